@@ -185,7 +185,7 @@ class Broker:
         """
         if is_owned(fencing_token) and not self.is_issued(fencing_token, principal):
             raise InvalidProducerIdMappingError(
-                f"fencing token {fencing_token} was never drawn by {principal}: draw one with INIT_PRODUCER_ID"
+                f"fencing token {fencing_token} was never issued to {principal}: request one with INIT_PRODUCER_ID"
             )
 
     def stop_waiting(self) -> None:

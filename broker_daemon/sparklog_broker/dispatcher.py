@@ -390,9 +390,7 @@ class Dispatcher:
 
     def _check_joined(self) -> None:
         if not self._broker.cluster.has_joined:
-            raise BrokerNotAvailableError(
-                "this broker has just started and joins its cluster: ask another one, or again"
-            )
+            raise BrokerNotAvailableError("this broker is still joining its cluster: try again, or ask another broker")
 
     async def _in_its_name(self, api: Api, request: Message, context: RequestContext) -> Response:
         self._check_joined()
@@ -442,15 +440,15 @@ class Dispatcher:
         """Answer a request that a broker has forwarded, and checked the permissions of; it is forwarded no further.
         Raises InvalidRequestError, UnsupportedVersionError, NotControllerError, BrokerNotAvailableError."""
         if forward.api not in AT_CONTROLLER:
-            raise InvalidRequestError(f"API {forward.api} is none that brokers forward to the controller")
+            raise InvalidRequestError(f"brokers do not forward API {forward.api} to the controller")
         api = Api(forward.api)
         request = decode_request(api, forward.version, forward.request)
         try:
             principal = parse_principal(forward.principal)
         except InvalidConfigError as e:
-            raise InvalidRequestError(f"{api.name} is forwarded for nobody: {e}") from e
+            raise InvalidRequestError(f"the forwarded {api.name} request names no valid principal: {e}") from e
         if not await self._broker.cluster.images.decides():
-            raise NotControllerError("this broker is not the controller, and a forwarded request goes no further")
+            raise NotControllerError("this broker is not the controller, and a request is forwarded only once")
         older = older_version(api, forward.version)
         context = structs.replace(context, principal=principal, older_version=older)
         outcome, reached = await self._decided(api, request, context, forward.request_id, forward.is_repeated)

@@ -73,8 +73,8 @@ def check_read_limits(given: bool) -> None:
     InvalidConfigError."""
     if given and not READERS_ARE_TOLD_THEIR_START:
         raise InvalidConfigError(
-            "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2: this one, "
-            f"{pyspark.__version__}, does not tell a Python source where a micro-batch begins"
+            f"maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2: PySpark {pyspark.__version__} does not "
+            "pass the start of a micro-batch to a Python source"
         )
 
 

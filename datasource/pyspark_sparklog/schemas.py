@@ -128,8 +128,8 @@ def join_schema(name: str, shape: TopicShape, topics: Mapping[str, TopicShape], 
     """Checks that a topic that is new may join a running query of `topics`. Raises SchemaMismatchError."""
     if not topics and shape.kind != read.kind:
         raise SchemaMismatchError(
-            f"topic {name!r} is {shape.kind}; the query began when no topic matched, with the columns of envelope topics: "
-            "start it again to read this one"
+            f"topic {name!r} is {shape.kind}; the query began when no topic matched, with the columns of envelope "
+            "topics: restart the query to read this topic"
         )
     common_shape({**topics, name: shape})
 
@@ -145,14 +145,14 @@ def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSch
         return
     if now.kind != planned.kind or not is_evolution(planned.schema, now.schema):
         raise SchemaMismatchError(
-            f"topic {name!r} was created again with other columns: start the query again to read it"
+            f"topic {name!r} was deleted and created again with other columns: restart the query to read it"
         )
     for f in read.stored_layout:
         found = now.schema.field(f.name).type
         if found != f.type:
             raise SchemaMismatchError(
-                f"topic {name!r}: column {f.name!r} is {found} now, it was {f.type} when the query began: start the query "
-                f"again to go on, with the new type, where it stopped. If the query keeps state with the column (groupBy, "
+                f"topic {name!r}: column {f.name!r} is {found} now, it was {f.type} when the query started: restart "
+                "the query to continue with the new type. If the query keeps state with the column (groupBy, "
                 f"dropDuplicates, max, a join), read it as before: {_cast(f)}"
             )
 
@@ -172,9 +172,9 @@ def changed_columns(name: str, schemas: Mapping[int, pa.Schema], read: ReadSchem
     ways = [_cast(first.field(f.name)) for f in widened]
     ways += ["select() of the columns that it had"] if added else []
     return (
-        f"the columns of topic {name!r} have changed since it was made: {'; '.join(was)}. If Spark refuses this query's "
-        f"checkpoint (STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE or …_VALUE_…), its state is of the columns before: read them as "
-        f"they were, with {' and '.join(ways)}"
+        f"the columns of topic {name!r} have changed since its creation: {'; '.join(was)}. If Spark refuses this query's "
+        f"checkpoint (STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE or …_VALUE_…), its state has the earlier columns: read "
+        f"those columns, with {' and '.join(ways)}"
     )
 
 

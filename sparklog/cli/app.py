@@ -123,7 +123,7 @@ def _options(
             "--profile",
             envvar="SPARKLOG_PROFILE",
             metavar="NAME",
-            help="Connect as ~/.config/sparklog/NAME.properties says: bootstrap.servers and security.",
+            help="Connect with the bootstrap.servers and security settings of ~/.config/sparklog/NAME.properties.",
         ),
     ] = None,
     version: Annotated[

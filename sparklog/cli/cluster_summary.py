@@ -80,7 +80,7 @@ def _skew(loads: list[int]) -> float:
 def _problems(cluster: ClusterDescription, found: dict[str, list[str]], missing: list[int]) -> list[str]:
     problems = []
     if cluster.controller_id < 0:
-        problems.append("there is no controller: is ZooKeeper running, and can the brokers reach it?")
+        problems.append("no controller: is ZooKeeper running, and can the brokers reach it?")
     problems += [f"broker {i} is down, and has replicas: start it, or decommission it" for i in missing]
     told = {
         "offline": "offline: without a leader, their records can neither be read nor written",

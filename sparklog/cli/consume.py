@@ -219,7 +219,7 @@ def _names(admin: Admin, given: Sequence[str]) -> list[str]:
             continue
         fitting = sorted(t for t in admin.list_topics(include_internal=text.startswith("_")) if fnmatchcase(t, text))
         if not fitting:
-            raise typer.BadParameter(f"no topic fits {text!r}; `sparklog topic list` shows the topics")
+            raise typer.BadParameter(f"no topic matches {text!r}; `sparklog topic list` shows the topics")
         found |= dict.fromkeys(fitting)
     return list(found)
 
@@ -388,7 +388,7 @@ def _copy(
         if batches:
             came_at = time.monotonic()
         elif end is not None and time.monotonic() - came_at >= timeout_ms() / 1000:
-            raise RequestTimedOutError(f"nothing came for {timeout_ms() / 1000:g} s (--timeout)")
+            raise RequestTimedOutError(f"no record arrived within {timeout_ms() / 1000:g} s (--timeout)")
         for batch in batches:
             tp = TopicPartition(batch.topic, batch.partition)
             rows = batch.data.num_rows if end is None else batch.rows_below(end[tp])

@@ -76,7 +76,7 @@ class _Reader:
         from pyarrow import csv as arrow_csv
 
         if _is_open(text, self._options.delimiter):
-            raise SchemaMismatchError("a quote opens a field and none closes it before the end of the file")
+            raise SchemaMismatchError("a quoted field is not closed before the end of the file")
         table = arrow_csv.read_csv(
             io.BytesIO(text),
             read_options=arrow_csv.ReadOptions(column_names=self._names, block_size=len(text) + 1),

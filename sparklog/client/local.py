@@ -233,7 +233,7 @@ def start_broker(
         log.close()
         if temporary:
             shutil.rmtree(directory, ignore_errors=True)
-        raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'it said nothing'}")
+        raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'no output'}")
     address, *others = addresses
     forget(address)  # another broker may have used the port before
     told = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))

@@ -237,7 +237,7 @@ def main() -> None:
                 try:
                     pids[job] = os.fork()
                 except OSError as e:  # too many processes
-                    _log.warning("no process can be started for a statement: %s", e)
+                    _log.warning("cannot start a process for a statement: %s", e)
                     control.sendall(ENDED.pack(job, os.EX_OSERR))
                 if pids.get(job) == 0:
                     signal.set_wakeup_fd(-1)

@@ -189,7 +189,7 @@ def url(path: str, **parameters: object) -> str:
 def require_changes(console: Console) -> None:
     """Raise RefusedError if the console does not allow changes."""
     if not console.options.allow_changes:
-        raise RefusedError("this console only shows: start it with --allow-changes to change anything")
+        raise RefusedError("this console is read-only: start it with --allow-changes to allow changes")
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -204,7 +204,7 @@ async def read_form(request: Request) -> dict[str, str]:
     except ValueError as e:
         raise InvalidRequestError(f"the form cannot be read: {e}") from e
     if not console_of(request).tokens.is_right(session_of(request.headers), fields.pop("token", "")):
-        raise RefusedError("the form is not of this browser's session: load the page again; nothing was done")
+        raise RefusedError("the form is not of this browser's session: load the page again; nothing has changed")
     return fields
 
 

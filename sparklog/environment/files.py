@@ -166,7 +166,7 @@ def read_rebuildable(files: FileSystem, path: Path) -> bytes | None:
     try:
         return read_whole(files, path)
     except OddFileError as e:
-        logger.warning("%s; it counts as damaged", e)
+        logger.warning("%s; the file counts as damaged", e)
         return b""
 
 
@@ -177,7 +177,7 @@ MISPLACED_SUFFIX = ".misplaced"
 def put_aside(files: FileSystem, path: Path, reason: object) -> None:
     """Rename what is at `path`, so that a file can be written there. Raises StorageError."""
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}{MISPLACED_SUFFIX}")
-    logger.warning("%s; it is put aside as %s", reason, aside.name)
+    logger.warning("%s; the file is put aside as %s", reason, aside.name)
     files.rename(path, aside)
 
 
@@ -204,7 +204,7 @@ _KINDS = (
 def _check_size(path: Path, size_bytes: int, limit_bytes: int) -> None:
     if size_bytes > limit_bytes:
         raise OddFileError(
-            f"{path} is larger than {limit_bytes} bytes, the most that is read of it: it has {size_bytes}; move it away or restore it"
+            f"{path} is larger than {limit_bytes} bytes, the most allowed: it has {size_bytes}; move it away or restore it"
         )
 
 
@@ -239,7 +239,7 @@ def odd_file(path: Path, limit_bytes: int = FILE_BYTES_MAX) -> str:
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:
-        return f"{path} is a link that leads nowhere" if path.is_symlink() else ""
+        return f"{path} is a broken symbolic link" if path.is_symlink() else ""
     except OddFileError as e:
         return str(e)
     except OSError as e:
@@ -557,7 +557,9 @@ class RealFiles:
         except OSError as e:
             raise storage_error("look at", path, e) from e
         if found != identity:
-            raise StorageError(f"{path} is another one than it was: it was replaced, or something is mounted over it")
+            raise StorageError(
+                f"{path} is another file or directory than before: it was replaced, or a file system is mounted over it"
+            )
 
     def monotonic_s(self) -> float:
         return time.monotonic()
@@ -566,7 +568,7 @@ class RealFiles:
         try:
             found = os.statvfs(path)
         except OSError as e:
-            raise storage_error("look at the disk of", path, e) from e
+            raise storage_error("check the disk of", path, e) from e
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def boot_id(self) -> str:

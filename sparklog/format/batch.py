@@ -327,7 +327,7 @@ def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None
     held = len(data) - position
     available = held if available_bytes is None else available_bytes
     if held < PREFIX_BYTES:
-        raise TruncatedBatchError(f"{held} bytes are no batch")
+        raise TruncatedBatchError(f"{held} bytes are not a batch")
     continuation, metadata_length = _PREFIX.unpack_from(data, position)
     if (
         continuation != _CONTINUATION
@@ -358,7 +358,7 @@ def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None
     ):
         raise CorruptBatchError("the batch header contradicts itself")
     if header.size_bytes > available:
-        raise TruncatedBatchError(f"the batch needs {header.size_bytes} bytes, {available} are there")
+        raise TruncatedBatchError(f"the batch has {header.size_bytes} bytes, but only {available} are present")
     return header
 
 
@@ -366,7 +366,7 @@ def verify_checksum(data: Bytes, position: int, header: BatchHeader) -> None:
     """Checks the CRC: the batch is as its producer has made it. Raises CorruptBatchError."""
     crc = _crc(memoryview(data)[position : position + header.size_bytes], header.stamp_position, header.size_bytes)
     if crc != header.crc:
-        raise CorruptBatchError(f"checksum is {crc:08x}, the batch says {header.crc:08x}")
+        raise CorruptBatchError(f"checksum is {crc:08x}, the batch header has {header.crc:08x}")
 
 
 def verify_batch(data: Bytes, position: int, header: BatchHeader) -> None:
@@ -383,8 +383,8 @@ def message_of(data: Bytes, position: int, header: BatchHeader) -> RecordBatchMe
     message = record_batch_message(memoryview(data)[start : start + header.metadata_length_bytes])
     if message.body_length_bytes != header.body_length_bytes or message.rows != header.record_count:
         raise CorruptBatchError(
-            f"Arrow says {message.rows} rows in {message.body_length_bytes} bytes, "
-            f"the header {header.record_count} in {header.body_length_bytes}"
+            f"the Arrow message has {message.rows} rows in {message.body_length_bytes} bytes, the header "
+            f"{header.record_count} in {header.body_length_bytes}"
         )
     return message
 

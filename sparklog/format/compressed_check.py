@@ -117,7 +117,7 @@ class _Frames:
         data_bytes = self._stated_bytes(number + 1)
         offsets = np.frombuffer(self._inflate(number), "<i4", self._rows + 1)
         if offsets[0] < 0 or offsets[-1] > data_bytes or (offsets[1:] < offsets[:-1]).any():
-            raise CorruptBatchError(f"its offsets are outside of its {data_bytes} bytes, or fall")
+            raise CorruptBatchError(f"its offsets exceed its {data_bytes} bytes, or decrease")
 
     def text(self, first: int, nulls: int) -> Any:
         """A text column, not validated."""
@@ -149,5 +149,5 @@ class _Frames:
         except (pa.ArrowException, OSError) as e:
             raise CorruptBatchError(f"it cannot be decompressed: {e}") from e
         if found.size != size:
-            raise CorruptBatchError(f"a buffer is not the {size} bytes that it says")
+            raise CorruptBatchError(f"a buffer does not have its declared {size} bytes")
         return found

@@ -84,7 +84,7 @@ def _require_distinct(names: list[str], what: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
-            raise InvalidTopicError(f"{what} {name!r} is there twice (Spark does not tell upper from lower case)")
+            raise InvalidTopicError(f"{what} {name!r} occurs twice (Spark ignores case)")
         seen.add(name.lower())
 
 
@@ -158,7 +158,7 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
     for f in schema:
         indexes = table.schema.get_all_field_indices(f.name)
         if len(indexes) > 1:
-            problems.append(f"column {f.name!r} is there {len(indexes)} times")
+            problems.append(f"column {f.name!r} occurs {len(indexes)} times")
         elif not indexes:
             columns.append(pa.nulls(table.num_rows, f.type))
         else:
@@ -215,10 +215,12 @@ def _cast(column: Any, target: Any) -> Any:
         reason = str(e).splitlines()[0]
         if "[ns" in str(source) and "would lose data" in reason:
             raise pa.ArrowInvalid(
-                f'{reason}; the log keeps microseconds: cut off what is below them, for example with .dt.floor("us")'
+                f'{reason}; the log keeps microseconds: truncate the times, for example with .dt.floor("us")'
             ) from e
         if pa.types.is_floating(source) and pc.any(pc.is_nan(column)).as_py():
-            raise pa.ArrowInvalid(f"{reason}; NaN is a number, and no {target}: give null (None) for no value") from e
+            raise pa.ArrowInvalid(
+                f"{reason}; NaN is a number, but not a {target}: use null (None) for a missing value"
+            ) from e
         raise
 
 
@@ -267,7 +269,7 @@ def _refusal(source: Any, target: Any, *, nested: bool, rounded: bool) -> str:
     if _is(source, _RAW) and pa.types.is_string(target):
         return "bytes are not text: decode them first"
     if bool(getattr(source, "tz", None)) != bool(getattr(target, "tz", None)):
-        return "one has a time zone, the other has not: say which zone is meant"
+        return "only one of both has a time zone: add a time zone"
     if nested and _may_round(source, target) and not (rounded and _is_double_to_float(source, target)):
         return f"{source} may lose digits as {target}: cast it before"
     if pa.types.is_struct(target):
@@ -284,7 +286,7 @@ def _struct_refusal(source: Any, target: Any, rounded: bool) -> str:
     names = [f.name for f in source]
     for name in names:
         if names.count(name) > 1:
-            return f"field {name!r} is there twice"
+            return f"field {name!r} occurs twice"
         if target.get_field_index(name) < 0:
             return f"unknown field {name!r}"
         reason = _refusal(source.field(name).type, target.field(name).type, nested=True, rounded=rounded)

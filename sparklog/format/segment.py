@@ -133,7 +133,7 @@ def decode_head(read: PositionedRead) -> SegmentHead:
     """Reads a segment's head. Raises LogCorruptError if the file is not a segment, TruncatedBatchError if it is cut."""
     first = read(0, _HEAD_READ_BYTES)
     if len(first) < len(HEAD_MAGIC) + PREFIX_BYTES:
-        raise TruncatedBatchError(f"{len(first)} bytes are no segment head")
+        raise TruncatedBatchError(f"{len(first)} bytes are not a segment head")
     if first[: len(HEAD_MAGIC)] != HEAD_MAGIC:
         raise LogCorruptError("the file does not begin as an Arrow file")
     data_position = _data_position(first)
@@ -308,7 +308,7 @@ def scan(
         try:
             header = read_header(read, position, end, head)
             if header.base_offset < next_offset:
-                raise CorruptBatchError(f"base offset {header.base_offset} where at least {next_offset} is due")
+                raise CorruptBatchError(f"base offset {header.base_offset} where {next_offset} or more is expected")
             if verify and header.next_offset > trusted_below:
                 verify_batch(read(position, header.size_bytes), 0, header)
         except CorruptBatchError as e:
@@ -360,7 +360,7 @@ def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_off
             continue
         budget -= max(metadata_length, HEADER_READ_BYTES)
         if budget < 0:
-            raise LogCorruptError(f"behind position {position} too many bytes look like batches that are none")
+            raise LogCorruptError(f"behind position {position} too many bytes look like batches but are not")
         try:
             header = read_header(read, at, end, read(at, min(HEADER_READ_BYTES, end - at)))
             if header.base_offset < next_offset:

@@ -336,7 +336,7 @@ class PartitionLog:
 
     @property
     def remote_size_bytes(self) -> int:
-        """Bytes of batches that are only in the object store."""
+        """Bytes of batches in the object store without a local copy."""
         return sum(s.data_bytes for s in self._state.segments.all if s.is_remote)
 
     @property

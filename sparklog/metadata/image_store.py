@@ -93,7 +93,7 @@ class IdBlocks:
         except StoreWriteError as e:
             raise e.reason from e
         except (CoordinationError, TimeoutError) as e:
-            raise StorageUnavailableError(f"ZooKeeper cannot be reached to take new ids ({path}): {e}") from e
+            raise StorageUnavailableError(f"cannot reserve new ids in ZooKeeper ({path}): {e}") from e
 
     def take_producer_ids(self, count: int, at_least: int = 0) -> int:
         """Take ids of producers, as `take`."""

@@ -114,7 +114,7 @@ class LocalCoordination:
         self._child_watches: dict[str, dict[Watch, None]] = {}
         self._is_closed = False
         if not create and not environment.files.exists(path):
-            raise StorageError(f"the metadata store {path} is gone; {way_out(path)}")
+            raise StorageError(f"the metadata store {path} is missing; {way_out(path)}")
         with self._storage_errors("open"):
             self._db = environment.databases.open(path)
         try:

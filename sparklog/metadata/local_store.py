@@ -161,12 +161,14 @@ def problem_with(path: Path, cluster_id: str) -> str | None:
     try:
         nodes = _read_nodes(path)
         if nodes is None:
-            return f"the metadata store {path} is gone; {way_out(path)}"
+            return f"the metadata store {path} is missing; {way_out(path)}"
         found = nodes[znodes.CLUSTER]
     except (sqlite3.Error, StorageError, KeyError, ValueError) as e:
         return f"the metadata store {path} is damaged: {e!r}; {way_out(path)}"
     if found != cluster_id:
-        return f"{path} is of another cluster than the log directories: a new one, made after the old was lost"
+        return (
+            f"{path} belongs to another cluster than the log directories: it was created after the old store was lost"
+        )
     return None
 
 

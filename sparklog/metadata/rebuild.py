@@ -149,7 +149,7 @@ def _identity(log_dirs: Sequence[Path], files: FileSystem) -> tuple[str, int]:
         if meta is not None:
             ids[(meta.cluster_id, meta.broker_id)] = path
     if len(ids) != 1:
-        what = f"are of several clusters or brokers: {ids}" if ids else f"have no {META_FILE} that can be read"
+        what = f"belong to several clusters or brokers: {ids}" if ids else f"have no {META_FILE} that can be read"
         raise StorageError(f"the log directories {', '.join(map(str, log_dirs))} {what}")
     return next(iter(ids))
 
@@ -206,7 +206,7 @@ def _topic(
     if record is not None:
         schemas |= {i: pa.ipc.read_schema(pa.py_buffer(message)) for i, message in record.schemas.items()}
     if not schemas:
-        reason = f"there is neither {TOPIC_FILE} nor a segment: nothing says which columns the topic has"
+        reason = f"{TOPIC_FILE} and all segments are missing: the topic's columns are unknown"
         rebuilt.left_out += [(path, reason) for path in found.directories.values()]
         return None
     highest = max(found.directories)

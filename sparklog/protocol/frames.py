@@ -90,7 +90,7 @@ def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
     start = bytes(data[:PREFIX_BYTES])
     if start.startswith(_TLS_HANDSHAKE):
         return (
-            "the peer begins with TLS, and this listener does not encrypt: set the client's security.protocol to PLAINTEXT "
+            "the peer speaks TLS, but this listener does not encrypt: set the client's security.protocol to PLAINTEXT "
             "or SASL_PLAINTEXT, or let it connect to a listener with SSL or SASL_SSL"
         )
     if start.startswith(_HTTP):
@@ -129,8 +129,8 @@ def decode_response_prefix(data: bytes | bytearray | memoryview, frame_bytes_max
     length, api, error_code, correlation_id, header_bytes = RESPONSE_PREFIX.unpack_from(data, 0)
     if length > frame_bytes_max and bytes(data[: len(_HTTP_ANSWER)]) == _HTTP_ANSWER:
         raise InvalidRequestError(
-            "the server speaks HTTP, it is no sparklog broker: give the address of a broker's listener, not that of its "
-            "metrics, of the console or of a proxy"
+            "the server speaks HTTP and is not a sparklog broker: use the address of a broker's listener, not the "
+            "address of its metrics, of the console or of a proxy"
         )
     body = _body_bytes(length, header_bytes, frame_bytes_max)
     return ResponsePrefix(api, error_code, correlation_id, header_bytes, body)

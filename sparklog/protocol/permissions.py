@@ -311,7 +311,7 @@ def _error(rule: Rule, name: str) -> SparklogError:
     if rule.or_else is not None and rule.or_else[1] == ANY_TOPIC:  # an additional need, no alternative
         other = rule.or_else[0]
         return _ERRORS[rule.resource_type](
-            f"{other} on {ANY_TOPIC} is not allowed, nor {rule.operation} on {what}: one of them is needed"
+            f"neither {other} on {ANY_TOPIC} nor {rule.operation} on {what} is allowed: one of them is required"
         )
     return _ERRORS[rule.resource_type](f"{rule.operation} on {what} is not allowed")
 

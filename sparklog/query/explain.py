@@ -50,7 +50,7 @@ def _moment(message: str) -> str:
         parse_time_ms(found["text"], 0)
     except InvalidRequestError:
         return ""
-    return f"\nWords for times stand in the function moment: moment('{found['text']}')"
+    return f"\nFor words such as yesterday use the function moment: moment('{found['text']}')"
 
 
 def _nearest(name: str, topics: Iterable[str]) -> str:

@@ -51,9 +51,7 @@ class QueryResult:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows in batches. Raises the errors of `sql`."""
         if self.is_parents:
-            raise ClosedError(
-                "this result belongs to the parent process: ask in the child with a SqlSession made there"
-            )
+            raise ClosedError("this result belongs to the parent process: create a SqlSession in the child")
         while True:
             try:
                 batch = self._reader.read_next_batch()

@@ -153,7 +153,7 @@ def _history(info: TopicInfo, *, newest: bool) -> HistorySource | None:
     try:
         source = HistorySource(info, required=False, newest=newest)
     except (LakeUnavailableError, InvalidConfigError) as e:  # the log has the newest rows all the same
-        _log.warning("topic %s is read from its log alone: %s", info.name, e)
+        _log.warning("reading topic %s from its log alone: %s", info.name, e)
         return None
     return None if source.history is None else source
 

@@ -274,7 +274,7 @@ class SqlSession:
         except self._duckdb.Error as e:
             raise self._syntax_error(e, query) from e
         except UnicodeEncodeError as e:
-            raise InvalidQueryError(f"the statement is no Unicode text: {e.reason} at position {e.start}") from e
+            raise InvalidQueryError(f"the statement is not valid Unicode: {e.reason} at position {e.start}") from e
         if not statements:
             raise InvalidQueryError("no statement: write SQL, for example SELECT count(*) FROM topic")
         kinds = [_kind_of(statement) for statement in statements]
@@ -324,7 +324,7 @@ class SqlSession:
     def close(self) -> None:
         """End the running statement and close the session. A second call does nothing."""
         if not self._closed:
-            self._closed = "this SqlSession is closed: make a new one"
+            self._closed = "this SqlSession is closed: create a new one"
             self._end_statement()
             self._bound.clear()
             self._connection.close()
@@ -582,7 +582,7 @@ def _directory(path: str) -> Path:
     except (ValueError, OSError):  # a null byte, a name that is too long
         is_there = False
     if not is_there:
-        raise InvalidConfigError(f"allow_files = {path!r}: an existing directory is needed")
+        raise InvalidConfigError(f"allow_files = {path!r}: use an existing directory")
     return found
 
 
@@ -600,7 +600,7 @@ def _drop_after_fork() -> None:
     """Keep the parent's sessions alive, because closing a connection would wait forever for threads that the child
     lacks."""
     for session in list(_live):
-        session._closed = "this SqlSession belongs to the parent process: make one in the child"
+        session._closed = "this SqlSession belongs to the parent process: create one in the child"
         if session._result is not None:
             session._result.is_parents = True
         _parents.append(session)

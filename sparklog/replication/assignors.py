@@ -39,7 +39,7 @@ def assignor_of(name: str) -> Assignor:
     """Return the assignor of this name. Raises UnsupportedAssignorError."""
     found = ASSIGNORS.get(name)
     if found is None:
-        raise UnsupportedAssignorError(f"there is no assignor {name!r}: use {' or '.join(sorted(ASSIGNORS))}")
+        raise UnsupportedAssignorError(f"unknown assignor {name!r}: use {' or '.join(sorted(ASSIGNORS))}")
     return found
 
 

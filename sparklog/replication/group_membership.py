@@ -101,7 +101,7 @@ class Member(Struct):
         """Note a commit's sequence. Raises StaleMemberEpochError if a later commit of this member was accepted
         already."""
         if safeguards.order and 0 <= sequence <= self.last_commit:
-            raise StaleMemberEpochError("a later commit of this member has been taken already")
+            raise StaleMemberEpochError("a later commit of this member was already accepted")
         self.last_commit = max(self.last_commit, sequence)
 
     @property
@@ -194,20 +194,20 @@ class Group(Struct):
         )
         if not lost_answer:
             raise FencedMemberEpochError(
-                f"member {member.member_id!r} of group {self.group_id!r} names epoch {request.member_epoch}, "
-                f"it is in {member.epoch}: let go of everything and join again"
+                f"member {member.member_id!r} of group {self.group_id!r} names epoch {request.member_epoch}, but its "
+                f"epoch is {member.epoch}: revoke all partitions and join again"
             )
         return member
 
     def _check_order(self, member: Member, request: GroupHeartbeatRequest) -> None:
         if self.safeguards.order and 0 <= request.sequence <= member.last_sequence:
-            raise StaleMemberEpochError("a later heartbeat of this member has been answered already")
+            raise StaleMemberEpochError("a later heartbeat of this member was already answered")
 
     def _check_instance(self, request: GroupHeartbeatRequest) -> None:
         holder = self.member_of_instance(request.instance_id)
         if holder is not None and holder.member_id != request.member_id:
             raise FencedInstanceIdError(
-                f"instance {request.instance_id!r} of group {self.group_id!r} is another process now"
+                f"instance {request.instance_id!r} of group {self.group_id!r} is now used by another process"
             )
 
     def member_of_instance(self, instance_id: str | None) -> Member | None:
@@ -221,7 +221,7 @@ class Group(Struct):
     def _join(self, request: GroupHeartbeatRequest, host: str, now_ms: int) -> tuple[Member, bool]:
         """Return the member, and True if the target has to be computed again for it."""
         if request.topics is None:
-            raise InvalidRequestError("a member that joins has to name its topics")
+            raise InvalidRequestError("a joining member has to name its topics")
         names = request.member_id, request.instance_id or "", request.client_id
         if max(map(len, names)) > NAME_CHARS_MAX:
             raise InvalidRequestError(
@@ -259,8 +259,9 @@ class Group(Struct):
         """A static member is back under a new id: it inherits the place."""
         if not holder.away:
             raise UnreleasedInstanceIdError(
-                f"instance {wish.instance_id!r} of group {self.group_id!r} is in use by member {holder.member_id!r}; if that "
-                f"process has died, its place is free after its session timeout ({holder.wish.session_timeout_ms} ms)"
+                f"instance {wish.instance_id!r} of group {self.group_id!r} is in use by member {holder.member_id!r}; "
+                "if that process has ended, the instance id is free after its session timeout"
+                f" ({holder.wish.session_timeout_ms} ms)"
             )
         owned, target = holder.owned, self.targets.get(holder.member_id, _NONE)
         before = holder.wish  # to compare the new subscription with

@@ -114,14 +114,15 @@ def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str
         if before is None:
             continue
         if before.topic_id != topic.topic_id:
-            found.append((f"topic    {name}", "is another topic of that name, the stored one was deleted"))
+            found.append((f"topic    {name}", "is another topic of that name; the stored topic was deleted"))
         elif len(topic.partitions) > len(before.partitions):
             gained = f"{len(before.partitions)} to {len(topic.partitions) - 1}"
             found.append((f"topic    {name}", f"has {len(topic.partitions)} partitions, the store lacks {gained}"))
         elif replace(before, partitions=()) != replace(topic, partitions=()):
             found.append((f"topic    {name}", "has other settings or schemas"))
     found += [
-        (f"topic    {name}", "was deleted, the store has it") for name in sorted(stored.topics.keys() - after.topics)
+        (f"topic    {name}", "was deleted, but the store has it")
+        for name in sorted(stored.topics.keys() - after.topics)
     ]
     delta = difference(stored, after)
     kinds: dict[str, list[bool]] = {}

@@ -88,9 +88,9 @@ def acl_of(value: bytes) -> Acl:
     try:
         fields = json.loads(value)
     except ValueError as e:
-        raise InvalidConfigError("what is stored is no ACL") from e
+        raise InvalidConfigError("the stored record is not an ACL") from e
     if not isinstance(fields, list) or len(fields) != len(Acl._fields) or not all(isinstance(f, str) for f in fields):
-        raise InvalidConfigError("what is stored is no ACL")
+        raise InvalidConfigError("the stored record is not an ACL")
     return stored_acl(*fields)
 
 
@@ -154,7 +154,9 @@ def parse_choice(choices: type[E], text: str, what: str) -> E:
     for member in choices:
         if _plain(member.value) == wanted:
             return member
-    raise InvalidConfigError(f"{text[:64]!r} is no {what}: use one of {', '.join(member.value for member in choices)}")
+    raise InvalidConfigError(
+        f"{text[:64]!r} is not a valid {what}: use one of {', '.join(member.value for member in choices)}"
+    )
 
 
 def _plain(text: str) -> str:

@@ -87,7 +87,7 @@ def secure_cluster_setup(
     """
     super_user = new_super_user(user)
     if user == BROKERS:
-        raise InvalidConfigError(f"{user!r} is what the brokers are called: choose another name for the super user")
+        raise InvalidConfigError(f"{user!r} is the brokers' own name: choose another name for the super user")
     authority = Authority("sparklog CA", now)
     common = {
         "zookeeper.connect": zookeeper,
@@ -123,7 +123,9 @@ def add_broker(directory: Path, broker_id: int, place: BrokerPlace, now: datetim
     authority's key is missing, the broker exists, or `directory` is no set-up."""
     path = directory / f"broker-{broker_id}"
     if path.exists():
-        raise InvalidConfigError(f"{path} is there: another number, or `sparklog certificate renew` for this broker")
+        raise InvalidConfigError(
+            f"{path} already exists: use another number, or `sparklog certificate renew` for this broker"
+        )
     authority = load_authority(directory)
     try:
         common = flatten(tomllib.loads(read_regular(directory / COMMON_FILE, FILE_BYTES_MAX).decode()))
@@ -132,7 +134,7 @@ def add_broker(directory: Path, broker_id: int, place: BrokerPlace, now: datetim
         )
     except (OSError, ValueError, IndexError) as e:
         raise InvalidConfigError(
-            f"{directory} is none that `sparklog broker --secure-setup DIR --brokers N` has made ({e})"
+            f"{directory} was not created by `sparklog broker --secure-setup DIR --brokers N` ({e})"
         ) from e
     write_new(path, _broker_files(directory, broker_id, place, common, authority, now, password))
     return path
@@ -197,7 +199,9 @@ def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
     old one's key is gone afterwards. Raises InvalidConfigError: there are two already."""
     trusted = _trusted_certificates(directory)
     if len(trusted) != 1:
-        raise InvalidConfigError(f"{directory / 'ca.pem'} has {len(trusted)} authorities: retire the old one first")
+        raise InvalidConfigError(
+            f"{directory / 'ca.pem'} has {len(trusted)} authorities: retire the old authority first"
+        )
     made = Authority("sparklog CA", now).identity
     # trusted before it signs: a crash in between leaves an unused authority
     paths = _trust(directory, made.certificate + trusted[0])
@@ -211,7 +215,7 @@ def retire_authority(directory: Path) -> list[Path]:
     trusted = _trusted_certificates(directory)
     if len(trusted) < 2:
         raise InvalidConfigError(
-            f"{directory / 'ca.pem'} has one authority: `sparklog certificate new-authority` first"
+            f"{directory / 'ca.pem'} has one authority: run `sparklog certificate new-authority` first"
         )
     return _trust(directory, trusted[0])
 

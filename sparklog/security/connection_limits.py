@@ -118,8 +118,8 @@ class Connections:
             if wait_ms > CREATION_WAIT_MS_MAX:
                 whose = "all clients" if what == "all" else who
                 raise TooManyConnectionsError(
-                    f"new connections of {whose} come faster than {per_second:g} a second ({setting}); keep "
-                    "connections open, connect less often, or raise it"
+                    f"{whose} opens more than {per_second:g} new connections a second ({setting}); keep connections "
+                    "open, connect less often, or raise the limit"
                 )
             charged.append(((what, name), rate, after, wait_ms))
         for key, rate, bucket, _ in charged:
@@ -140,5 +140,5 @@ def check_topics(quotas: QuotaTable, user: str, topics: int, partitions: int) ->
         if quota is not None and wanted > quota.limit:
             raise PolicyViolationError(
                 f"user {user!r} would own {wanted} {key.removeprefix('max_')} ({key}); the quota is {quota.limit:.0f}: "
-                "delete topics that you do not need, or have it raised (sparklog quota alter)"
+                "delete unused topics, or ask an operator for a higher quota (sparklog quota alter)"
             )

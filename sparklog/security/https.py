@@ -35,7 +35,7 @@ def fetch(
     import urllib.request  # slow to import
 
     if not url.startswith("https://"):
-        raise InvalidConfigError(f"{url}: only https:// is asked")
+        raise InvalidConfigError(f"{url}: only https:// is allowed")
     try:
         context = ssl.create_default_context(cafile=ca_location or None)
     except OSError as e:  # ssl.SSLError is one

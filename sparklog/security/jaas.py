@@ -56,7 +56,7 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, Secret]:
         raise _wrong('write MODULE required option="value" …; and end it with a semicolon')
     module = tokens[0][0].rpartition(".")[2]
     if module not in _MECHANISMS:
-        raise _wrong(f"its login module is not supported: use {', '.join(_MECHANISMS)}")
+        raise _wrong(f"the login module is not supported: use {', '.join(_MECHANISMS)}")
     if mechanism not in _MECHANISMS[module]:
         raise _wrong(f"{module} is for {' and '.join(_MECHANISMS[module])}, but sasl.mechanism is {mechanism!r}")
     if tokens[1][0].lower() not in _FLAGS:

@@ -53,7 +53,7 @@ class MappingRule(NamedTuple):
         mapped = matches_in_time(partial(self.pattern.sub, self._replacement), name, SETTING)
         changed = self.change_case(mapped)
         if changed.upper() != mapped.upper() or changed.lower() != mapped.lower():
-            raise InvalidConfigError(f"{mapped!r} has letters that are others in {changed!r}")
+            raise InvalidConfigError(f"{mapped!r} has letters that change in {changed!r}")
         return changed
 
     def _replacement(self, match: Any) -> str:
@@ -138,7 +138,9 @@ def map_name(rules: tuple[MappingRule, ...], name: str) -> Principal:
         if mapped is not None:
             return user(mapped)
     except InvalidConfigError as e:
-        raise SaslAuthenticationFailedError(f"the certificate's name {name[:200]!r} makes no principal: {e}") from e
+        raise SaslAuthenticationFailedError(
+            f"the certificate's name {name[:200]!r} gives no valid principal: {e}"
+        ) from e
     raise SaslAuthenticationFailedError(
         f"no rule of ssl.principal.mapping.rules matches the certificate's name {name[:200]!r}"
     )

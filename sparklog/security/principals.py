@@ -61,7 +61,7 @@ def check_user_name(name: str) -> str:
     """Returns `name` if an authenticated user can have it. Raises InvalidConfigError, also for ANONYMOUS: that is every
     peer without authentication, and a user of this name would have its rights and give it the user's."""
     if name == ANONYMOUS.name:
-        raise InvalidConfigError(f"a user cannot be named {name!r}: that is every peer without authentication")
+        raise InvalidConfigError(f"a user cannot be named {name!r}: the name stands for peers without authentication")
     return check_name(name)
 
 
@@ -82,7 +82,7 @@ def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
     """`User:name`; with `wildcard` also `User:*`. Raises InvalidConfigError."""
     kind, colon, name = text.partition(":")
     if not colon or kind != USER_TYPE:
-        raise InvalidConfigError(f"{text!r} is no principal: write {USER_TYPE}:name")
+        raise InvalidConfigError(f"{text!r} is not a principal: write {USER_TYPE}:name")
     if wildcard and name == ANY_USER.name:
         return ANY_USER
     return Principal(USER_TYPE, check_name(name))
@@ -94,7 +94,7 @@ def stored_principal(text: str) -> Principal:
     """
     kind, colon, name = text.partition(":")
     if not colon or kind != USER_TYPE or not name:
-        raise InvalidConfigError(f"{text!r} is no principal: write {USER_TYPE}:name")
+        raise InvalidConfigError(f"{text!r} is not a principal: write {USER_TYPE}:name")
     return Principal(kind, name)
 
 

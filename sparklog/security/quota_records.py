@@ -42,7 +42,7 @@ def quotas_of(value: bytes) -> tuple[Entity, dict[QuotaKey, float]]:
         quotas = {QuotaKey(k): float(v) for k, v in found["quotas"].items() if k in set(QuotaKey)}
         QuotaTable({entity: quotas})
     except (ValueError, TypeError, KeyError, AttributeError) as e:
-        raise InvalidConfigError("what is stored is no quota") from e
+        raise InvalidConfigError("the stored record is not a quota") from e
     return entity, quotas
 
 
@@ -51,4 +51,4 @@ def parse_key(text: str) -> QuotaKey:
     try:
         return QuotaKey(text)
     except ValueError as e:
-        raise InvalidConfigError(f"{text[:64]!r} is no quota: use one of {', '.join(QuotaKey)}") from e
+        raise InvalidConfigError(f"{text[:64]!r} is not a quota: use one of {', '.join(QuotaKey)}") from e

@@ -151,7 +151,7 @@ def canonical_ip(text: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError as e:
-        raise InvalidConfigError(f"{text[:64]!r} is no IP address: a peer shows its address only, no name") from e
+        raise InvalidConfigError(f"{text[:64]!r} is not an IP address: use an address, not a host name") from e
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 

@@ -58,6 +58,6 @@ class _Scram:
         if self._steps == 1:
             return self._exchange.respond(challenge)
         if self._steps > 2:
-            raise SaslAuthenticationFailedError("the broker sends more than a SCRAM exchange has")
+            raise SaslAuthenticationFailedError("the broker sends more messages than a SCRAM exchange has")
         self._exchange.finish(challenge)
         return None

@@ -277,7 +277,7 @@ def _encode(message: str) -> bytes:
 
 def _known(mechanism: str) -> str:
     if mechanism not in SCRAM_MECHANISMS:
-        raise InvalidConfigError(f"{mechanism!r} is no SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
+        raise InvalidConfigError(f"{mechanism!r} is not a SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
     return mechanism
 
 

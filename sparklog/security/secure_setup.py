@@ -152,7 +152,7 @@ def write_new(directory: Path, files: Mapping[str, tuple[int, str]]) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):
-            raise InvalidConfigError(f"{directory} is not empty: choose a directory that is")
+            raise InvalidConfigError(f"{directory} is not empty: choose an empty directory")
         directory.chmod(0o700)
         for name, (mode, content) in files.items():
             (directory / name).parent.mkdir(mode=0o700, exist_ok=True)
@@ -199,7 +199,7 @@ def load_authority(directory: Path) -> Authority:
         key = read_regular(directory / "ca-key.pem", FILE_BYTES_MAX).decode("ascii")
     except (OSError, ValueError) as e:
         raise InvalidConfigError(
-            f"{directory}: to sign a certificate, ca.pem and ca-key.pem have to be there, as --secure-setup made them "
+            f"{directory}: to sign a certificate, ca.pem and ca-key.pem of --secure-setup have to be in the directory "
             f"({getattr(e, 'strerror', None) or 'not PEM'}); bring the key back for it"
         ) from e
     return Authority.load(Identity(certificate, Secret(key)))

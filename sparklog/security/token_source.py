@@ -82,7 +82,7 @@ class TokenSource:
             reason = getattr(e, "reason", None) or e
             raise BrokerNotAvailableError(f"the token endpoint {one.url} does not answer: {reason}") from None
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise SaslAuthenticationFailedError(f"the token endpoint {one.url} has answered without a token") from None
+            raise SaslAuthenticationFailedError(f"the response of the token endpoint {one.url} has no token") from None
         return Secret(token), lifetime_s
 
 

@@ -67,15 +67,15 @@ def altered_users(
     seen: set[tuple[str, str]] = set()
     for name, mechanism, credential in alterations:
         if mechanism not in SCRAM_MECHANISMS:
-            raise InvalidConfigError(f"{mechanism!r} is no SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
+            raise InvalidConfigError(f"{mechanism!r} is not a SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
         if credential is not None:
             checked_name(name)
         if (name, mechanism) in seen:
-            raise InvalidConfigError(f"user {name!r}: {mechanism} is altered twice at once")
+            raise InvalidConfigError(f"user {name!r}: {mechanism} is altered twice in one request")
         seen.add((name, mechanism))
         of_user = changed.setdefault(name, dict(users.get(name, {})))
         if credential is not None:
             of_user[mechanism] = credential
         elif of_user.pop(mechanism, None) is None:
-            raise ResourceNotFoundError(f"there is no user {name!r} with {mechanism}")
+            raise ResourceNotFoundError(f"user {name!r} does not exist with {mechanism}")
     return {name: of_user or None for name, of_user in changed.items()}

@@ -106,11 +106,11 @@ class Simulation:
                 self.now_s = max(self.now_s, limit_s)  # a limit that is over already turns no time back
                 return False
             if loop is None:
-                raise SimulationStuckError("nothing is left to happen")
+                raise SimulationStuckError("no event is left")
             self.now_s = max(self.now_s, at)
             self.turns += 1
             if self.turns > turns_max:
-                raise SimulationStuckError(f"{turns_max} turns, and what was waited for has not happened")
+                raise SimulationStuckError(f"the awaited event did not happen within {turns_max} turns")
             if loop is not running:  # telling asyncio is a system call
                 events._set_running_loop(loop)
                 running = loop
@@ -126,7 +126,7 @@ class Simulation:
         error."""
         task = loop.create_task(work)
         if not self.run(task.done, limit_s=self.now_s + limit_s):
-            raise SimulationStuckError(f"not done within {limit_s} s: {work!r}")
+            raise SimulationStuckError(f"not finished within {limit_s} s: {work!r}")
         return task.result()
 
     def _next(self) -> tuple[SimLoop | None, float]:

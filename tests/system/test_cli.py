@@ -222,7 +222,7 @@ def test_consume_several_topics(run: Run, topic: str) -> None:
     assert "have different columns" in run("consume", first, second, "--format", "csv", code=2).stderr.replace(
         "\n", " "
     )
-    assert "no topic fits" in run("consume", f"{topic}-c*", code=2).stderr
+    assert "no topic matches" in run("consume", f"{topic}-c*", code=2).stderr
     run("consume", second, "--key", "y", "--columns", "n", "--output", "y.csv")
     assert Path("y.csv").read_text() == '"n"\n2\n'
     run("topic", "create", f"{topic}-c", "--schema", "zone STRING, n INT, more INT")
@@ -290,7 +290,7 @@ def test_a_failed_consume_leaves_no_file(run: Run, topic: str, tmp_path: Path, m
 
     for writer, ending in ((output.JsonWriter, "jsonl"), (output.FileWriter, "arrow"), (output.FileWriter, "parquet")):
         before: Any = writer.write
-        for error in (RequestTimedOutError("nothing came"), KeyboardInterrupt()):
+        for error in (RequestTimedOutError("no record arrived"), KeyboardInterrupt()):
             stop.append(error)
             monkeypatch.setattr(writer, "write", write)
             run("consume", topic, "--output", f"x.{ending}", code=1 if error is stop[0] else 130)

@@ -105,7 +105,7 @@ def test_partitions_are_moved_led_and_drained(started: Started, tmp_path: Path) 
     started.run("broker", "decommission", "3", "--cancel")
     started.run("topic", "create", "three", "--replication-factor", "3")
     contradiction = "--replica-assignment", "1:2", "--replication-factor", "3"
-    assert "other replicas are named" in started.run("topic", "create", "four", *contradiction, status=1)
+    assert "another number of replicas" in started.run("topic", "create", "four", *contradiction, status=1)
     assert "no partition is being reassigned" in started.run("reassign", "throttle", "1MB")
     assert "broker 9 does not exist" in started.run("broker", "decommission", "9", status=2)
 

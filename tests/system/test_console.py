@@ -390,7 +390,7 @@ def test_a_record_is_written_by_hand(client: TestClient, reader: TestClient, fil
         ("/change/reset-offsets?group=live&to=time&value=x", "write a time as"),
         ("/change/reset-offsets?group=live&to=never", "use one of"),
         ("/change/reset-offsets?group=nobody", "has no committed offsets"),
-        ("/change/nothing", "there is no change"),
+        ("/change/nothing", "unknown change"),
         ("/change/create-topic?topic=x", "partitions is needed"),
         ("/change/create-topic?topic=x&partitions=1&column1=a", "has no type"),
         ("/change/create-topic?topic=x&partitions=1&column1=a&type1=INTT", "INTT"),

@@ -90,7 +90,7 @@ class Cleaner:
         """End the runs in progress, at the next batch."""
         self._stopping.set()
         if not all(await asyncio.gather(*(rounds.stop(STOP_TIMEOUT_S) for rounds in self._rounds))):
-            log.warning("the cleaner does not end, the disk hangs")
+            log.warning("the cleaner thread does not stop: a disk operation hangs")
 
     def run_soon(self) -> None:
         """Look again at once after topics were altered, also at logs that have failed."""
@@ -180,7 +180,7 @@ class Cleaner:
             self._count_failing()
         if wait_ms is None:
             log.error(
-                "partition %s: compaction failed %d times, it is not tried again before a restart or a change of the "
+                "partition %s: compaction failed %d times; the next attempt follows a restart or a change of the "
                 "topic's settings: %s",
                 key, failures, error,
             )  # fmt: skip

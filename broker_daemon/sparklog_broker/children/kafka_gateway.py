@@ -43,7 +43,9 @@ class KafkaGateway:
             local = bind_local()
             if local is None:
                 self.close()
-                raise ListenError("kafka.listeners needs Unix sockets in the abstract namespace, which Linux has")
+                raise ListenError(
+                    "kafka.listeners needs Unix sockets in the abstract namespace: run the broker on Linux"
+                )
             self.local_sockets.append((listener, local))
         for _, sock in self._bound:
             sock.listen(BACKLOG)

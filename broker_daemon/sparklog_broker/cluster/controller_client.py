@@ -73,11 +73,11 @@ class ControllerClient:
             async with asyncio.timeout(FIND_S):  # calls wait in ZooKeeper's client for as long as none can be reached
                 await self._find()
         except (CoordinationError, msgspec.DecodeError, TimeoutError) as e:
-            log.debug("who the controller is cannot be read: %r", e)
+            log.debug("the controller's id cannot be read: %r", e)
         if self.controller_id == self._broker_id:
             return True
         if self.controller_id < 0 or not self._address:
-            raise NotControllerError("no controller is known; it is elected when ZooKeeper can be reached")
+            raise NotControllerError("no controller is known: the brokers elect one when they reach ZooKeeper")
         return False
 
     async def _find(self) -> None:
@@ -153,9 +153,7 @@ class ControllerClient:
                     return asked.result()
                 await self.find()
                 if self._address != address:
-                    raise BrokerNotAvailableError(
-                        f"the controller at {address} has been replaced, and has not answered"
-                    )
+                    raise BrokerNotAvailableError(f"the controller at {address} was replaced before it answered")
         finally:
             asked.cancel()
 
@@ -170,7 +168,7 @@ class ControllerClient:
             except MOVING as e:
                 if loop.time() >= until:
                     raise
-                log.debug("asking the controller again: %s", e)
+                log.debug("retrying the request to the controller: %s", e)
             await asyncio.sleep(AGAIN_S)
 
     def close(self) -> None:

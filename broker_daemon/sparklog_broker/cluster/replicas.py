@@ -180,7 +180,9 @@ class Replicas:
                 self._follow(partition)
         if self._new_leaderships:
             led = sum(isinstance(r.state, Leader) for r in self._replicas.values())
-            log.info("leading %d partitions more, %d of %d in all", self._new_leaderships, led, len(self._replicas))
+            log.info(
+                "now leading %d more partitions, %d of %d in total", self._new_leaderships, led, len(self._replicas)
+            )
             self._new_leaderships = 0
         self._stop_idle_fetchers()
 
@@ -305,8 +307,8 @@ class Replicas:
             return
         if partition_log.leader_epoch > image.leader_epoch:  # a leader of an older history would cut the log
             log.error(
-                "partition %s is not copied from broker %d: the log has records of leader epoch %d, the cluster's "
-                "metadata say %d; they are older than the log",
+                "partition %s is not fetched from broker %d: the log has records of leader epoch %d, newer than "
+                "epoch %d of the cluster's metadata",
                 key, image.leader, partition_log.leader_epoch, image.leader_epoch,
             )  # fmt: skip
             return
@@ -381,7 +383,7 @@ class Replicas:
             return
         partition = self._partitions.find(following.key)
         if error is not None:
-            log.warning("partition %s: what its leader sent cannot be applied: %s", following.key, error)
+            log.warning("partition %s: the leader's response cannot be applied: %s", following.key, error)
             # not the error itself: in an answer it would name the leader's log end
             failed = Failed(fetch.number, StorageError(str(error)))
             self._carry_out(following, following.follower.handle(failed, self.now_ms()))

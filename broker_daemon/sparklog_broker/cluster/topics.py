@@ -123,7 +123,7 @@ class Topics:
         if there is not None and there.is_made_by(spec.request_id):
             return there
         if there is not None:
-            raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
+            raise TopicAlreadyExistsError(f"topic {spec.name!r} already exists; delete it or choose another name")
         self._check_tier(spec.name, spec.configs)
         schema_id = ENVELOPE_SCHEMA_ID
         if spec.schema is not None:
@@ -278,7 +278,7 @@ class Topics:
         there = self.partitions.topics.get(name)
         if is_repeated and not topic_id:
             raise RequestTimedOutError(
-                f"topic {name!r}: the controller was replaced, and the topic may be deleted; look, and ask again if it is not"
+                f"topic {name!r}: the controller was replaced during the request, and the topic may be deleted; check, and repeat the request if it still exists"
             )
         if is_repeated and (there is None or there.topic_id != topic_id):
             return topic_id
@@ -300,7 +300,7 @@ class Topics:
         """Return the topic, on the controller. Raises UnknownTopicOrPartitionError."""
         topic = self.partitions.topics.get(name)
         if topic is None:
-            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
         return topic
 
     def _room_for(self, owner: str, topics: int, partitions: int) -> AbstractContextManager[None]:
@@ -452,8 +452,8 @@ class Topics:
             self._storage.run(self._storage.logs.purge_deleted).add_done_callback(_log_failure)
             return
         log.error(
-            "topic %s (id %s) is not in the cluster's metadata any more, and nobody has ordered to delete it: its files are "
-            "put aside. sparklog cluster restore-metadata takes it back", topic.name, topic.topic_id,
+            "topic %s (id %s) is missing from the cluster's metadata, but no request deleted it: its files are put "
+            "aside. sparklog cluster restore-metadata restores it", topic.name, topic.topic_id,
         )  # fmt: skip
         await self._storage.run(lambda: self._storage.topic_directories.put_aside(topic))
 
@@ -488,7 +488,7 @@ def check_id(topic: Topic, topic_id: str) -> None:
     """Raise UnknownTopicOrPartitionError if the topic has another id than the requested one ("": any)."""
     if topic_id not in ("", topic.topic_id):
         raise UnknownTopicOrPartitionError(
-            f"there is no topic {topic.name!r} with the id {topic_id}: another one has the name"
+            f"no topic {topic.name!r} with id {topic_id} exists: another topic has the name"
         )
 
 

@@ -272,11 +272,11 @@ def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | 
 def check_not_internal(topic: str, action: str) -> None:
     """Raise InvalidTopicError for a topic that only the broker may write, create or delete."""
     if topic in INTERNAL_TOPICS:
-        raise InvalidTopicError(f"topic {topic!r} is kept by the broker: it can be read, but not {action}")
+        raise InvalidTopicError(f"topic {topic!r} is internal: it can be read, but not {action}")
 
 
 def check_internal_configs(topic: str, configs: Mapping[str, object | None]) -> None:
     """Raise InvalidConfigError for settings of an internal topic on which its coordinator depends."""
     fixed = sorted({"cleanup.policy", "message.timestamp.type", "max.message.bytes"} & set(configs))
     if topic in INTERNAL_TOPICS and fixed:
-        raise InvalidConfigError(f"topic {topic!r} is kept by the broker: {', '.join(fixed)} cannot be changed")
+        raise InvalidConfigError(f"topic {topic!r} is internal: {', '.join(fixed)} cannot be changed")

@@ -56,7 +56,7 @@ class TransactionAccess:
             await self._ask(transactional_id, producer_id, producer_epoch, ())
         except SparklogError as e:
             return e
-        return UnknownServerError(f"the coordinator of {transactional_id!r} knows of no newer epoch")
+        return UnknownServerError(f"the coordinator of {transactional_id!r} has no newer epoch")
 
     async def owners(self, tp: TopicPartition) -> dict[int, str]:
         """Return the transactional ids, by producer id, of all brokers' open transactions that include the partition.
@@ -76,7 +76,7 @@ class TransactionAccess:
         elsewhere = self._elsewhere
         if not self._topic.exists:
             return await work()
-        last = "not all of them could be held"
+        last = "some transactions could not be held"
         for attempt in range(HOLD_ATTEMPTS):
             name = f"{elsewhere.broker_id}/{next(self._names)}"
             brokers = [elsewhere.broker_id, *elsewhere.ids()]
@@ -111,7 +111,7 @@ class TransactionAccess:
     ) -> int:
         leader = self._topic.leader_of(self._topic.partition_for(transactional_id))
         if leader not in self._elsewhere.ids():
-            raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} at the moment")
+            raise CoordinatorNotAvailableError(f"{transactional_id!r} has no coordinator now")
         try:
             return await self._elsewhere.add_partitions(
                 leader, transactional_id, producer_id, producer_epoch, partitions

@@ -175,7 +175,7 @@ class _PartitionMarkers:
                 )
             except (InvalidProducerEpochError, CoordinatorFencedError) as e:
                 # The partition is ahead of this transaction, which has ended there.
-                log.warning("partition %s needs no marker: %s", marker.partition, e)
+                log.warning("partition %s does not need a marker: %s", marker.partition, e)
                 continue
             if last is None or last.duplicate or not info.duplicate:
                 last = info

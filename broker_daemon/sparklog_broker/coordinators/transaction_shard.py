@@ -113,7 +113,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         assert tokens is not None
         token = await tokens.next()
         if self.ready() is not coordinator:  # another broker may have issued larger ones meanwhile
-            raise CoordinatorLoadingError(f"{self} is read anew: try again")
+            raise CoordinatorLoadingError(f"{self} is being reloaded: try again")
         return token
 
     async def quiet(self) -> None:

@@ -48,7 +48,7 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
                 continue
             if not await _make(context, name):
                 continue
-            log.info("topic %s was made because somebody writes to it (auto.create.topics.enable)", name)
+            log.info("created topic %s for a producer (auto.create.topics.enable)", name)
     return structs.replace(context, denied={**context.denied, **denied}) if denied else context
 
 

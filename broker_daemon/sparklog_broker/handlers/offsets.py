@@ -125,7 +125,7 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
     InvalidRequestError.
     """
     if any(p.timestamp_ms not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for p in request.partitions):
-        raise InvalidRequestError("only the earliest and the latest offsets can be asked for all at once")
+        raise InvalidRequestError("only the earliest and latest offsets can be requested for all partitions at once")
     wanted = list(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in request.partitions))
     extents = await all_at_once(broker, wanted, request.isolation)
     results = []
@@ -151,7 +151,7 @@ def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> Sp
     except SparklogError as e:
         return e
     return LeaderNotAvailableError(
-        f"partition {wanted.topic}-{wanted.partition} has no leader that tells where it ends at the moment"
+        f"partition {wanted.topic}-{wanted.partition} has no leader that can return its end offset now"
     )
 
 

@@ -85,7 +85,7 @@ async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, conte
     """From then on the broker gets no new replicas, or gets some again."""
     membership = context.broker.cluster.membership
     if request.broker_id not in membership.controller_image().known:
-        raise InvalidRequestError(f"there has never been a broker {request.broker_id} in this cluster")
+        raise InvalidRequestError(f"broker {request.broker_id} has never been in this cluster")
     cordoned: frozenset[int] = await membership.ask(lambda token: Cordon(token, request.broker_id, request.cordoned))
     return Response(CordonBrokerResponse(sorted(cordoned)))
 

@@ -66,9 +66,9 @@ async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isol
     try:
         return await _whole(broker, found)
     except UnsupportedApiError as e:
-        log.info("a snapshot may have a part of a transaction, until all brokers are of this release: %s", e)
+        log.info("a snapshot may contain a part of a transaction until all brokers have this release: %s", e)
     except InvalidRequestError as e:
-        log.warning("a snapshot of %d partitions may have a part of a transaction: %s", len(found.extents), e)
+        log.warning("a snapshot of %d partitions may contain a part of a transaction: %s", len(found.extents), e)
     return found.extents
 
 
@@ -131,7 +131,7 @@ def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
     count = sum(map(len, found.values()))
     if count > COMMITS_MAX:
         raise InvalidRequestError(
-            f"{count} transactions were committed behind an open one; {COMMITS_MAX} can be compared. End the open one: "
+            f"{count} transactions were committed behind an open transaction; at most {COMMITS_MAX} can be compared. End the open transaction: "
             "'sparklog transaction list' shows it"
         )
 

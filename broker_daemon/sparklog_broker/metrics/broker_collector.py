@@ -56,8 +56,10 @@ class BrokerCollector:
         yield from process_families(self._is_ready, self._loop_delay)
         if self._watched is not None:
             yield from self._of_broker(self._watched)
-        yield one_gauge("sparklog_scrape_slices", "In how many slices this answer was made.", self._slices.count)
-        yield one_gauge("sparklog_scrape_seconds", "How long that took, pauses included.", self._now_s() - began_s)
+        yield one_gauge("sparklog_scrape_slices", "Event-loop slices that produced this page.", self._slices.count)
+        yield one_gauge(
+            "sparklog_scrape_seconds", "Time to produce this page, pauses included.", self._now_s() - began_s
+        )
 
     def _of_broker(self, watched: Watched) -> Iterator[Metric]:
         slices, traffic = self._slices, watched.partitions.traffic
@@ -92,7 +94,7 @@ class BrokerCollector:
                 yield family
                 slices.look()
         yield gauge(
-            Described("sparklog_metrics_left_out", "What is beyond a limit of this page, by kind."),
+            Described("sparklog_metrics_left_out", "Items that a limit of this page leaves out, by kind."),
             [
                 ({"kind": "partitions"}, sum(row.topic not in shown for row in rows) if partitions_max else 0),
                 ({"kind": "topics"}, sum(not traffic.has_own(topic) for topic in list(watched.partitions.topics))),

@@ -29,13 +29,15 @@ TRIES = 5
 
 LAG = Described(
     "kafka_consumergroup_lag",
-    "Records between a group's committed offsets and the ends of the partitions.",
+    "Lag of a group: offsets between its committed offsets and the ends of the partitions.",
 )
-CURRENT_OFFSET = Described("kafka_consumergroup_current_offset", "Committed offset; of several partitions the sum.")
+CURRENT_OFFSET = Described(
+    "kafka_consumergroup_current_offset", "Committed offset; the sum if the series covers several partitions."
+)
 MEMBERS = Described("kafka_consumergroup_members", "Members of a group.")
 GROUPS = Described("sparklog_groups", "Groups by their state.")
-GROUP_LAG = Described("sparklog_group_lag_records", "kafka_consumergroup_lag of all topics of a group together.")
-GROUP_LAG_MAX = Described("sparklog_group_lag_records_max", "The largest lag of one partition of a group.")
+GROUP_LAG = Described("sparklog_group_lag_records", "Sum of kafka_consumergroup_lag over all topics of a group.")
+GROUP_LAG_MAX = Described("sparklog_group_lag_records_max", "Largest lag of one partition of a group.")
 
 T = TypeVar("T")
 

@@ -87,9 +87,7 @@ class MetricsService:
     async def page(self, request: Request) -> Page:
         """Return the answer to a request. Raises Refusal."""
         if not is_allowed(request.host, self._names):
-            raise Refusal(
-                421, "these pages are not under that name: use the address, or name it in metrics.allowed.hosts"
-            )
+            raise Refusal(421, "host name not allowed: use the address, or add the name to metrics.allowed.hosts")
         match request.path:
             case "/metrics":
                 return await self._metrics(wanted_by(request.accept))
@@ -98,7 +96,7 @@ class MetricsService:
             case "/health/ready":
                 body = f"{self._health.stage.value}\n".encode()
                 return Page(body, status=200 if self._health.is_ready else 503)
-        raise Refusal(404, "there are /metrics, /health/live and /health/ready")
+        raise Refusal(404, "not found: the pages are /metrics, /health/live and /health/ready")
 
     async def _metrics(self, exposition: Exposition) -> Page:
         rendering = self._rendering.get(exposition)

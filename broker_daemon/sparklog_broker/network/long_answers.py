@@ -22,7 +22,7 @@ from sparklog_broker.network.reply import REST_BYTES_MAX, Response, fields_befor
 INLINE_BYTES = 64 * 1024
 PIECE_BYTES = 64 * 1024
 """Small parts are joined to pieces of about this size."""
-NEWER_CLIENT = "use a newer client, which asks page by page"
+NEWER_CLIENT = "use a newer client, which requests pages"
 """Remedy for a list that exceeds one answer."""
 _ARRAY32 = b"\xdd"
 _BIN32 = b"\xc6"

@@ -340,7 +340,7 @@ class Server:
             try:
                 self._greet(connection, listener, certificate)
             except Exception:  # nothing is served to an unknown peer
-                log.exception("connection of %s ended: it could not be greeted", connection.peer_name)
+                log.exception("connection of %s closed: the handshake failed", connection.peer_name)
                 connection.close()
                 return
             if not connection.is_known:

@@ -146,10 +146,10 @@ def _step(sock: ssl.SSLSocket) -> _Step | Secured:
 def failure_text(error: BaseException) -> str:
     """Describe a failed handshake for the log, with its likely cause."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the client's certificate is not taken: {error.verify_message}"
+        return f"the client's certificate is not accepted: {error.verify_message}"
     reason = (error.reason if isinstance(error, ssl.SSLError) else "") or ""
     if reason in _NOT_TLS:
-        return "what it sends is not TLS: its security.protocol does not fit this listener"
+        return "the client does not speak TLS: its security.protocol does not match this listener"
     if _REFUSED_US in reason:
         return f"the client has ended the TLS handshake ({reason}): does it trust this broker's certificate?"
     return f"the TLS handshake has failed: {reason or error or type(error).__name__}"

@@ -153,7 +153,7 @@ class Throttling:
                 try:
                     self._by_key[key] = quotas_of(value)
                 except InvalidConfigError as e:
-                    log.error("quota %s is left out: %s", key, e)  # noqa: TRY400
+                    log.error("quota %s is ignored: %s", key, e)  # noqa: TRY400
         table = QuotaTable(dict(self._by_key.values()))
         self._throttles.replace_table(table)
         self.connections.quotas = table

@@ -74,7 +74,7 @@ def recognised(options: Mapping[str, str], where: Where) -> RecognisedOptions:
             remarks.append(_without_effect(written, name, where))
             continue
         if values.setdefault(name, value) != value:
-            raise InvalidConfigError(f"{everywhere[name].name} is given twice, with different values")
+            raise InvalidConfigError(f"{everywhere[name].name} is given twice with different values")
     return RecognisedOptions(values, tuple(remarks))
 
 
@@ -149,4 +149,4 @@ def warn_once(remarks: tuple[str, ...]) -> None:
     if not remarks or remarks in _warned or len(_warned) >= WARNED_MAX:
         return
     _warned.add(remarks)
-    log.warning("options without effect here, or with another one than in Kafka: %s", "; ".join(remarks))
+    log.warning("options without effect, or with another effect than in Kafka: %s", "; ".join(remarks))

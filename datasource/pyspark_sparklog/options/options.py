@@ -152,7 +152,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
         raise InvalidConfigError(NO_OPTIONS)
     given, remarks = recognised(options, {None: Where.SOURCE, True: Where.STREAM, False: Where.BATCH}[streaming])
     if "maxtriggerdelay" in given and "minoffsetspertrigger" not in given:
-        remarks += ("maxTriggerDelay (without minOffsetsPerTrigger nothing is waited for)",)
+        remarks += ("maxTriggerDelay (only with minOffsetsPerTrigger does a micro-batch wait)",)
     subscription = _subscription(given)
     starting, ending = _start_position(given, streaming=streaming), _end_position(given)
     _check_both(starting, ending)
@@ -243,12 +243,12 @@ def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tu
             "leave it out"
         )
     if len(names) == 1 and not streaming:
-        raise InvalidConfigError(f"{names[0]} needs the other one, too: set both txnAppId and txnVersion")
+        raise InvalidConfigError(f"{names[0]} is set alone: set both txnAppId and txnVersion")
     if not exactly_once:
         raise InvalidConfigError("txnAppId and txnVersion need sparklog.delivery.guarantee = exactly-once")
     app_id = given["txnappid"]
     if not 0 < len(app_id) <= TXN_APP_ID_CHARS_MAX:
-        raise InvalidConfigError(f"txnAppId = {app_id!r}: a name of 1 to {TXN_APP_ID_CHARS_MAX} characters is needed")
+        raise InvalidConfigError(f"txnAppId = {app_id!r}: use a name of 1 to {TXN_APP_ID_CHARS_MAX} characters")
     if app_id.startswith(UNNAMED_APP_PREFIX):
         raise InvalidConfigError(f"txnAppId = {app_id!r}: a name may not begin with {UNNAMED_APP_PREFIX}")
     return app_id, _get(given, "txnVersion", _count, 0)
@@ -266,7 +266,7 @@ def _get(given: Mapping[str, str], name: str, parse: Callable[[str], T], default
 
 def _bool(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("true or false is needed")
+        raise ValueError("use true or false")
     return text.lower() == "true"
 
 
@@ -375,7 +375,7 @@ def _start_position(given: Mapping[str, str], *, streaming: bool | None) -> Posi
     position = _position(given, "starting", default)
     if streaming is False and (where := _where(position, "latest", LATEST_OFFSET)) is not None:
         what = f"startingOffsets for {where}" if where else "starting offset"
-        raise InvalidConfigError(f"{what} can't be latest for batch queries: there would be nothing to read")
+        raise InvalidConfigError(f"{what} can't be latest for batch queries: the read would be empty")
     return position
 
 
@@ -383,7 +383,7 @@ def _end_position(given: Mapping[str, str]) -> Position:
     position = _position(given, "ending", "latest")
     if (where := _where(position, "earliest", EARLIEST_OFFSET)) is not None:
         what = f"ending offset for {where}" if where else "ending offset"
-        raise InvalidConfigError(f"{what} can't be earliest for batch queries: there would be nothing to read")
+        raise InvalidConfigError(f"{what} can't be earliest for batch queries: the read would be empty")
     return position
 
 

@@ -153,9 +153,7 @@ def _of_table(text: str, where: Where) -> dict[str, str]:
     try:
         options = {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as e:
-        raise InvalidConfigError(
-            f"the table's columns have no options of sparklog with them ({e}): create the table again"
-        ) from e
+        raise InvalidConfigError(f"the table's columns lack sparklog's options ({e}): create the table again") from e
     return _used_options(options, where)
 
 

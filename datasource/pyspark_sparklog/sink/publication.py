@@ -107,7 +107,7 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
     """The messages of a commit: one from every task. Raises SparklogError if one is missing."""
     found = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(found) != len(messages):
-        raise SparklogError(f"{len(messages) - len(found)} of {len(messages)} tasks did not say what they wrote")
+        raise SparklogError(f"{len(messages) - len(found)} of {len(messages)} tasks did not report their records")
     return found
 
 
@@ -116,7 +116,7 @@ def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
     not belong to one transaction."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
-        raise SparklogError(f"the tasks wrote for different transactions, nothing can be committed: {transactions}")
+        raise SparklogError(f"the tasks wrote in different transactions, so nothing is committed: {transactions}")
     transaction = next(iter(transactions), None)
     if transaction is None:
         return None
@@ -177,14 +177,14 @@ class Publisher:
     def transaction_of(self, place: TaskPlace) -> SharedTransaction | None:
         """The transaction a task at `place` writes in. Raises SparklogError if Spark does not say which batch it is."""
         if self.fencing_token is None:
-            raise SparklogError("this writer was made to end a batch, tasks cannot write with it")
+            raise SparklogError("this writer can only end a batch, tasks cannot write with it")
         if self.fencing_token == AT_LEAST_ONCE:
             return None
         if not self.is_stream:
             return self._own_transaction(self.fencing_token)
         if not place.query_id or place.batch_id < 0:
             raise SparklogError(
-                "Spark does not tell the task its query id and batch id, so the batch cannot be written exactly once: "
+                "Spark does not pass the query id and batch id to the task, so the batch cannot be written exactly once: "
                 'set .option("sparklog.delivery.guarantee", "at-least-once")'
             )
         return SharedTransaction(self.app_id or place.query_id, place.batch_id, place.run_id, self.fencing_token)
@@ -271,17 +271,17 @@ class Publisher:
             if found is None:
                 if self.fencing_token != AT_LEAST_ONCE:
                     log.warning(
-                        "no task said which transaction failed: it is aborted when the batch is run again, or after %d ms",
+                        "no task reported the failed transaction: it is aborted when the batch runs again, or after %d ms",
                         self.timeout_ms,
                     )
                 return
             reach("sink.before-abort")
             ended = end_shared_transaction(self.address.connect(), found, committed=False, policy=self._policy)
         except SparklogError as e:
-            log.warning("%s could not be aborted, it ends with the next run or by its timeout: %s", _describe(found), e)
+            log.warning("%s could not be aborted; the next run or its timeout ends it: %s", _describe(found), e)
         else:
             if ended.committed:
-                log.warning("%s had been committed before it failed: it stays", _describe(found))
+                log.warning("%s was committed before the failure: its records stay", _describe(found))
 
     def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
         """The transaction of a write in which no task has reported, as far as it is known here. A newer run is in no
@@ -302,8 +302,8 @@ class Publisher:
             return ask(self.address.connect())
         except ProducerFencedError as e:
             raise ProducerFencedError(
-                f"{_describe(transaction)}: a newer run has taken over, this one ({transaction.run_id}) cannot write any "
-                f"more; stop it ({e})"
+                f"{_describe(transaction)}: a newer run has taken over, and this run ({transaction.run_id}) can no "
+                f"longer write; stop it ({e})"
             ) from e
         except TransactionAbortedError as e:
             raise self._aborted_error(transaction) from e
@@ -319,20 +319,21 @@ class Publisher:
         else:
             origin = "without the options txnAppId and txnVersion each write draws one"
         return TransactionalIdAuthorizationFailedError(
-            f"{error}. The sink writes under the transactional id {app_id!r}: {origin}. It needs Write on it: set txnAppId "
-            f"to a name and allow that, with sparklog acl add --allow-principal User:NAME --operation Write "
+            f"{error}. The sink writes under the transactional id {app_id!r}: {origin}. The user needs Write on that "
+            "id: set txnAppId to a name, and allow the name with"
+            " sparklog acl add --allow-principal User:NAME --operation Write "
             f"--transactional-id NAME"
         )
 
     @property
     def _driver_was_away(self) -> str:
-        return f"the broker heard nothing of the driver for {self.lease_ms} ms, " if self.lease_ms else ""
+        return f"the driver did not renew its lease for {self.lease_ms} ms,  " if self.lease_ms else ""
 
     def _aborted_error(self, transaction: SharedTransaction) -> TransactionAbortedError:
         return TransactionAbortedError(
             f"{_describe(transaction)} was aborted before it could be committed (it took longer than "
             f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or a newer run "
-            "took over); nothing of it is visible: run it again, with a longer timeout if need be"
+            "took over); none of its records is visible: run it again, with a longer timeout if necessary"
         )
 
 

@@ -69,8 +69,8 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
     names = _spelt_as(schema.names, _ENVELOPE_INPUT)
     if topic is None and "topic" not in names:
         raise SchemaMismatchError(
-            'topic option required when no \'topic\' attribute is present: set .option("topic", "…") or give the rows a '
-            "column topic"
+            'topic option required when no \'topic\' attribute is present: set .option("topic", "…") or add a column '
+            "topic to the rows"
         )
     problems, places, left_out = [], [], []
     if "value" not in names:
@@ -124,7 +124,7 @@ def in_log_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatc
 def _check_typed(schema: pa.Schema, topic: str, shape: TopicShape) -> None:
     if not len(schema):
         raise SchemaMismatchError(
-            f"the rows do not fit topic {topic!r}: they have no column, the topic has {', '.join(shape.schema.names)}"
+            f"the rows do not fit topic {topic!r}: they have no columns, the topic has {', '.join(shape.schema.names)}"
         )
     surplus = [n for n in schema.names if n in _SOURCE_ONLY and shape.schema.get_field_index(n) < 0]
     if surplus:

@@ -50,8 +50,8 @@ class SparklogBatchWriter(DataSourceArrowWriter):
         batch_id = max((m.place.batch_id for m in found), default=-1)
         if batch_id >= 0 and self._task.options.exactly_once and self._task.options.txn_app_id is None:
             log.warning(
-                "written in foreachBatch, of batch %d, without txnAppId and txnVersion: should Spark run the batch again, its "
-                "rows are written again; add .options(**once(NAME, batch_id)) of pyspark_sparklog.delta",
+                "written in foreachBatch, of batch %d, without txnAppId and txnVersion: if Spark repeats the batch, "
+                "its rows are written again; add .options(**once(NAME, batch_id)) of pyspark_sparklog.delta",
                 batch_id,
             )
 
@@ -92,7 +92,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         for message in found:
             if message.place.batch_id not in (batchId, -1):
                 raise SparklogError(
-                    f"a task of batch {message.place.batch_id} reported for batch {batchId}; nothing of it can be committed"
+                    f"a task of batch {message.place.batch_id} reported for batch {batchId}; it cannot be committed"
                 )
         self._task.publisher.commit(found)
 
@@ -104,9 +104,9 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
 def _abort(task: SinkTask, messages: Sequence[WriterCommitMessage | None], what: str, batch_id: int = -1) -> None:
     rows = sum(m.rows for m in messages if isinstance(m, SinkCommitMessage))
     if task.options.exactly_once:
-        log.warning("%s failed; %d rows of tasks that had finished are aborted", what, rows)
+        log.warning("%s failed; %d rows of finished tasks are aborted", what, rows)
     else:
-        log.warning("%s failed; %d rows of tasks that had finished are in the log and stay there", what, rows)
+        log.warning("%s failed; %d rows of finished tasks stay in the log", what, rows)
     task.publisher.abort(messages, batch_id)
 
 
@@ -114,7 +114,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
     """The writer of `df.write`. Raises InvalidConfigError or SchemaMismatchError before anything is written."""
     if overwrite:
         raise InvalidConfigError(
-            'a topic cannot be overwritten: use .mode("append"), or delete and create the topic before'
+            'a topic cannot be overwritten: use .mode("append"), or delete and create the topic first'
         )
     options = parse_sink_options(of_write(given, schema), streaming=False)
     warn_once(options.remarks)
@@ -181,7 +181,7 @@ def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
         topics = catalog.topics(Subscription(topics=(options.topic,)), missing_is_error=True, to_write=True)
         shape = shapes_of(topics)[options.topic]
         if options.include_headers and shape.kind != KIND_ENVELOPE:
-            raise no_headers(f"topic {options.topic!r} has columns of its own")
+            raise no_headers(f"topic {options.topic!r} is a typed topic")
         keyed = shape.kind != KIND_ENVELOPE and bool(topics[options.topic].key_columns)
     fitted = fit_input(arrow_schema_of(schema), options.topic, shape, strict=options.strict_columns)
     if fitted.left_out:

@@ -75,7 +75,7 @@ class Frame(NamedTuple):
                 _warnings.warn_once(
                     self.name,
                     action,
-                    "the broker is older than this client: the DataFrame shows the records of its first action; load it again",
+                    "the broker is older than this client: the DataFrame keeps the records of its first action; load it again",
                 )
                 return planned
             start = max(start, first) if edges.start else start
@@ -89,8 +89,8 @@ class Frame(NamedTuple):
             _warnings.warn_once(
                 f"{self.name}/{tp.topic}/{info.partitions}",
                 "",
-                f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: load it again to "
-                "read the others",
+                f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: "
+                "load it again to read the new partitions",
                 first_too=True,
             )
 

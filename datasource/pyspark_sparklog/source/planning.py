@@ -33,7 +33,7 @@ class Extent(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Offsets of a partition that were still to be read and are gone. `end` None: up to wherever it had grown."""
+    """Unread offsets of a partition that are gone. `end` is None if the end of the loss is unknown."""
 
     partition: TopicPartition
     start: int
@@ -177,4 +177,4 @@ def _may_be_one(known: str | None, now: str | None) -> bool:
 
 _RECREATED = "the topic was deleted and created again"
 _DELETED = "the topic was deleted"
-UNSUBSCRIBED = "the query does not subscribe to the topic any more, its checkpoint did"
+UNSUBSCRIBED = "the query no longer subscribes to this topic of its checkpoint"

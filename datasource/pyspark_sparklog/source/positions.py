@@ -37,7 +37,7 @@ def check_order(options: SourceOptions, start: Positions, end: Positions) -> Non
         tp = wrong[0]
         raise InvalidConfigError(
             f"The resolved start offset {start[tp]} is greater than the resolved end offset {end[tp]} for {tp}: "
-            f"{options.starting.option} begins beyond {options.ending.option}; name a beginning that is not above the end"
+            f"{options.starting.option} is above {options.ending.option}; name a start that is not above the end"
         )
 
 
@@ -72,8 +72,8 @@ def _resolve(
     if without and none_is_error:
         raise InvalidConfigError(
             f"No offset matched from request of topic-partition {without[0]} and timestamp {wanted[without[0]]} "
-            f"({position.option}): choose an earlier one, or set startingOffsetsByTimestampStrategy to latest to begin at the "
-            "end there"
+            f"({position.option}): choose an earlier timestamp, or set startingOffsetsByTimestampStrategy to latest "
+            "to begin at the end"
         )
     # a record beyond the end seen before is none of this read
     return {tp: e.end if (o := found[tp]) is None else min(max(o, e.start), e.end) for tp, e in extents.items()}
@@ -112,5 +112,5 @@ def _check_offset(options: SourceOptions, position: Position, tp: TopicPartition
             f"{problem}; name an offset in the range, or set failOnDataLoss to false to use the nearest one"
         )
     nearest = min(max(offset, extent.start), extent.end)
-    log.warning("%s; going on at %d (failOnDataLoss is false)", problem, nearest)
+    log.warning("%s; continuing at offset %d (failOnDataLoss is false)", problem, nearest)
     return nearest

@@ -100,7 +100,7 @@ class RangeRead:
         """Yields the rows of the range as batches in Spark's layout.
 
         While the broker is gone it is tried again for `sparklog.broker.wait.ms`, from where reading stopped. Raises
-        DataLossError if part of the range is gone (with failOnDataLoss=false: warns and goes on behind it).
+        DataLossError if part of the range is gone (with failOnDataLoss=false: warns and continues behind it).
         """
         tp = TopicPartition(task.topic, task.partition)
         assembler: BatchAssembler | None = None
@@ -164,8 +164,8 @@ class RangeRead:
         info = self.options.address.connect().topic(tp.topic, refresh=True)
         if info.topic_id != task.topic_id:
             raise UnknownTopicOrPartitionError(
-                f"topic {tp.topic!r} was deleted and created again while offsets {position} to {end - 1} of "
-                f"partition {tp.partition} were still to be read"
+                f"topic {tp.topic!r} was deleted and created again before offsets {position} to {end - 1} of "
+                f"partition {tp.partition} were read"
             )
         if task.frame is not None:
             task.frame.check_partitions(tp, info)
@@ -175,8 +175,8 @@ class RangeRead:
         """Return the offset to continue at after `error`. Raises DataLossError with failOnDataLoss."""
         if self.options.fail_on_data_loss:
             raise DataLossError(
-                f"{tp}: offsets {position} to {end - 1} were still to be read, part of them is gone: {error}. To go on with "
-                'what is there, restart the query with .option("failOnDataLoss", "false")'
+                f"{tp}: some unread offsets of {position} to {end - 1} are gone: {error}. To continue with the "
+                'existing records, restart the query with .option("failOnDataLoss", "false")'
             ) from error
         extent = None
         if not isinstance(error, UnknownTopicOrPartitionError):
@@ -184,7 +184,7 @@ class RangeRead:
             extent = catalog.extents([tp]).get(tp)
         # never the same place again: something was lost there, and the loop must end
         following = end if extent is None or extent.start <= position else min(extent.start, end)
-        log.warning("%s: offsets %d to %d are gone, going on without them: %s", tp, position, following - 1, error)
+        log.warning("%s: offsets %d to %d are gone, continuing without them: %s", tp, position, following - 1, error)
         return following
 
 

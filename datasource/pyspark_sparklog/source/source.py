@@ -68,6 +68,6 @@ def _full_schema(options: SourceOptions, *, wait_ms: int) -> tuple[ReadSchema, d
     topics = shapes_of(catalog.topics(options.subscription, missing_is_error=True))
     shape = common_shape(topics) if topics else TopicShape(KIND_ENVELOPE, ENVELOPE_SCHEMA)
     if options.include_headers and shape.kind != KIND_ENVELOPE:
-        raise no_headers(f"{options.subscription.describe()} names topics with columns of their own")
+        raise no_headers(f"{options.subscription.describe()} names typed topics")
     full = full_schema(shape, include_headers=options.include_headers, include_metadata=options.include_metadata)
     return full, topics

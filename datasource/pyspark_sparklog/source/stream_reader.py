@@ -135,8 +135,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         self._nameless = True
         log.warning(
-            "the offsets the query goes on from do not say which topics they are of, only the names: whether one was deleted "
-            "and created again since cannot be told this time"
+            "the query's offsets have no topic ids, only names: this start cannot detect a topic that was deleted "
+            "and created again"
         )
 
     def _warn_of_changed_columns(self) -> None:

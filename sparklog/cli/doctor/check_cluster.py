@@ -95,7 +95,7 @@ def not_looked_at(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.warning,
             f"could not be checked: {unknown}",
-            "Faults there are missing from this report.",
+            "This report lacks faults of that part.",
             "Run the command again; `--timeout` gives a slow broker more time.",
         )
 

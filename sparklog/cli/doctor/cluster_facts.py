@@ -98,7 +98,7 @@ class ClusterLook:
 
     def _limit(self, what: str, found: list[T], most: int) -> list[T]:
         if len(found) > most:
-            self._unknown_parts.append(f"{len(found) - most:,} of {len(found):,} {what}: they are too many")
+            self._unknown_parts.append(f"{len(found) - most:,} of {len(found):,} {what} (too many)")
         return found[:most]
 
     def _broker(self, endpoint: Endpoint, broker_id: int) -> BrokerFacts:
@@ -234,7 +234,7 @@ class ClusterLook:
         left = OFFSETS_MAX
         for name in names:
             if left <= 0:
-                self._unknown_parts.append(f"group {name} and those after it: they have committed too many offsets")
+                self._unknown_parts.append(f"group {name} and the groups after it: too many committed offsets")
                 break
             offsets = self._try(f"group {name}", admin.list_group_offsets, name) or {}
             found[name] = {tp: o.offset for tp, o in offsets.items()}

@@ -58,7 +58,7 @@ def run_shell(
         raise InvalidConfigError("--output is for a single statement: give it on the command line")
     shell = SqlShell(session, format, max_rows)
     prompt = _prompt_session(shell, terminal)
-    print("SQL over topics; .help tells more", file=sys.stderr)
+    print("SQL over topics; .help lists the commands", file=sys.stderr)
     while True:
         try:
             text = prompt.prompt("sparklog> ", prompt_continuation="     ...> ")
@@ -240,6 +240,6 @@ def _history() -> History:
             path.replace(path.with_suffix(".old"))
             path.touch(mode=0o600)
     except OSError as e:
-        print(f"no history is kept: {e.strerror}: {path}", file=sys.stderr)
+        print(f"the history cannot be stored: {e.strerror}: {path}", file=sys.stderr)
         return InMemoryHistory()
     return FileHistory(str(path))

@@ -52,7 +52,7 @@ def read_series(text: str) -> Series:
                 if math.isfinite(sample.value):
                     found[sample.name].append((sample.labels, sample.value))
     except (ValueError, KeyError, IndexError) as e:
-        raise InvalidRequestError(f"what answers is no metrics page: {e}") from e
+        raise InvalidRequestError(f"the response is no metrics page: {e}") from e
     return dict(found)
 
 
@@ -62,8 +62,8 @@ def broker_page(series: Series) -> BrokerPage:
     (broker, _), *_ = series.get("kafka_broker_info") or [({}, 0.0)]
     (build, _), *_ = series.get("sparklog_build_info") or [({}, 0.0)]
     if not broker.get("id", "").isdecimal():
-        reason = "the broker is still starting" if build else "it is not a sparklog broker's"
-        raise InvalidRequestError(f"the metrics page tells no numbers: {reason}")
+        reason = "the broker is still starting" if build else "it is not the page of a sparklog broker"
+        raise InvalidRequestError(f"the metrics page has no numbers: {reason}")
     return BrokerPage(
         broker_id=int(broker["id"]),
         version=build.get("version", ""),

@@ -71,7 +71,7 @@ def drawn(state: State, size: ConsoleDimensions) -> RenderableType:
     problem = ""
     if state.failure is not None:
         problem = (
-            f"no answer for {state.failure.at_s - state.failing_since_s:.0f} s, trying on: {state.failure.message}"
+            f"no answer for {state.failure.at_s - state.failing_since_s:.0f} s, still trying: {state.failure.message}"
         )
     if state.now is None:
         return Text(problem or "asking the cluster …", "red" if problem else "")

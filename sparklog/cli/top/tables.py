@@ -92,14 +92,14 @@ def _section(
     rows: Sequence[T], left_out: int, table: Callable[[Sequence[T]], Table], noun: str, rows_max: int
 ) -> list[RenderableType]:
     if not rows:
-        return [Text(f"{_count_text(left_out, noun)}, not looked at"), Text("")] if left_out else []
+        return [Text(f"{_count_text(left_out, noun)}, not shown"), Text("")] if left_out else []
     shown = rows[:rows_max]
     parts: list[RenderableType] = [table(shown)] if shown else []
     hidden = len(rows) - len(shown)
     if hidden:
         parts.append(Text(f"and {_count_text(hidden, f'more {noun}')}", "dim"))
     if left_out:
-        parts.append(Text(f"and {_count_text(left_out, f'more {noun}')}, not looked at", "dim"))
+        parts.append(Text(f"and {_count_text(left_out, f'more {noun}')}, not shown", "dim"))
     return [*parts, Text("")]
 
 

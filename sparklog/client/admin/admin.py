@@ -215,13 +215,13 @@ def _password(argument: str, value: object) -> Secret:
     if isinstance(value, Secret):
         return value
     if not isinstance(value, str):
-        raise InvalidRequestError(f"{argument}: a text is needed, not {type(value).__name__}")
+        raise InvalidRequestError(f"{argument}: use a str, not {type(value).__name__}")
     return Secret(value)
 
 
 def _quota(argument: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        arg.refuse(argument, value, "a number is needed, or None to take the quota away")
+        arg.refuse(argument, value, "use a number, or None to remove the quota")
     return float(value)
 
 
@@ -292,7 +292,7 @@ class Admin:
             BrokerNotAvailableError: No broker can be reached, and the Admin does not wait for one.
         """
         if self._closed:
-            raise ClosedError("this Admin is closed: make a new one")
+            raise ClosedError("this Admin is closed: create a new one")
         if not self._wait_for_broker:
             self._shared.reach(timeout_ms=self._timeout_ms)
         return self._shared

@@ -70,8 +70,8 @@ def _explain(error: SparklogError, cluster: Cluster) -> SparklogError:
     if not isinstance(error, RequestTimedOutError) or len(cluster.candidates()) == 1:
         return error
     return RequestTimedOutError(
-        f"{error}. In a cluster the controller makes changes, while it can reach ZooKeeper: `sparklog cluster describe` "
-        f"shows whether there is one. The change may still be made later"
+        f"{error}. In a cluster the controller makes changes, and needs ZooKeeper for that: `sparklog cluster "
+        "describe` shows the controller. The change may still be made later"
     )
 
 

@@ -245,7 +245,7 @@ def list_reassignments(
 def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> int:
     """Elect leaders; return the number of changed ones; see `Admin`."""
     if kind not in ELECTIONS:
-        raise InvalidRequestError(f"an election {kind!r}: use one of {', '.join(ELECTIONS)}")
+        raise InvalidRequestError(f"election type {kind!r}: use one of {', '.join(ELECTIONS)}")
     named = None if partitions is None else [PartitionName(tp.topic, tp.partition) for tp in partitions]
     answer = change(
         cluster, Api.ELECT_LEADERS, ElectLeadersRequest(ELECTIONS[kind], named), ElectLeadersResponse, timeout_ms

@@ -109,7 +109,9 @@ def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInf
         found = until_answered(lambda left_ms: cluster.topic(name, refresh=True, timeout_ms=left_ms), attempts)
         if found.partitions >= total:
             return found
-        attempts.pause(BrokerNotAvailableError(f"topic {name!r}: the broker has not heard of its new partitions yet"))
+        attempts.pause(
+            BrokerNotAvailableError(f"topic {name!r}: the broker's metadata do not have its new partitions yet")
+        )
 
 
 def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:

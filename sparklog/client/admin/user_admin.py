@@ -80,7 +80,7 @@ def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> Non
     deadline = Deadline(timeout_ms)
     found = describe_users(cluster, [name], timeout_ms=deadline.left_ms())
     if not found:
-        raise ResourceNotFoundError(f"there is no user {name!r}")
+        raise ResourceNotFoundError(f"user {name!r} does not exist")
     deletions = [ScramCredentialDeletion(name, mechanism) for mechanism in found[0].mechanisms]
     request = AlterUserScramCredentialsRequest(deletions, [])
     _alter(cluster, request, deadline.left_ms(), Repeating((ResourceNotFoundError,)))

@@ -43,8 +43,8 @@ class Calls:
         held = self._inside.setdefault("call", call)
         if held[0] != call[0]:
             raise ConcurrentModificationError(
-                f"the consumer is in use by thread {held[0]}: one thread at a time may call it; only wakeup() and "
-                "close() may come from another thread"
+                f"the consumer is in use by thread {held[0]}: only one thread at a time may use it; other threads "
+                "may only call wakeup() and close()"
             )
 
     def leave(self, call: list[int]) -> None:

@@ -768,8 +768,8 @@ class Consumer:
         batch, position = fetched.batch, fetched.position
         if not isinstance(error, SparklogError):
             error = SparklogError(
-                f"{batch.tp}: the batch at offset {batch.base_offset} cannot be made Python objects ({error}): seek there "
-                f"and read it with poll_batches, or seek to offset {batch.next_offset}"
+                f"{batch.tp}: the batch at offset {batch.base_offset} cannot be converted to Python objects "
+                f"({error}): seek there and read it with poll_batches, or seek to offset {batch.next_offset}"
             )
         self._fail(position, error)
         return error

@@ -48,7 +48,7 @@ class RecordDeserializer:
             tp = TopicPartition(record.topic, record.partition)
             raise DeserializationError(
                 f"{tp}: the {what} at offset {record.offset} cannot be deserialized ({type(e).__name__}: {e}); "
-                f"seek(error.partition, error.offset + 1) goes on behind it",
+                f"seek(error.partition, error.offset + 1) continues behind it",
                 partition=tp,
                 offset=record.offset,
                 record=record,

@@ -461,13 +461,13 @@ class FetchLane:
             position.replica, position.replica_until = replica, time.monotonic() + METADATA_MAX_AGE_S
 
     def _out_of_range(self, position: Position, result: FetchResult) -> None:
-        where = f"offset {position.offset} of {position.tp} is outside of {result.log_start_offset} to {result.high_watermark}"
+        where = f"offset {position.offset} of {position.tp} is out of range: the log has offsets {result.log_start_offset} to {result.high_watermark}"
         reset_to = self._shared.reset_to
         if reset_to is None:
             error = OffsetOutOfRangeError(f"{where}, and auto.offset.reset is none: seek to a valid offset")
             self._shared.fail_positions([position], error)
             return
-        _log.warning("%s: going on at the %s", where, self._config.reset)
+        _log.warning("%s: continuing at the %s", where, self._config.reset)
         with self._shared.changed:
             position.reset_to = reset_to
             position.offset = None

@@ -248,12 +248,12 @@ class FileFetcher:
             timeout_ms = config.request_timeout_ms
             located = locate(self._cluster, leader, position.tp, offset, end, config.isolation, timeout_ms=timeout_ms)
         except (SparklogError, OSError) as e:
-            _log.debug("%s is read through the socket: %s", position.tp, e)
+            _log.debug("reading %s through the socket: %s", position.tp, e)
             return None
         return Stretch(position.tp, offset, located, config.isolation) if located.ranges else None
 
     def _note(self, position: Position, error: Exception) -> None:
         """A file that is gone or has been replaced is met once; one that may not be opened, with every file."""
-        _log.debug("%s is read through the socket: %s", position.tp, error)
+        _log.debug("reading %s through the socket: %s", position.tp, error)
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             self._cluster.no_local_reads(self._cluster.leader(position.tp), LOCAL_RETRY_S)

@@ -40,9 +40,9 @@ class Serving:
         count = self._cluster.topic(tp.topic).partitions
         if tp.partition >= count:
             raise UnknownTopicOrPartitionError(
-                f"topic {tp.topic!r} has partitions 0 to {count - 1}, there is no {tp.partition}"
+                f"topic {tp.topic!r} has partitions 0 to {count - 1}, and no partition {tp.partition}"
             )
-        raise BrokerNotAvailableError(f"{tp} has no leader at the moment")
+        raise BrokerNotAvailableError(f"{tp} has no leader now")
 
     def stays(self, position: Position, broker: Endpoint) -> bool:
         """True if the partition is still to be read from `broker` and needs no look-up."""

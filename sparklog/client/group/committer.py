@@ -187,4 +187,4 @@ class Committer:
         except (UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError) as e:
             if member is not None:
                 member.hurry()
-            raise CommitFailedError(f"the group has put this member out, or given its partitions away: {e}") from e
+            raise CommitFailedError(f"the group has removed this member, or reassigned its partitions: {e}") from e

@@ -46,7 +46,7 @@ def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
         number, note, epoch = offset
         if isinstance(note, str) and len(note) > METADATA_CHARS_MAX:
-            arg.refuse(f"metadata of {partition}", note, f"at most {METADATA_CHARS_MAX} characters are kept")
+            arg.refuse(f"metadata of {partition}", note, f"at most {METADATA_CHARS_MAX} characters are allowed")
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= arg.INT64_MAX:
             raise InvalidRequestError(
                 f"cannot commit {number!r} for {partition}: an offset is a whole number from 0 on"

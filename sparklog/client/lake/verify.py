@@ -152,7 +152,7 @@ class _Check:
             text = f"partition {partition} lacks {len(missing)} rows, the first at offset {missing[0]}"
             changes = sorted({o for o in self._table.operations() if o.upper().startswith(USER_CHANGES)})
             if changes:
-                self.remarks.append(f"{text}: the table's history has {', '.join(changes)} of others")
+                self.remarks.append(f"{text}: the table's history has {', '.join(changes)} by other writers")
             else:
                 self._problem(text)
         if len(foreign):

@@ -78,6 +78,6 @@ def _host_refusal(host: str, *, in_brackets: bool) -> str:
         try:
             ipaddress.IPv6Address(host)
         except ValueError as e:
-            return f"in brackets stands an IPv6 address, as [::1]:{PORT_DEFAULT} ({e})"
+            return f"write an IPv6 address in the brackets, as [::1]:{PORT_DEFAULT} ({e})"
         return ""
     return host_refusal(host)

@@ -42,7 +42,7 @@ def text(argument: str, value: object) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        refuse(argument, value, "the text is not Unicode: it has half of a surrogate pair")
+        refuse(argument, value, "the text is not valid Unicode: it has an unpaired surrogate")
     return value
 
 
@@ -51,7 +51,7 @@ def texts(argument: str, value: object) -> list[str]:
     if isinstance(value, str):
         return [text(argument, value)]
     if not isinstance(value, Iterable) or isinstance(value, bytes | bytearray | memoryview):
-        refuse(argument, value, "a list of texts is needed")
+        refuse(argument, value, "use a list of str")
     return [text(argument, item) for item in value]
 
 
@@ -60,7 +60,7 @@ def whole(minimum: int = 0, maximum: int = INT64_MAX) -> Reader:
 
     def read(argument: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-            refuse(argument, value, f"a whole number from {minimum} to {maximum} is needed")
+            refuse(argument, value, f"use a whole number from {minimum} to {maximum}")
         return value
 
     return read
@@ -81,7 +81,7 @@ def wait(argument: str, value: object) -> float:
 def flag(argument: str, value: object) -> bool:
     """True or False."""
     if not isinstance(value, bool):
-        refuse(argument, value, "True or False is needed")
+        refuse(argument, value, "use True or False")
     return value
 
 
@@ -102,7 +102,7 @@ def partitions(argument: str, value: object) -> list[TopicPartition]:
     if _is_partition(value):
         return [partition(argument, value)]
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview):
-        refuse(argument, value, "a TopicPartition(topic, partition), or a list of them, is needed")
+        refuse(argument, value, "use a TopicPartition(topic, partition), or a list of them")
     found: list[TopicPartition] = []
     for item in value:
         is_list = isinstance(item, list | tuple | set | frozenset) and not _is_partition(item)

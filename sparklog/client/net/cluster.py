@@ -262,10 +262,10 @@ class Cluster:
         for tp in missing:
             if tp in here:
                 self.invalidate(topic)
-                led[tp] = BrokerNotAvailableError(f"{tp} has no leader at the moment")
+                led[tp] = BrokerNotAvailableError(f"{tp} has no leader now")
             else:
                 led[tp] = UnknownTopicOrPartitionError(
-                    f"topic {topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
+                    f"topic {topic!r} has partitions 0 to {info.partitions - 1}, and no partition {tp.partition}"
                 )
         return led
 

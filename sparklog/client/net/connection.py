@@ -281,8 +281,8 @@ class Connection:
             prefix, header, payload = self._receive_frame(deadline, bytes_max)
             if prefix.api != expected.api or prefix.correlation_id != expected.correlation_id:
                 raise InvalidRequestError(
-                    f"{self.endpoint} answered request {prefix.correlation_id} of API {prefix.api} where "
-                    f"{expected.correlation_id} of {expected.api.name} was due"
+                    f"{self.endpoint} answered request {prefix.correlation_id} of API {prefix.api} instead of "
+                    f"request {expected.correlation_id} of {expected.api.name}"
                 )
             if prefix.error_code == 0:
                 self.used_at = time.monotonic()
@@ -444,7 +444,7 @@ class Connection:
         except OSError as e:
             raise self._broken(e) from e
         except MemoryError as e:
-            raise FrameTooLargeError(f"there is no memory for the answer that {self.endpoint} has announced") from e
+            raise FrameTooLargeError(f"not enough memory for the response of {self.endpoint}") from e
         return prefix, header, payload
 
     def _take_frame(self, bytes_max: int) -> tuple[frames.ResponsePrefix, bytes, pa.Buffer]:

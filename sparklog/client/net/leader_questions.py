@@ -115,7 +115,9 @@ def _unheard_of(
     them."""
     found = cluster.leaders(partitions, timeout_ms=group.timeout_ms)
     return {
-        tp: LeaderNotAvailableError(f"the broker at {group.leader}, which leads {tp}, has not heard of it yet")
+        tp: LeaderNotAvailableError(
+            f"the broker at {group.leader}, the leader of {tp}, does not know the partition yet"
+        )
         for tp in partitions
         if not isinstance(found[tp], UnknownTopicOrPartitionError)
     }

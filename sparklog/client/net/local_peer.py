@@ -33,7 +33,9 @@ Address = tuple[str, int]
 def check_name(name: str) -> str:
     """Returns the name of a socket if a broker can have it. Raises PermissionError."""
     if NAME.fullmatch(name) is None:
-        raise PermissionError(f"the broker offers the Unix socket {name[:64]!r}, which is no name of a broker's socket")
+        raise PermissionError(
+            f"the broker offers the Unix socket {name[:64]!r}, which is not the name of a broker's socket"
+        )
     return name
 
 
@@ -45,7 +47,9 @@ def check_owner(sock: socket.socket, own: Address | None, peer: Address | None) 
         return
     broker = None if own is None or peer is None else tcp_owner(_tables(), own, peer)
     if owner != broker:
-        raise PermissionError(f"the Unix socket that the broker offers is of user {owner}, not of the broker's")
+        raise PermissionError(
+            f"the Unix socket that the broker offers belongs to user {owner}, not to the broker's user"
+        )
 
 
 def tcp_owner(tables: Iterable[str], own: Address, peer: Address) -> int | None:

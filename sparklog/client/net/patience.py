@@ -65,8 +65,8 @@ class Patience:
         self._asked_at = self._clock()
         if has_left:
             raise RequestTimedOutError(
-                f"the broker at {self._endpoint} does not answer, and the others say that it has left the cluster; its "
-                "partitions get other leaders"
+                f"the broker at {self._endpoint} does not answer, and is no longer in the cluster's metadata; its "
+                "partitions get new leaders"
             )
 
 

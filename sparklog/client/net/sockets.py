@@ -58,7 +58,7 @@ def connect_socket(
 def _connect_tcp(endpoint: Endpoint, deadline: Deadline) -> socket.socket:
     """Connect to the first of the host's addresses that answers. Each address gets its share of the time."""
     addresses = socket.getaddrinfo(*endpoint, type=socket.SOCK_STREAM)
-    failure: OSError = OSError("the name has no address")
+    failure: OSError = OSError("the host name has no address")
     for number, (*kind, _, address) in enumerate(addresses):
         sock = socket.socket(*kind)
         try:

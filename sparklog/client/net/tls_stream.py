@@ -169,7 +169,7 @@ def secure(sock: socket.socket, endpoint: Endpoint, security: ClientSecurity, de
     except (ssl.SSLEOFError, ConnectionError) as e:
         sock.close()
         raise BrokerNotAvailableError(
-            f"{broker} has ended the connection during the TLS handshake: it may have too many connections, or the "
+            f"{broker} closed the connection during the TLS handshake: it may have too many connections, or the "
             "listener does not speak TLS (security.protocol)"
         ) from e
     except ssl.SSLError as e:

@@ -71,9 +71,7 @@ def expired(batch: PendingBatch) -> SparklogError:
 def unknown_outcome(batch: PendingBatch) -> SparklogError:
     """The error of a batch that cannot be sent again, because it might then be stored twice."""
     records, tp = batch.delivery.record_count, batch.delivery.tp
-    error = RequestTimedOutError(
-        f"{records} records for {tp}: whether they are stored is not known, as it is not for those before them"
-    )
+    error = RequestTimedOutError(f"{records} records for {tp} may or may not be stored, like the records before them")
     error.__cause__ = batch.error
     return error
 

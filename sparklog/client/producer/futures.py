@@ -209,7 +209,7 @@ class _DeliveryFuture(_Base[T]):
         Raises:
             concurrent.futures.InvalidStateError: Always.
         """
-        raise FutureStateError("the outcome of a delivery is set by its producer")
+        raise FutureStateError("only the producer sets the outcome of a delivery")
 
     def set_result(self, result: T) -> NoReturn:
         """Refuse: the producer alone sets the outcome.

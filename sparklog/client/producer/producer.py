@@ -342,7 +342,7 @@ class Producer:
         except SparklogError as e:
             if taken:
                 total = rows.table.num_rows
-                raise type(e)(f"{e} ({taken} of the {total} rows had been taken and may be stored)") from e
+                raise type(e)(f"{e} ({taken} of the {total} rows were already accepted and may be stored)") from e
             raise
         finally:
             for encoding in unfinished:
@@ -466,9 +466,7 @@ class Producer:
 
     def _transactional(self) -> Transactions:
         if self._transactions is None:
-            raise InvalidTxnStateError(
-                "this producer has no transactional_id: Producer(transactional_id=…) has transactions"
-            )
+            raise InvalidTxnStateError("this producer has no transactions: create it with Producer(transactional_id=…)")
         self._core.check_open()
         return self._transactions
 
@@ -498,7 +496,7 @@ class Producer:
             )
         accumulator.check_open()
         if accumulator.outstanding:
-            raise InvalidTxnStateError("records sent before are not acknowledged yet: flush the producer first")
+            raise InvalidTxnStateError("earlier records are not acknowledged yet: flush the producer first")
         identity = ProducerIdAndEpoch(participant.producer_id, participant.producer_epoch)
         session = WriteSession(identity, participant.transactional_id)
         accumulator.begin_session(session)
@@ -508,7 +506,7 @@ class Producer:
             if session.error is not None:
                 raise session.error
         except BaseException:
-            accumulator.fail_session(TransactionAbortedError("the producer has given up this transaction"))
+            accumulator.fail_session(TransactionAbortedError("the producer has abandoned this transaction"))
             self._core.wait_for_outcomes()
             raise
         finally:

@@ -124,7 +124,7 @@ class SerializingTopic(ProducerTopic):
 
     def _serialize(self, serialize: Serialize, content: Any, what: str) -> bytes | None:
         try:
-            return _as_bytes(serialize(self.info.name, content), f"what the {what} serializer gives")
+            return _as_bytes(serialize(self.info.name, content), f"the result of the {what} serializer")
         except Exception as e:
             raise SerializationError(
                 f"a {what} for topic {self.info.name!r} cannot be serialized ({type(e).__name__}: {e})"

@@ -95,8 +95,8 @@ def require_keys(columns: Sequence[Any], topic: TopicInfo) -> None:
 
 def without_key(topic: str, row: int) -> SchemaMismatchError:
     return SchemaMismatchError(
-        f"data do not fit topic {topic!r}: it is compacted, only the last record of each key stays, but row {row} has no "
-        f"key: give it one"
+        f"data do not fit topic {topic!r}: it is compacted, only the last record of each key stays, but row {row} "
+        "has no key: add a key"
     )
 
 

@@ -454,4 +454,4 @@ def _about_topic(error: SparklogError, topic: str) -> SparklogError:
     topic, so this one is not allowed either."""
     if not isinstance(error, ClusterAuthorizationFailedError):
         return error
-    return TopicAuthorizationFailedError(f"Write on the topic {topic!r} is not allowed, nor on any other topic")
+    return TopicAuthorizationFailedError(f"Write is not allowed on topic {topic!r}, nor on any other topic")

@@ -45,7 +45,7 @@ def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
     if len(set(names)) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
         raise SchemaMismatchError(
-            f"data do not fit topic {topic!r}: column {twice!r} is there {names.count(twice)} times"
+            f"data do not fit topic {topic!r}: column {twice!r} occurs {names.count(twice)} times"
         )
     return table
 
@@ -90,7 +90,7 @@ def _refuse_addresses(data: Any) -> None:
         for name, dtype in data.schema.items():
             if dtype == polars.Object:
                 raise SchemaMismatchError(
-                    f"column {name!r} has polars' type Object, which cannot leave polars: cast it before, or send a list"
+                    f"column {name!r} has polars' type Object, which cannot leave polars: cast it first, or send a list"
                 )
 
 
@@ -157,7 +157,7 @@ def _join_values(values: Sequence[Any]) -> Any:
     """Join values to one array. Raises TypeError unless all are bytes or like them, and together below 2 GiB."""
     n, data = len(values), b"".join(values)
     if len(data) > _BINARY_BYTES_MAX:
-        raise TypeError("too much for one array")
+        raise TypeError("too large for one array")
     if n <= _FEW_ROWS:  # without NumPy, whose calls cost more than a few steps
         few = array("i", accumulate(map(len, values), initial=0))
         if few[-1] != len(data):

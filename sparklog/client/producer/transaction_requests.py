@@ -88,7 +88,7 @@ class Transactions:
         who = GroupMetadata(group) if isinstance(group, str) else group
         if not isinstance(who, GroupMetadata):
             raise InvalidRequestError(
-                f"the group is named by Consumer.group_metadata() or by its group_id, not by {group!r}"
+                f"pass the group as Consumer.group_metadata() or as its group_id, not as {group!r}"
             )
         committed = as_committed(offsets)
         if not committed:

@@ -386,8 +386,8 @@ def decode_one(
         rows, schema, offsets = projection.decode(message, header)
     except CorruptBatchError as e:
         raise type(e)(
-            f"{tp} at offset {header.base_offset}: {e}. Whoever wrote the batch has made it so; to read on behind it, seek "
-            f"to offset {header.next_offset}"
+            f"{tp} at offset {header.base_offset}: {e}. The producer of the batch wrote it like this; to continue "
+            f"behind it, seek to offset {header.next_offset}"
         ) from e
     first, last = rows_between(header, offsets, start_offset, end)
     if first >= last:
@@ -458,13 +458,13 @@ def _without_object(batch: ConsumedBatch) -> DeserializationError:
                 offset = batch.offset_at(row)
                 error = DeserializationError(
                     f"{batch.tp}: Python has no object for the value of column {name!r} ({column.type}) at offset {offset} "
-                    f"({e}): read it with poll_batches, or seek(error.partition, error.offset + 1) goes on behind it",
+                    f"({e}): read it with poll_batches, or seek(error.partition, error.offset + 1) continues behind it",
                     partition=batch.tp,
                     offset=offset,
                 )
                 error.__cause__ = e
                 return error
-    raise AssertionError("the rows together have no objects, but each of them has")
+    raise AssertionError("the rows cannot be converted together, but each row can")
 
 
 def _records_of_small(batch: ConsumedBatch, rows: SmallRows) -> list[Record]:

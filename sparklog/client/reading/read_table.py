@@ -128,7 +128,7 @@ def read_table(
         return until_answered(lambda left_ms: shared.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
 
     if history and latest:
-        raise InvalidRequestError("history and latest are both True: latest includes the history, leave history out")
+        raise InvalidRequestError("history and latest are both True: latest includes the history; leave history out")
     source: HistorySource | None = None
     if history or (latest and LakeSettings.of(newest().configs).location):
         from sparklog.client.reading.history_range import HistorySource

@@ -139,7 +139,7 @@ def _open_regular(path: str) -> Iterator[tuple[int, os.stat_result]]:
         if not stat.S_ISREG(status.st_mode):
             raise LocalReadUnavailableError(f"{path} is no regular file")
         if status.st_uid != Path(path).parent.stat().st_uid or status.st_mode & stat.S_IWOTH:
-            raise LocalReadUnavailableError(f"{path} may be written to by others than its directory's owner")
+            raise LocalReadUnavailableError(f"{path} is writable for users other than its directory's owner")
         yield descriptor, status
     finally:
         os.close(descriptor)

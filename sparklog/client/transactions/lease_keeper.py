@@ -164,7 +164,7 @@ class Keeper:
         try:
             return renew_shared_transaction(lease.cluster, lease.transaction, policy=ONE_ATTEMPT)
         except SparklogError as e:
-            log.info("the lease of %s could not be renewed, it is tried again: %s", lease.app_id, e)
+            log.info("the lease of %s could not be renewed and will be retried: %s", lease.app_id, e)
             return True
 
     def _abort(self) -> None:
@@ -177,7 +177,7 @@ class Keeper:
             try:
                 end_shared_transaction(lease.cluster, lease.transaction, committed=False, policy=ONE_ATTEMPT)
             except SparklogError as e:
-                log.warning("%s could not be aborted, its lease runs out: %s", lease.app_id, e)
+                log.warning("%s could not be aborted; it ends when its lease expires: %s", lease.app_id, e)
 
 
 def main(driver_pid: str) -> None:

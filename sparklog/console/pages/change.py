@@ -28,7 +28,7 @@ async def perform(request: Request) -> Response:
     def work() -> tuple[str, str]:
         plan = plan_of(kind, fields, console.admin)
         if plan.typed and fields.get("typed", "") != plan.typed:
-            raise InvalidRequestError(f"what was typed in is not {plan.typed!r}: nothing was done")
+            raise InvalidRequestError(f"the typed name is not {plan.typed!r}: nothing has changed")
         return plan.perform(console.admin), plan.after
 
     done, after = await console.work.run(work)

@@ -67,7 +67,7 @@ class LoginWall:
 def to_login(request: Request) -> Response:
     """The answer to a request without a session."""
     if request.method not in ("GET", "HEAD"):
-        return PlainTextResponse("your session has ended: log in again; nothing was done\n", 401)
+        return PlainTextResponse("your session has ended: log in again; nothing has changed\n", 401)
     is_part = request.headers.get("hx-request") == "true"
     page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     target = "/login" if is_part or page == "/" else f"/login?{urlencode({'next': page})}"
@@ -93,7 +93,7 @@ async def log_in(request: Request) -> Response:
     fields = await read_form(request)
     name, secret, page = exact_text(fields, "user"), fields.get("secret", ""), own_path(text(fields, "next"))
     if not secret or not (name or takes_token(login.template)):
-        raise InvalidRequestError("a user and a password are needed")
+        raise InvalidRequestError("enter a user and a password")
     if len(name) > NAME_CHARS_MAX or len(secret) > SECRET_CHARS_MAX:
         raise InvalidRequestError(f"a user has at most {NAME_CHARS_MAX} characters, a password {SECRET_CHARS_MAX}")
     security = security_as(login.template, name, secret)

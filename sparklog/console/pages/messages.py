@@ -129,7 +129,7 @@ def _cursor(console: Console, topic: str, wish: Wish, bounds: Mapping[int, Bound
         try:
             return Cursor(wish.direction, offsets_from_text(wish.at))
         except ValueError as e:
-            raise InvalidRequestError("the position of the next page cannot be read: begin again") from e
+            raise InvalidRequestError("the position of the next page cannot be read: start again") from e
     if wish.start == "newest":
         return Cursor(OLDER, {p: b.end for p, b in bounds.items()})
     if wish.start == "oldest":
@@ -286,7 +286,7 @@ async def message_value(request: Request) -> Response:
     def work(console: Console) -> bytes:
         _, data, _ = _read_record(console, wish, wish.partition, offset)
         if name not in data.schema.names:
-            raise InvalidRequestError(f"there is no column {name!r}")
+            raise InvalidRequestError(f"unknown column {name!r}")
         return raw_bytes(data.column(name)[0])
 
     content = await ask(request, work)

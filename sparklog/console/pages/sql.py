@@ -143,7 +143,7 @@ class _ResultFile(StreamingResponse):
         try:
             await super().stream_response(send)
         except SparklogError as e:
-            _log.warning("the file of a result was broken off: %s", e)
+            _log.warning("writing the file of a result failed: %s", e)
 
 
 async def _body(statement: Statement) -> AsyncIterator[bytes]:

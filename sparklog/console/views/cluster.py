@@ -202,7 +202,7 @@ def _problems(topic: str, p: PartitionDescription) -> list[str]:
     elif len(p.isr) < len(p.replicas):
         found.append(f"{topic}-{p.partition}: {len(p.isr)} of {len(p.replicas)} replicas are in sync")
     if p.write_error:
-        found.append(f"{topic}-{p.partition} took no records: {p.write_error}")
+        found.append(f"{topic}-{p.partition} rejected its last append: {p.write_error}")
     return found
 
 

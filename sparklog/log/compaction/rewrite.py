@@ -149,7 +149,7 @@ def _uncompacted_error(segment: LogSegment, position: int, offset: int, error: C
     too_large = isinstance(error, InflatedSizeError)
     hint = " (queued.max.inflated.bytes, or the topic's max.message.inflated.ratio: raise it)" if too_large else ""
     return LogCorruptError(
-        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; it is not compacted"
+        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; the partition is not compacted"
     )
 
 
@@ -465,7 +465,7 @@ class _Writer:
             try:
                 segment.delete()
             except StorageError as e:
-                logger.warning("a file of a failed compaction stays until the next run or start: %s", e)
+                logger.warning("a file of a failed compaction cannot be removed before the next run or start: %s", e)
 
     def _begin(self, base_offset: int) -> LogSegment:
         context = self._context

@@ -192,7 +192,9 @@ def _foreign(files: FileSystem, path: Path, owner: LogOwner) -> str | None:
 
 
 def _set_aside(files: FileSystem, path: Path, reason: str) -> None:
-    logger.error("%s is misplaced, it gets the ending %s and changes nothing: %s", path, MISPLACED_SUFFIX, reason)
+    logger.error(
+        "%s is misplaced; it is renamed with the ending %s and has no effect: %s", path, MISPLACED_SUFFIX, reason
+    )
     files.rename(path, path.with_name(path.name + MISPLACED_SUFFIX))
 
 
@@ -207,7 +209,7 @@ def _fitting_segments(
         if ends[base] in live or ends[base] in [other for other, _ in fit]:
             fit.insert(0, (base, ends[base]))
         else:
-            reason = f"it ends at offset {ends[base]}, where none of this log's segments begins"
+            reason = f"it ends at offset {ends[base]}, where no segment of this log begins"
             _set_aside(files, directory / (segment_name(base) + SWAP_SUFFIX), reason)
     return fit
 
@@ -237,8 +239,9 @@ def _end_of(files: FileSystem, path: Path) -> int:
         blocks = decode_seal(file.read, file.size())
         if blocks is None or not len(blocks.positions):
             raise LogCorruptError(
-                f"{path} is not complete, though it was when it got its name; if the segments it replaces are there "
-                f"(from its base offset on), remove it, else restore it from a copy or delete the topic"
+                f"{path} is not complete, although it was complete when it got its name; if the segments that it "
+                "replaces exist (from its base offset on), remove it, else restore it from a copy or delete the "
+                "topic"
             )
         return header_at(file.read, int(blocks.positions[-1]), blocks.data_end).next_offset
     except CorruptBatchError as e:

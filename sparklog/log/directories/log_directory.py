@@ -169,7 +169,7 @@ class LogDirectory:
             if name in _OWN_FILES or target not in (*_OWN_FILES, PROBE_FILE):
                 continue
             if self.files.is_directory(path):
-                put_aside(self.files, path, f"{path} is a directory, where a file is written")
+                put_aside(self.files, path, f"{path} is a directory instead of a file")
             else:
                 self.files.remove(path)  # a crash left it
         self._meta = self._load_meta(cluster_id)
@@ -190,13 +190,13 @@ class LogDirectory:
         found = decode(data, DataDirMeta)
         if found is None:
             raise StorageError(
-                f"{path} cannot be read; restore it from a copy, or remove it: the broker creates another one"
+                f"{path} cannot be read; restore it from a copy, or remove it: the broker creates a new one"
             )
         if found.format != 1:
             raise StorageError(f"{path} has format {found.format}, this version reads format 1; use a newer sparklog")
         if (found.cluster_id, found.broker_id) != (cluster_id, self.broker_id):
             raise StorageError(
-                f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, this is broker "
+                f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, but this broker is "
                 f"{self.broker_id} of cluster {cluster_id}; use the right directory or broker.id"
             )
         return found
@@ -208,7 +208,7 @@ class LogDirectory:
         if points is not None:
             self.points = dict(points.partitions)
         elif data is not None:
-            logger.warning("%s cannot be read; offsets are taken from the logs", path)
+            logger.warning("%s cannot be read; the offsets come from the logs", path)
         names = set(self.files.list_directory(self.path))
         self._follow_moved(names)
         self._follow_taken_back(names)
@@ -217,7 +217,7 @@ class LogDirectory:
                 self.write_points(self.points)
                 self.has_stale_points = False
             except StorageFullError as e:
-                logger.warning("%s: that replicas are gone is not written down yet: %s", self.path, e)
+                logger.warning("%s: the removal of replicas is not recorded yet: %s", self.path, e)
 
     def _follow_moved(self, names: set[str]) -> None:
         """Move the points of a partition whose replica was moved before a crash: those of a replica put aside go with
@@ -287,7 +287,7 @@ class LogDirectory:
         points = self.points.pop(stray, None)
         if points is not None:
             self.points[owner.directory_name] = points
-        logger.info("%s was put aside as %s and is taken back", self.path / owner.directory_name, stray)
+        logger.info("%s was put aside as %s and is restored", self.path / owner.directory_name, stray)
 
     def make_partitions(self, owners: Iterable[LogOwner]) -> None:
         """Makes the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the
@@ -416,7 +416,7 @@ def make_new_partitions(
         try:
             directory.make_partitions(its_owners)
         except (StorageError, StorageFullError) as e:
-            logger.warning("%d partitions cannot be made in %s: %s", len(its_owners), directory.path, e)
+            logger.warning("%d partitions cannot be created in %s: %s", len(its_owners), directory.path, e)
         else:
             made |= {owner.directory_name: directory for owner in its_owners}
     return made

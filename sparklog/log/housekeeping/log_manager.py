@@ -165,7 +165,7 @@ class LogManager:
             self._load_partition(spec, found.pop(spec.owner.directory_name, []))
         for name, directories in found.items():
             for directory in directories:
-                logger.warning("%s belongs to no topic, it is left alone", directory.path / name)
+                logger.warning("%s belongs to no topic and is left unchanged", directory.path / name)
         self._loaded = True
         placed = len(self._place) == len(specs) and not self.directories.failed
         self._known.remember(present, all_found=placed)
@@ -183,7 +183,7 @@ class LogManager:
                 owner = directory.owner_of(name)
                 if owner is not None and owner.topic_id != spec.owner.topic_id:
                     logger.warning(
-                        "%s is of another topic (id %s), it is put aside", directory.path / name, owner.topic_id
+                        "%s belongs to another topic (id %s) and is put aside", directory.path / name, owner.topic_id
                     )
                     directory.move_aside(name, STRAY_ENDING)
                     found[name].remove(directory)
@@ -216,7 +216,7 @@ class LogManager:
                 self._checkpoint(directory)
             directory.note_boot()
         except StorageFullError as e:
-            logger.warning("%s: since when this machine runs is not noted: %s", directory.path, e)
+            logger.warning("%s: the time of the machine's start could not be stored: %s", directory.path, e)
 
     @property
     def has_all_directories(self) -> bool:
@@ -364,7 +364,7 @@ class LogManager:
             try:
                 log = self._create_in(directory, spec)
             except (StorageError, StorageFullError) as e:
-                logger.warning("partition %s cannot be made in %s: %s", tp, directory.path, e)
+                logger.warning("partition %s cannot be created in %s: %s", tp, directory.path, e)
                 error = e
             else:
                 self._place[tp], self._logs[tp] = directory, log
@@ -561,7 +561,7 @@ class LogManager:
                 if not log.is_closed:
                     logger.error("partition %s cannot be %s: %s", tp, done, e)  # noqa: TRY400
         if short:
-            logger.warning("%d partitions cannot be %s just now, it is tried again: %s", len(short), done, last)
+            logger.warning("%d partitions cannot be %s now and will be retried: %s", len(short), done, last)
         return did
 
     def save_expiry_clock(self) -> None:
@@ -614,7 +614,7 @@ class LogManager:
                 try:
                     log.close()
                 except SparklogError as e:
-                    logger.error("partition %s is not closed cleanly: %s", tp, e)  # noqa: TRY400
+                    logger.error("partition %s could not be closed cleanly: %s", tp, e)  # noqa: TRY400
                     unclean.add(tp)
             if self._loaded:
                 self.checkpoint()
@@ -622,7 +622,7 @@ class LogManager:
                     lambda d: d.write_clean_mark(str(tp) for tp in unclean if self._place.get(tp) in (d, None))
                 )
         except SparklogError as e:
-            logger.error("%s is not closed cleanly: %s", self.data_dir, e)  # noqa: TRY400
+            logger.error("%s could not be closed cleanly: %s", self.data_dir, e)  # noqa: TRY400
             return False
         finally:
             self.directories.unlock()

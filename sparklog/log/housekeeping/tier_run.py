@@ -197,7 +197,7 @@ def _try_delete(log: PartitionLog, store: ObjectStore, copy_id: str, role: Role)
         if role is Role.ALONE or not _keep_if_whole(log, store, copy):
             _delete_copy(log.tier.record, store, copy)
     except SparklogError as e:
-        logger.warning("%s: what a failed copy left is deleted later: %s", copy_id, e)
+        logger.warning("%s: the remains of a failed copy are deleted later: %s", copy_id, e)
 
 
 def _upload(

@@ -128,15 +128,15 @@ def deletion_offset(
     """
     if POLICY_DELETE not in cleanup_policy.split(","):
         raise InvalidRequestError(
-            f"records of {name} cannot be deleted: its cleanup.policy is {cleanup_policy}, the last record of each key "
-            f"has to stay; send tombstones (null values), or set cleanup.policy=compact,delete"
+            f"records of {name} cannot be deleted: its cleanup.policy is {cleanup_policy}, which keeps the last "
+            "record of each key; send tombstones (null values), or set cleanup.policy=compact,delete"
         )
     if before_offset == TO_HIGH_WATERMARK:
         return high_watermark
     if not 0 <= before_offset <= high_watermark:
         raise OffsetOutOfRangeError(
             f"records of {name} before offset {before_offset} cannot be deleted: the log goes from {log_start_offset} "
-            f"to {high_watermark}; name an offset up to that, or -1 for all"
+            f"to {high_watermark}; name an offset up to the high watermark, or -1 for all"
         )
     return max(before_offset, log_start_offset)
 

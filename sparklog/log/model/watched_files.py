@@ -123,7 +123,7 @@ class DirectoryHealth:
             if self.failure is not None:
                 return
             self.failure = StorageError(
-                f"log directory {self.directory} has failed and is not used any more ({reason}); repair or replace the "
+                f"log directory {self.directory} has failed and is offline ({reason}); repair or replace the "
                 f"disk, then restart the broker"
             )
         logger.error("%s", self.failure)
@@ -176,9 +176,7 @@ class DirectoryHealth:
     def look_before_write(self) -> None:
         """Check the directory if the last check is too old. Raises StorageError if the directory has failed."""
         if self.failure is None and self.look_age_s > LOOK_AGE_S_MAX and not self.look() and self.failure is None:
-            raise StorageUnavailableError(
-                f"it is uncertain that {self.directory} is still the same directory; try again"
-            )
+            raise StorageUnavailableError(f"cannot verify that {self.directory} is still the same directory; try again")
         self.check()
 
 
@@ -271,7 +269,7 @@ class WatchedFiles:
         """
         if self._health.failure is None and not self._health.look():
             self._health.check()
-            raise StorageUnavailableError(f"it is uncertain that {self._health.directory} is still the same directory")
+            raise StorageUnavailableError(f"cannot verify that {self._health.directory} is still the same directory")
         return self._do(operation)
 
     def open(self, path: Path, *, create: bool = False) -> File:

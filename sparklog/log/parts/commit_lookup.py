@@ -35,7 +35,7 @@ def commits_in(segments: Sequence[SegmentView], offset: int, since_ms: int) -> l
             for _, header in segment.headers_from(start):
                 scan.note(header)
         except LogCorruptError as e:
-            logger.warning("transactions behind it are not known: %s", e)
+            logger.warning("transactions behind the damage are not known: %s", e)
     return scan.commits
 
 

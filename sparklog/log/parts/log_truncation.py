@@ -57,7 +57,9 @@ class LogTruncation:
                 self._truncate(offset, whole=True)
                 self._state.load_producers()
             except SparklogError as e:
-                error = StorageError(f"{self._state.directory}: emptying it to go on at {offset} failed ({e}); restart")
+                error = StorageError(
+                    f"{self._state.directory}: resetting the log to offset {offset} failed ({e}); restart"
+                )
                 raise self._state.health.fail(error) from e
 
     def _truncate(self, offset: int, *, whole: bool = False) -> None:

@@ -164,13 +164,17 @@ class ReplicaAppender:
                 f"{header.leader_epoch}"
             )
         if before is not None and not _follows(header, before.next_offset, gaps):
-            raise CorruptBatchError(f"{where} does not follow on the one before, which ends at {before.next_offset}")
+            raise CorruptBatchError(f"{where} does not follow the previous batch, which ends at {before.next_offset}")
         if before is not None and before.leader_epoch > header.leader_epoch:
-            raise CorruptBatchError(f"{where} has leader epoch {header.leader_epoch}, behind {before.leader_epoch}")
+            raise CorruptBatchError(
+                f"{where} has leader epoch {header.leader_epoch}, below {before.leader_epoch} of the batch before"
+            )
         try:
             self._state.schema_of(header.schema_id)
         except KeyError as e:
-            raise UnknownSchemaError(f"{where} has schema {header.schema_id}, which is not known here yet") from e
+            raise UnknownSchemaError(
+                f"{where} has schema {header.schema_id}, which this broker does not know yet"
+            ) from e
 
     def _append(
         self,

@@ -112,7 +112,7 @@ class ProducerFiles:
         snapshot = decode_snapshot(data or b"")
         if snapshot is None or snapshot.offset != offset:
             if data:  # else it was emptied on purpose
-                logger.warning("%s cannot be read: an older one is taken, or all headers are read", path)
+                logger.warning("%s cannot be read: the broker uses an older snapshot, or reads all headers", path)
             return None
         entries: list[AbortedEntry] = []
         known: dict[int, AbortedFile] = {}
@@ -121,7 +121,9 @@ class ProducerFiles:
                 continue
             found = self._read_aborted(file.base_offset)
             if found is None or len(found) < file.entries or entries_crc(found[: file.entries]) != file.crc:
-                logger.warning("%s: what it counts on is not there (%d%s)", path, file.base_offset, txn_index.SUFFIX)
+                logger.warning(
+                    "%s: a file that it refers to is missing (%d%s)", path, file.base_offset, txn_index.SUFFIX
+                )
                 return None
             known[file.base_offset] = file
             entries += found[: file.entries]
@@ -173,7 +175,9 @@ class ProducerFiles:
             )
             write_whole(self._files, path, encode_snapshot(content))
         except (StorageFullError, StorageError) as e:
-            logger.warning("%s: no snapshot of the producers at offset %d: %s", self._directory, offset, e)
+            logger.warning(
+                "%s: cannot write the snapshot of the producers at offset %d: %s", self._directory, offset, e
+            )
             return
         if fsync:
             self._dirty.append(path)

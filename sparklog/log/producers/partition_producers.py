@@ -93,7 +93,7 @@ class PartitionProducers:
                 position = segment.find(start_offset).position if start_offset > segment.base_offset else None
                 self.apply((header for _, header in segment.headers_from(position)), high_watermark)
             except LogCorruptError as e:
-                logger.warning("producers of the batches behind it are not known: %s", e)
+                logger.warning("producers of the batches behind the damage are not known: %s", e)
 
     def last_offsets(self) -> frozenset[int]:
         """Base offsets of every producer's last batch, or of its marker where that came last: with them alone, all

@@ -52,7 +52,7 @@ class DroppedSegments:
         try:
             self.remove_due(max((due_ms for due_ms, _ in self._due), default=0))
         except StorageError as e:
-            logger.warning("files of deleted segments stay until the next start: %s", e)
+            logger.warning("files of deleted segments cannot be removed before the next start: %s", e)
 
     def take_from(self, end_offset: int) -> list[SegmentView]:
         """Return the segments behind `end_offset`, ascending. The caller unlinks them: the log has been cut there, and
@@ -84,7 +84,7 @@ def discard(segments: Sequence[LogSegment], log_start_offset: int) -> None:
     deleted on request. The log continues, empty, at the log start, so no offset is used twice."""
     end = segments[-1].next_offset
     logger.warning(
-        "%s: the crash left records up to offset %d only, all of them deleted before; the log begins empty at %d",
+        "%s: after the crash the log ends at offset %d, below its log start; the log begins empty at %d",
         segments[-1].path.parent, end, log_start_offset,
     )  # fmt: skip
     for segment in segments:

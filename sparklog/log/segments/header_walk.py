@@ -26,7 +26,7 @@ def walk_headers(read: PositionedRead, position: int, end: int) -> Iterator[tupl
         if at + min(HEADER_READ_BYTES, end - position) > len(data):
             start, at, data = position, 0, read(position, min(_READ_AHEAD_BYTES, end - position))
         if at + PREFIX_BYTES > len(data):
-            raise CorruptBatchError(f"nothing at position {position}, batches should go on to {end}")
+            raise CorruptBatchError(f"no batch at position {position}, batches should continue to {end}")
         needed = PREFIX_BYTES + struct.unpack_from("<i", data, at + 4)[0]
         if len(data) - at < needed <= min(end - position, PREFIX_BYTES + METADATA_BYTES_MAX):
             start, at, data = position, 0, read(position, needed)  # metadata of many columns

@@ -95,7 +95,7 @@ def load_indexes(
     )
     decoded_times = decode_time_index(times, base_offset=base_offset, relative_offset_end=end)
     if decoded_offsets is None or decoded_times is None:
-        logger.warning("%s: its index is damaged, it is rebuilt", segment)
+        logger.warning("%s: the index is damaged and is rebuilt", segment)
         return None
     indexes = SegmentIndexes(base_offset)
     indexes.offsets, indexes.times = decoded_offsets, decoded_times

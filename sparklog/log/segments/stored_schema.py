@@ -18,4 +18,4 @@ def schema_of_batch(header: BatchHeader, schema_of: SchemaOf) -> pa.Schema:
     try:
         return schema_of(header.schema_id)
     except (KeyError, UnknownSchemaError) as e:
-        raise CorruptBatchError(f"it names schema {header.schema_id}, which the topic does not have") from e
+        raise CorruptBatchError(f"it names schema {header.schema_id}, which the topic lacks") from e

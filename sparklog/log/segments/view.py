@@ -203,7 +203,7 @@ class SegmentView:
         try:
             for position, header in walk_headers(shared.file.read, self.data_position, end.position):
                 if header.base_offset < due or header.next_offset > end.next_offset:
-                    raise CorruptBatchError(f"position {position}: offset {header.base_offset} where {due} is due")
+                    raise CorruptBatchError(f"position {position}: offset {header.base_offset} where {due} is expected")
                 due = header.next_offset
                 indexes.add(
                     header.base_offset, position, header.size_bytes, batch_timestamp_ms(header), _INTERVAL_BYTES
@@ -213,7 +213,7 @@ class SegmentView:
         try:
             indexes.save(self._files, self.path)
         except (StorageFullError, StorageUnavailableError, OddFileError) as e:
-            logger.warning("%s: its rebuilt indexes stay in memory: %s", self.path, e)
+            logger.warning("%s: the rebuilt indexes could not be written and stay in memory: %s", self.path, e)
         return indexes
 
     def headers_from(self, position: int | None) -> Iterator[tuple[int, BatchHeader]]:
@@ -269,7 +269,7 @@ class SegmentView:
         with self._lock:
             if not self.is_sealed:
                 return False
-            logger.warning("%s: its index is wrong, it is rebuilt", self.path)
+            logger.warning("%s: the index is wrong and is rebuilt", self.path)
             remove_indexes(self._files, self.path)
             self._indexes = self._largest_timestamp = None
             return True

@@ -119,8 +119,8 @@ class LeaderEpochCache(LeaderEpochs):
             return
         if epoch < self.latest:
             raise FencedLeaderEpochError(
-                f"{self._path.parent}: leader epoch {epoch} is over, the log has records of epoch {self.latest}; "
-                f"read the metadata again"
+                f"{self._path.parent}: leader epoch {epoch} has ended, the log has records of epoch {self.latest}; "
+                "read the metadata again"
             )
         changed = LeaderEpochs(self.entries)
         changed.assign(epoch, log_end_offset)
@@ -133,7 +133,9 @@ class LeaderEpochCache(LeaderEpochs):
         and a broker that takes over thousands of partitions has no time for their files. Raises
         FencedLeaderEpochError."""
         if epoch < self.latest:
-            raise FencedLeaderEpochError(f"{self._path.parent}: leader epoch {epoch} is over, {self.latest} has begun")
+            raise FencedLeaderEpochError(
+                f"{self._path.parent}: leader epoch {epoch} has ended, the current epoch is {self.latest}"
+            )
         if self.assign(epoch, log_end_offset):
             self._is_ahead = True
 
@@ -170,7 +172,7 @@ def load_epochs(
     if entries is None:
         cache = LeaderEpochCache(files, directory, _epochs_in(segments))
         if data is not None:
-            logger.warning("%s cannot be read, it is written again", directory / LEADER_EPOCHS_FILE)
+            logger.warning("%s cannot be read and is rewritten", directory / LEADER_EPOCHS_FILE)
         if cache.entries:
             cache._write(cache.entries)
     else:

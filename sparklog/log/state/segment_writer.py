@@ -201,11 +201,11 @@ class SegmentWriter:
                 left.segments[0].take_back()
                 del left.segments[0]
         except SyncFailedError as e:
-            self.failure = StorageError(f"{self._directory}: a failed append could not be taken back ({e}); restart")
+            self.failure = StorageError(f"{self._directory}: a failed append could not be undone ({e}); restart")
             raise self.failure from e
         except SparklogError as e:
             self.blocked = StorageUnavailableError(
-                f"{self._directory}: a failed append is not taken back yet, which is tried again and again ({e})"
+                f"{self._directory}: a failed append is not undone yet; the broker retries ({e})"
             )
             raise self.blocked from e
         self.blocked = None

@@ -71,7 +71,7 @@ def decode_journal(data: bytes) -> tuple[RemoteLogState, int]:
         event, size_bytes = _decode_record(data, position)
         if event is None:
             if any(_decode_record(data, p)[0] is not None for p in range(position + 1, len(data) - _RECORD.size)):
-                raise LogCorruptError(f"position {position}: a damaged record, and good ones follow")
+                raise LogCorruptError(f"position {position}: a damaged record, and intact records follow")
             return state, position
         try:
             state.apply(event)
@@ -119,11 +119,11 @@ class Journal:
             self.state, self._end = decode_journal(data)
         except LogCorruptError as e:
             raise LogCorruptError(
-                f"{self.path}, {e}; restore the file from a copy, or move it away and write it again from the store: "
+                f"{self.path}, {e}; restore the file from a copy, or move it away and rewrite it from the store: "
                 f"sparklog log restore-remote {directory}"
             ) from e
         if self._end < len(data):
-            logger.warning("%s: cut %d bytes that a crash left", self.path, len(data) - self._end)
+            logger.warning("%s: removed %d incomplete bytes after a crash", self.path, len(data) - self._end)
         compact = encode_journal(self.state)
         if self._end < len(data) or len(data) > max(_REWRITE_FROM_BYTES, 2 * len(compact)):
             files.write_atomic(self.path, compact)

@@ -86,7 +86,7 @@ def decode_checksums(data: bytes, size_bytes: int) -> np.ndarray:
     magic, piece_bytes, count = _HEAD.unpack_from(data, 0) if len(data) >= _HEAD.size else (b"", 0, 0)
     sane = magic == _MAGIC and piece_bytes == PIECE_BYTES and count == -(-size_bytes // PIECE_BYTES)
     if not sane or len(data) != _HEAD.size + 4 * count:
-        raise CorruptBatchError("the list of checksums is none")
+        raise CorruptBatchError("the list of checksums is not valid")
     return np.frombuffer(data, "<u4", count, _HEAD.size)
 
 

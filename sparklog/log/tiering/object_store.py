@@ -98,7 +98,7 @@ class ObjectStore:
             self._make_durable(key)
             arrived = self._fs.info(self.path(key))["size"]
         if arrived != size:
-            raise RemoteStorageError(f"{self.url}/{key}: {size} bytes were written, {arrived} have arrived")
+            raise RemoteStorageError(f"{self.url}/{key}: {size} bytes were written, but the store has {arrived}")
         return ObjectInfo(size, checksum)
 
     def _make_durable(self, key: str) -> None:
@@ -142,7 +142,7 @@ class ObjectStore:
         for (start, end), part in zip(ranges, parts, strict=True):
             if len(part) != end - start:
                 raise CorruptBatchError(
-                    f"{self.url}/{key} is damaged: {len(part)} bytes at {start}, {end - start} should be there"
+                    f"{self.url}/{key} is damaged: {len(part)} bytes at {start}, {end - start} are expected"
                 )
         return parts
 

@@ -60,7 +60,7 @@ class PartitionTier:
         if expected and not self._journal.was_there and limit is not None and limit > log_start_offset:
             raise LogCorruptError(
                 f"{directory}: the log begins at offset {log_start_offset}, its local files at {limit}, and {JOURNAL_FILE}, "
-                f"which says what is in the object store, is missing: restore it from a copy, or write it again: "
+                f"the list of segments in the object store, is missing: restore it from a copy, or rewrite it: "
                 f"sparklog log restore-remote {directory}"
             )
         found = [
@@ -72,8 +72,8 @@ class PartitionTier:
         for segment, following in zip(found, bases, strict=False):
             if segment.next_offset != following and (segment.next_offset, following) not in gaps:
                 raise LogCorruptError(
-                    f"{directory}: offsets {segment.next_offset} to {following - 1} are neither in local files nor, by the "
-                    f"journal, in the object store: files are missing; restore them from a copy"
+                    f"{directory}: offsets {segment.next_offset} to {following - 1} are neither in local files nor "
+                    "in the journal of the object store: files are missing; restore them from a copy"
                 )
         return [self.segment(s) for s in found]
 

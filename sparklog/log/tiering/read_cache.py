@@ -83,8 +83,8 @@ class CachedFile:
             found = crc32c(data[at : at + PIECE_BYTES])
             if found != int(self._checksums[i]):
                 raise CorruptBatchError(
-                    f"{self._store.url}/{key} is damaged: the bytes from {i * PIECE_BYTES} on have checksum {found:08x}, "
-                    f"{int(self._checksums[i]):08x} was written"
+                    f"{self._store.url}/{key} is damaged: the bytes from {i * PIECE_BYTES} on have checksum "
+                    f"{found:08x}, but were written with {int(self._checksums[i]):08x}"
                 )
         self._cache.make_room(self, len(data))
         self._file.write(position, data)
@@ -109,13 +109,13 @@ class CachedFile:
         return self._file.identity()
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        raise NotImplementedError("a remote segment is not written to")
+        raise NotImplementedError("a remote segment is read-only")
 
     def truncate(self, size_bytes: int) -> None:
-        raise NotImplementedError("a remote segment is not written to")
+        raise NotImplementedError("a remote segment is read-only")
 
     def sync(self) -> None:
-        raise NotImplementedError("a remote segment is not written to")
+        raise NotImplementedError("a remote segment is read-only")
 
     def close(self) -> None:
         self._file.close()

@@ -30,11 +30,11 @@ def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, d
     RemoteStorageError, StorageError.
     """
     if files.exists(directory / JOURNAL_FILE):
-        raise InvalidRequestError(f"{directory / JOURNAL_FILE} exists; move it away to have it written again")
+        raise InvalidRequestError(f"{directory / JOURNAL_FILE} exists; move it away, then run the command again")
     data = read_whole(files, directory / PARTITION_FILE)
     meta = decode(data, PartitionMeta) if data is not None else None
     if meta is None:
-        raise LogCorruptError(f"{directory / PARTITION_FILE} cannot be read: whose partition this is cannot be told")
+        raise LogCorruptError(f"{directory / PARTITION_FILE} cannot be read: the partition's topic is unknown")
     found: dict[int, RemoteSegmentMetadata] = {}
     unreadable = []
     for key in store.manifests(partition_prefix(LogOwner(meta.topic, meta.topic_id, meta.partition))):

@@ -124,7 +124,7 @@ def _begin_empty(directory: Path, files: FileSystem, *, dry_run: bool) -> Repair
     points = read_points(directory, files)
     end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
     gaps = [(0, end)] if end else []
-    finding = RepairFinding(".", 0, 0, f"all records are lost: the partition begins again, empty, at offset {end}")
+    finding = RepairFinding(".", 0, 0, f"all records are lost: the partition begins empty at offset {end}")
     if not dry_run:
         _leave_in_sync_replicas(directory, files)
         files.make_directory(directory)
@@ -226,13 +226,13 @@ class _Plan:
                 size = batch.header.last_offset_delta + 1
                 fits = following == due + size or (following is None and touches)
                 if (due, base) not in self._known_gaps and fits:
-                    reason = f"the batch says offset {base}, between its neighbours {due} is right"
+                    reason = f"the batch has offset {base}, but between its neighbours {due} is correct"
                     segment.bad.append((batch.position, batch.position, reason))
                     segment.needs_rewrite = True
                     batch.base_offset = base = due
                 elif base < due or (following is not None and base >= following):
                     end = batch.position + batch.header.size_bytes
-                    segment.bad.append((batch.position, end, f"a batch with offset {base} where {due} is due"))
+                    segment.bad.append((batch.position, end, f"a batch with offset {base} where {due} is expected"))
                     segment.needs_rewrite = True
                     continue
                 else:

@@ -53,7 +53,7 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
     for file in newest.aborted_files:
         entries = aborted.get(file.base_offset, [])[: file.entries]
         if entries_crc(entries) != file.crc:
-            report(path, 0, "producers", f"counts on {file.base_offset:020d}{txn_index.SUFFIX}, which is not there")
+            report(path, 0, "producers", f"refers to {file.base_offset:020d}{txn_index.SUFFIX}, which is missing")
             return
         known.update(entries)
     if stopped_clean:
@@ -89,5 +89,5 @@ def _compare(
                 0,
                 "aborted transactions",
                 f"the transaction of producer {entry.producer_id} at offsets {entry.first_offset} to {entry.last_offset} "
-                f"is aborted, readers are not told; remove the {producer_snapshot.SUFFIX} files, the next start replays the log's headers",
+                f"is aborted, but readers are not informed; remove the {producer_snapshot.SUFFIX} files, the next start replays the log's headers",
             )

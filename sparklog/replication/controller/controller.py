@@ -179,7 +179,7 @@ class Controller:
         """The outcome for those whose write is under way is not known to them: NOT_CONTROLLER makes them ask again."""
         tokens: list[Hashable] = [a.token for a in self._answers]
         tokens += [e.token for e in self._queue if not isinstance(e, BrokersChanged | Tick)]
-        effects += [Refuse(t, NotControllerError("this broker is not the controller any more")) for t in tokens]
+        effects += [Refuse(t, NotControllerError("this broker is no longer the controller")) for t in tokens]
         self._forget_all()
 
     def _advance(self, now_ms: int, effects: list[Effect]) -> None:
@@ -286,8 +286,8 @@ class Controller:
         broker = draft.broker(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
             raise StaleBrokerEpochError(
-                f"broker {broker_id} with epoch {broker_epoch} is not registered; "
-                f"now: {broker.broker_epoch if broker is not None else 'none'}"
+                f"broker {broker_id} with epoch {broker_epoch} is not registered; registered epoch: "
+                f"{broker.broker_epoch if broker is not None else 'none'}"
             )
         return broker
 

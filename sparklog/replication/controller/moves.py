@@ -40,7 +40,7 @@ def plan_moves(
         possible = sorted({*racks, *wanted[tp]})
         if not 1 <= factor <= len(possible):
             raise InvalidReplicationFactorError(
-                f"{tp} has {factor} replicas, but only {len(possible)} brokers may have some: {possible}"
+                f"{tp} has {factor} replicas, but only {len(possible)} brokers accept replicas: {possible}"
             )
         plan.load.update(wanted[tp])
     for tp, replicas in current.items():

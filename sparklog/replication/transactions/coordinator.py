@@ -170,7 +170,9 @@ class Coordinator:
             else:
                 result = self._plain.handle(request, now_ms, effects)
             if result is None and len(waiting) >= WAITING_MAX:
-                raise ConcurrentTransactionsError(f"{len(waiting)} requests wait for the transaction before; try again")
+                raise ConcurrentTransactionsError(
+                    f"{len(waiting)} requests wait for the previous transaction; try again"
+                )
         except SparklogError as e:
             effects.actions.append(Refuse(token, e))
             return

@@ -101,7 +101,7 @@ class TransactionMachine(ABC, Generic[E]):
             return request.aborted
         found = self._known(request.transactional_id)
         if found.state is not State.ONGOING:
-            raise InvalidTxnStateError(f"transaction {found.transactional_id!r} is {found.state.text}, nothing is open")
+            raise InvalidTxnStateError(f"transaction {found.transactional_id!r} is {found.state.text}, not open")
         self._abort_open(found, now_ms, effects)
         return None
 

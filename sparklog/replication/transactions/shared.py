@@ -290,7 +290,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> Joined:
         if len(t.participants) >= self._limits.participants_max:
             raise InvalidTxnStateError(
-                f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, which is the most"
+                f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, the most allowed"
             )
         producer_id = self._ids.require()
         t.participants[producer_id] = set()
@@ -315,7 +315,7 @@ class SharedTransactions(TransactionMachine[_Application]):
             if request.commit and not t.participants.keys() >= request.committed_participants:
                 unknown = heapq.nsmallest(5, request.committed_participants - t.participants.keys())
                 raise InvalidProducerIdMappingError(
-                    f"{_of(app, request)}: {unknown} do not take part in it (they belong to an attempt that was aborted)"
+                    f"{_of(app, request)}: {unknown} do not take part in it (they belong to an aborted attempt)"
                 )
             t.input = request.input
             self._decide(app, request.committed_participants, now_ms, effects, commit=request.commit)
@@ -350,7 +350,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         if app is None or t is None or request.producer_id not in t.participants or request.producer_epoch != EPOCH:
             raise self.stale(request.transactional_id, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
         if not t.is_open:
-            raise InvalidTxnStateError(f"version {t.version} of application {app.name!r} is being ended")
+            raise InvalidTxnStateError(f"version {t.version} of application {app.name!r} is ending")
         known = t.participants[request.producer_id]
         if not known.issuperset(request.partitions):
             known.update(request.partitions)
@@ -377,7 +377,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         )
         if len(self._by_id) >= self._limits.ids_max:
             raise ConcurrentTransactionsError(
-                f"{len(self._by_id)} applications are known here (max.transactional.ids.per.partition): try again later"
+                f"{len(self._by_id)} applications are stored in this partition of __transaction_state (max.transactional.ids.per.partition): try again later"
             )
         return _Application(request.transactional_id)
 
@@ -445,8 +445,8 @@ class SharedTransactions(TransactionMachine[_Application]):
         if app is None or app.transaction is None:
             return self._unknown(transactional_id)
         return ProducerFencedError(
-            f"producer {identity.producer_id} takes no part in the transaction of application {app.name!r} (any more): "
-            f"it has ended, or a newer run has taken over"
+            f"producer {identity.producer_id} does not take part in the transaction of application {app.name!r}: the "
+            "transaction has ended, or a newer run has taken over"
         )
 
     def summary(self, transactional_id: str) -> TransactionSummary:
@@ -479,7 +479,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
         name = transactional_id.removeprefix(SHARED_PREFIX)
-        return InvalidProducerIdMappingError(f"there is no application {name!r} with transactions")
+        return InvalidProducerIdMappingError(f"no application {name!r} with transactions exists")
 
 
 def _of(app: _Application, request: Join | EndShared) -> str:
@@ -488,5 +488,5 @@ def _of(app: _Application, request: Join | EndShared) -> str:
 
 def _aborted_error(app: _Application, request: Join | EndShared) -> SparklogError:
     return TransactionAbortedError(
-        f"{_of(app, request)} has been aborted (its timeout, an operator, a newer run): run it again as a new run"
+        f"{_of(app, request)} has been aborted (by its timeout, an operator or a newer run): start a new run"
     )

@@ -120,7 +120,7 @@ def test_a_boolean_that_is_none(system: System, jobs: Jobs, check: Checks) -> No
     words = 'For input string: "maybe"'
     differs = Differs("load(): true or false is needed", PLAIN)
     for option in ("failOnDataLoss", "includeHeaders"):
-        found = jobs.batch_error(words, "true or false is needed", topic=topic, **{option: "maybe"})
+        found = jobs.batch_error(words, "use true or false", topic=topic, **{option: "maybe"})
         check(option, found, f"load(): {words}", differs)
 
 

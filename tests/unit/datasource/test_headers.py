@@ -28,7 +28,7 @@ def given(**more: str) -> dict[str, Any]:
 
 
 def test_of_a_read() -> None:
-    with pytest.raises(InvalidConfigError, match=r"includeHeaders: subscribe t names topics with columns of their own"):
+    with pytest.raises(InvalidConfigError, match=r"includeHeaders: subscribe t names typed topics"):
         infer_schema(given(subscribe="t", includeheaders="true"))
     assert infer_schema(given(subscribe="t", includeheaders="false")).names == ["n"]
 

@@ -235,8 +235,10 @@ def test_providers_of_secrets_are_not_needed() -> None:
     }
     parsed = parse_source_options(READ | SECURED | providers, streaming=True)
     assert len(parsed.remarks) == len(providers)
-    assert all("understood without a provider" in remark for remark in parsed.remarks)
-    with pytest.raises(InvalidConfigError, match=r"kafka\.config\.providers\.vault\.class: Java classes are not run"):
+    assert all("work without a provider" in remark for remark in parsed.remarks)
+    with pytest.raises(
+        InvalidConfigError, match=r"kafka\.config\.providers\.vault\.class: Java classes are not supported"
+    ):
         parse_source_options(READ | {"kafka.config.providers.vault.class": "com.example.Vault"}, streaming=True)
 
 
@@ -276,7 +278,7 @@ def test_a_reference_is_sent_as_it_is(tmp_path: Path) -> None:
         ({"kafka.ssl.truststore.password": "hush-7261"}, "kafka.ssl.truststore.password: only PEM stores"),
         ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "JKS"}, "keytool"),
         ({"kafka.sasl.kerberos.service.name": "kafka"}, "Kerberos"),
-        ({"kafka.sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not run"),
+        ({"kafka.sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not supported"),
         ({"kafka.sasl.oauthbearer.assertion.file": "/x"}, "not supported"),
     ],
 )

@@ -204,7 +204,7 @@ def test_longs_as_a_job_for_the_jvm_gives_them() -> None:
             False,
             "minOffsetsPerTrigger (only streaming reads use it)",
         ),
-        ({"maxTriggerDelay": "soon"}, True, "maxTriggerDelay (without minOffsetsPerTrigger nothing is waited for)"),
+        ({"maxTriggerDelay": "soon"}, True, "maxTriggerDelay (only with minOffsetsPerTrigger does a micro-batch wait)"),
         ({"topic": "out"}, True, "topic (only writes use it)"),
         ({"sparklog.linger.ms": "1"}, False, "sparklog.linger.ms (only writes use it)"),
         ({"kafka.linger.ms": "fast"}, True, "kafka.linger.ms (only writes use it)"),

@@ -128,7 +128,7 @@ def test_offsets_without_topic_ids_are_taken_as_they_are_with_a_warning(
         r.latestOffset(end, ALL)
     assert ranges(r.partitions(end, following)) == [("t", 0, 3, 5)]
     assert following["$ids"] == {"t": "id-t"}
-    assert caplog.text.count("do not say which topics they are of") == 1
+    assert caplog.text.count("have no topic ids") == 1
 
 
 def test_nothing_new_gives_the_very_same_text_after_a_wait(catalog: FakeCatalog) -> None:

@@ -204,12 +204,12 @@ def resealed(data: bytes, **changes: Any) -> bytearray:
     ("changes", "message"),
     [
         ({"record_count": 4}, "contradicts"),
-        ({"record_count": 2}, "Arrow says 3 rows"),
+        ({"record_count": 2}, "the Arrow message has 3 rows"),
         ({"record_count": -1}, "contradicts"),
         ({"last_offset_delta": 1}, "contradicts"),
         ({"body_length_bytes": -8}, "contradicts"),
         ({"body_length_bytes": 7}, "contradicts"),
-        ({"body_length_bytes": 8}, "Arrow says|checksum"),
+        ({"body_length_bytes": 8}, "the Arrow message has|checksum"),
         ({"body_length_bytes": 1 << 40}, "bytes are there|are there"),
     ],
 )

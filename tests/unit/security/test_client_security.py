@@ -138,7 +138,7 @@ def test_oauthbearer() -> None:
         ({"security.protocol": "SSL", "ssl.truststore.password": PASSWORD}, "only PEM stores"),
         ({"enable.ssl.certificate.verification": "false"}, "always verified"),
         ({"sasl.kerberos.service.name": "kafka"}, "Kerberos"),
-        ({"sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not run"),
+        ({"sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not supported"),
     ],
 )
 def test_what_is_refused(given: dict[str, str], message: str) -> None:

@@ -72,8 +72,8 @@ def test_nan_where_there_is_no_nan_is_refused() -> None:
     for name in ("n", "price"):
         for data in ({name: [1, NAN]}, {name: np.array([1, NAN])}, [{name: NAN}, {name: 1}]):
             assert "NaN is a number" in refusal(data) and f"column '{name}'" in refusal(data)
-    assert "NaN is a number: give None" in refusal({"zone": ["a", NAN]})
-    assert "NaN is a number: give None" in refusal({"value": [b"a", NAN]}, info())
+    assert "NaN is a number: use None" in refusal({"zone": ["a", NAN]})
+    assert "NaN is a number: use None" in refusal({"value": [b"a", NAN]}, info())
 
 
 def test_nulls_of_pandas_are_null_in_lists_too() -> None:
@@ -205,7 +205,7 @@ def test_objects_inside_maps_are_not_changed_to_fit() -> None:
         ("counts", ["ab"], "not a list that holds 'ab'"),
         ("tags", {"a": "xyz"}, "from string to list"),
         ("s", {"counts": {"a": 1}, "more": 5}, "unknown field 'more'"),
-        ("s", [("counts", {})], "a struct is a dict"),
+        ("s", [("counts", {})], "use a dict for a struct"),
     ):
         said = refusal([{name: value}])
         assert reason in said and f"column '{name}'" in said, said
@@ -223,8 +223,8 @@ def test_dates_and_times_are_not_mixed() -> None:
             assert "dates, and times such as 2024-01-01 12:00:00" in refusal(data)
     for times in ([noon, noon.replace(tzinfo=UTC)], [noon.replace(tzinfo=UTC), None, noon]):
         for name in ("at", "local"):
-            assert "say which zone is meant" in refusal({name: times})
-    assert "say which zone is meant" in refusal([{"fx": {"a": noon}}, {"fx": {"a": noon.replace(tzinfo=UTC)}}])
+            assert "give all times a zone" in refusal({name: times})
+    assert "give all times a zone" in refusal([{"fx": {"a": noon}}, {"fx": {"a": noon.replace(tzinfo=UTC)}}])
     east = noon.replace(tzinfo=dt.timezone(dt.timedelta(hours=5)))
     assert column({"at": [noon.replace(tzinfo=UTC), east]}, "at")[1] == east
 
