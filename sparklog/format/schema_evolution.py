@@ -87,7 +87,7 @@ class SchemaChange(Struct, frozen=True):
         for f in self.widen or ():
             at = schema.get_field_index(f.name)
             if at < 0:
-                problems.append(f"unknown column {f.name!r}, cannot be widened{did_you_mean(f.name, schema.names)}")
+                problems.append(f"unknown column {f.name!r} to widen{did_you_mean(f.name, schema.names)}")
             else:
                 fields[at] = pa.field(f.name, f.type)
         return pa.schema(fields)

@@ -34,5 +34,5 @@ def test_of_a_read() -> None:
 
 
 def test_of_a_write() -> None:
-    with pytest.raises(InvalidConfigError, match=r"includeHeaders: topic 't' has columns of its own"):
+    with pytest.raises(InvalidConfigError, match=r"includeHeaders: topic 't' is a typed topic"):
         batch_writer(given(topic="t", includeheaders="true"), NUMBERS, overwrite=False)

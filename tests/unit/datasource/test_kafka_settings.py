@@ -113,7 +113,7 @@ def test_settings_with_a_counterpart_are_taken_over() -> None:
         ("compression.type", "gzip", {"compression": "zstd"}, "zstd is used, Arrow has no gzip"),
         ("compression.type", "snappy", {"compression": "lz4"}, "lz4 is used, Arrow has no snappy"),
         ("batch.size", "0", {"batch.size.bytes": 16384}, "16384 is used"),
-        ("linger.ms", "86400000", {"linger.ms": 3600000}, "3600000 is used, the nearest there is"),
+        ("linger.ms", "86400000", {"linger.ms": 3600000}, "3600000 is used, the nearest level"),
         ("acks", "1", {}, "all is used: the sink waits for every in-sync replica"),
     ],
 )

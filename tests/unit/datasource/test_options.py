@@ -147,7 +147,7 @@ def test_a_stream_may_publish_its_progress_to_a_group(name: str) -> None:
         (READ | {"kafka.isolation.level": "dirty"}, True, "use one of read_committed, read_uncommitted"),
         (READ | {"startingOffsetsByTimestampStrategy": "guess"}, True, "use one of error, latest"),
         (READ | {"startingTimestamp": "yesterday"}, True, "startingTimestamp = 'yesterday'"),
-        (READ | {"failOnDataLoss": "no"}, True, "failOnDataLoss = 'no': true or false"),
+        (READ | {"failOnDataLoss": "no"}, True, "failOnDataLoss = 'no': use true or false"),
         (READ | {"maxOffsetsPerTrigger": "0"}, True, "must be positive, not 0"),
         (READ | {"maxOffsetsPerTrigger": "many"}, True, "a whole number"),
         (READ | {"minPartitions": "-1"}, True, "minPartitions must be positive, not -1"),
@@ -254,8 +254,8 @@ def test_a_batch_write_is_named_as_in_delta() -> None:
 @pytest.mark.parametrize(
     ("options", "streaming", "message"),
     [
-        ({"txnAppId": "a"}, False, "txnAppId needs the other one"),
-        ({"txnVersion": "1"}, False, "txnVersion needs the other one"),
+        ({"txnAppId": "a"}, False, "txnAppId is set alone"),
+        ({"txnVersion": "1"}, False, "txnVersion is set alone"),
         ({"txnAppId": "a", "txnVersion": "-1"}, False, "txnVersion = '-1': a whole number"),
         ({"txnAppId": "", "txnVersion": "1"}, False, "a name of 1 to 1000 characters"),
         ({"txnAppId": "__unnamed:x", "txnVersion": "1"}, False, "may not begin with __unnamed:"),

@@ -138,7 +138,7 @@ def test_messages_of_different_runs_are_not_committed_together() -> None:
 
 def test_every_task_must_have_reported() -> None:
     assert checked([EMPTY]) == [EMPTY]
-    with pytest.raises(SparklogError, match="1 of 2 tasks did not say"):
+    with pytest.raises(SparklogError, match="1 of 2 tasks did not report"):
         checked([EMPTY, None])
 
 

@@ -238,7 +238,7 @@ def test_a_topic_created_again_with_other_columns_is_refused(catalog: FakeCatalo
     start = r.initialOffset()
     catalog.set("t", (0, 5), topic_id="new")
     catalog.schemas["t"] = pa.schema([("x", pa.int64())])
-    with pytest.raises(SchemaMismatchError, match="topic 't' was created again with other columns"):
+    with pytest.raises(SchemaMismatchError, match="topic 't' was deleted and created again with other columns"):
         r.latestOffset(start, ALL)
 
 
@@ -286,7 +286,7 @@ def test_starting_offsets_out_of_range(catalog: FakeCatalog, caplog: pytest.LogC
         reader(catalog, startingOffsets='{"t":{"0":9}}').initialOffset()
     with caplog.at_level(logging.WARNING):
         assert reader(catalog, startingOffsets='{"t":{"0":1}}', failOnDataLoss="false").initialOffset()["t"] == {"0": 3}
-    assert "going on at 3" in caplog.text
+    assert "continuing at offset 3" in caplog.text
 
 
 LOSSES = [

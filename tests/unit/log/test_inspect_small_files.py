@@ -43,7 +43,7 @@ def test_a_partition_that_is_gone(data_dir: Path) -> None:
 
     shutil.rmtree(data_dir / "events-1")
     (damage,) = verify([data_dir]).damage
-    assert damage.message == "partition events-1 has no directory here; the checkpoint knows offsets up to 60"
+    assert damage.message == "partition events-1 has no directory here; the checkpoint has offsets up to 60"
     (data_dir / "clean-shutdown").unlink()
     report = verify([data_dir])
     assert (report.damage, len(report.notes)) == ([], 1), "a crash may have come between deleting and checkpoint"

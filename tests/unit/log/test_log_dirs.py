@@ -428,7 +428,7 @@ def test_a_full_disk_gets_no_new_partition(tmp_path: Path, caplog: pytest.LogCap
     caplog.set_level(logging.WARNING)
     manager.create_partition(FOUR[0])
     assert places(tmp_path) == {"a": [], "b": ["events-0"]}
-    assert "events-0 cannot be made in" in caplog.text
+    assert "events-0 cannot be created in" in caplog.text
     assert not manager.directories.failed
     with pytest.raises(StorageFullError):
         manager.checkpoint()

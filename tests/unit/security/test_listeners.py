@@ -107,7 +107,7 @@ def test_other_hosts_need_authentication_or_a_decision(host: str) -> None:
         with pytest.raises(InvalidConfigError, match=r"allow\.insecure"):
             exposure(listener)
         (warning,) = exposure(listener, allow=True)
-        assert "everybody" in warning
+        assert "every client" in warning
     assert exposure(f"SSL://{host}:1", "required") == ()
     with pytest.raises(InvalidConfigError):
         exposure(f"SSL://{host}:1", "requested")
