@@ -77,7 +77,7 @@ def _unwrap_frame(frame: Any, schema: str, column: str) -> Any:
 
 
 def _fields(schema: str) -> str:
-    """DDL text of columns as the fields of a STRUCT."""
+    """Return DDL text of columns as the fields of a STRUCT."""
     from pyspark.sql.types import StructType
 
     parsed: Any = StructType.fromDDL(schema)

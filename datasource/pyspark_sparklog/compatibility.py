@@ -58,7 +58,7 @@ _TO_ARROW_IN_UTC: dict[str, Any] = (
 
 
 def arrow_type_of(data_type: Any) -> Any:
-    """The Arrow type in which Spark hands over a column of `data_type`, with UTC timestamps. Raises PySpark's
+    """Return the Arrow type in which Spark hands over a column of `data_type`, with UTC timestamps. Raises PySpark's
     errors."""
     return to_arrow_type(data_type, **_TO_ARROW_IN_UTC)
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def summarize(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> dict[str, Any]:
-    """Ready for JSON. Partitions are named `topic-number`. `problems` in words; a broker that is gone and has no
-    replicas is none."""
+    """Return a summary for JSON. Partitions are named `topic-number`. `problems` in words; a broker that is gone and
+    has no replicas is none."""
     leads: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
     in_sync: Counter[int] = Counter()
@@ -73,7 +73,7 @@ def summarize(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -
 
 
 def _skew(loads: list[int]) -> float:
-    """The most over the mean; 1 where nothing is."""
+    """Return the most over the mean; 1 where nothing is."""
     return max(loads) * len(loads) / sum(loads) if sum(loads) else 1.0
 
 

@@ -46,7 +46,7 @@ Without --everything the command shows the settings that are not at their defaul
 
 
 def _one(broker: int | None, is_all: bool) -> int | None:
-    """The broker's id; None: all. Raises typer.BadParameter."""
+    """Return the broker's id; None: all. Raises typer.BadParameter."""
     if is_all == (broker is not None):
         raise typer.BadParameter("name one broker with --broker ID, or --all")
     return broker

@@ -209,7 +209,7 @@ def _form(text: str | None, format: OutputFormat | None) -> list[Part] | None:
 
 
 def _names(admin: Admin, given: Sequence[str]) -> list[str]:
-    """The topics that names and patterns stand for. Raises typer.BadParameter for a pattern that fits none."""
+    """Return the topics that names and patterns stand for. Raises typer.BadParameter for a pattern that fits none."""
     from fnmatch import fnmatchcase
 
     found: dict[str, None] = {}
@@ -251,7 +251,7 @@ def _view(topic: TopicDescription, columns: str | None, key: str | None, form: l
 
 
 def _read_columns(views: Mapping[str, View]) -> list[str] | None:
-    """The columns that the consumer decodes; None: all, as topics may need different ones."""
+    """Return the columns that the consumer decodes; None: all, as topics may need different ones."""
     first = next(iter(views.values())).read
     return first if all(view.read == first for view in views.values()) else None
 
@@ -330,8 +330,8 @@ def _range(
 
 
 def _opened(output: Path | None, *, is_watched: bool) -> AbstractContextManager[BinaryIO]:
-    """The output. A file appears when it is complete, unless `is_watched`: of lines that go on forever, each is there
-    at once."""
+    """Return the output. A file appears when it is complete, unless `is_watched`: of lines that go on forever, each is
+    there at once."""
     from sparklog.cli.destination import destination, opened
 
     return opened(output) if output is not None and is_watched else destination(output)
@@ -406,7 +406,7 @@ def _copy(
 
 
 def _chosen(batch: ConsumedBatch, view: View, rows: int) -> tuple[Any, int]:
-    """The wanted rows among the first `rows` of a batch, and their number."""
+    """Return the wanted rows among the first `rows` of a batch, and their number."""
     if view.key is None and (view.columns is None or batch.data.schema.names == view.columns):
         return batch, rows
     import numpy as np
@@ -428,7 +428,7 @@ def _remark(
     end: dict[TopicPartition, int] | None,
     begin: dict[TopicPartition, int],
 ) -> None:
-    """Writes facts that the output does not show to stderr."""
+    """Write facts that the output does not show to stderr."""
     if output is not None:
         print(f"wrote {count:,} records to {output}", file=sys.stderr)
         return

@@ -61,7 +61,7 @@ def decommission(
 
 
 def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
-    """The necessary moves. Raises typer.BadParameter, InvalidReplicationFactorError."""
+    """Return the necessary moves. Raises typer.BadParameter, InvalidReplicationFactorError."""
     from sparklog.replication.controller.moves import plan_moves
 
     cluster = admin.describe_cluster()

@@ -108,7 +108,8 @@ HINTS: dict[type[SparklogError], str] = {
 
 
 def hint_for(error: SparklogError) -> str:
-    """The next step for `error`: the hint of its class or of the nearest base class that has one; "" if none has."""
+    """Return the next step for `error`: the hint of its class or of the nearest base class that has one; "" if none
+    has."""
     for cls in type(error).__mro__:
         if cls in HINTS:
             return HINTS[cls]

@@ -82,7 +82,7 @@ def kafka(
 
 
 def _address(text: str, option: str) -> tuple[str, int]:
-    """HOST:PORT, the port may be 0. Raises InvalidConfigError."""
+    """Parse HOST:PORT; the port may be 0. Raises InvalidConfigError."""
     from sparklog.errors import InvalidConfigError
 
     host, colon, port = text.rpartition(":")

@@ -327,7 +327,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _stop_with_parent(stop: Any) -> None:
-    """Calls `stop` when standard input ends."""
+    """Call `stop` when standard input ends."""
     import os
     import threading
 

@@ -246,7 +246,7 @@ class _Sent:
             self.records += rows
 
     def _report_partial(self) -> None:
-        """Reports the acknowledged records after a failure, so that the user can continue from there."""
+        """Report the acknowledged records after a failure, so that the user can continue from there."""
         while (
             self._unacknowledged
             and self._unacknowledged[0][0].done()
@@ -267,7 +267,7 @@ class _Sent:
 
 @contextmanager
 def _progress(source: Source, wanted: bool) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr when that is a terminal; yields `advance(done, records)`."""
+    """Yield a progress bar on stderr when that is a terminal; yields `advance(done, records)`."""
     if not wanted or not sys.stderr.isatty():
         yield lambda done, records: None
         return

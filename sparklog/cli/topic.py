@@ -256,7 +256,7 @@ def alter(
 
 
 def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]:
-    """Notes on streaming queries that continue from their checkpoints after a change of columns."""
+    """Note on streaming queries that continue from their checkpoints after a change of columns."""
     from sparklog.cli.schema_source import ddl_type
 
     hints = []
@@ -291,7 +291,7 @@ def _warn_of_retention(topic: TopicDescription) -> None:
 
 
 def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | None]:
-    """Settings with their new values, None for those that get the default again. Raises typer.BadParameter."""
+    """Return settings with their new values, None for those that get the default again. Raises typer.BadParameter."""
     changes: dict[str, str | None] = dict(parse_pairs(given, "--config"))
     for name in removed:
         if name in changes:
@@ -347,7 +347,7 @@ def add_partitions(
 
 
 def _moved_keys(topic: TopicDescription) -> str:
-    """The effect of more partitions on the topic's keys; "" if the topic has no keys."""
+    """Return the effect of more partitions on the topic's keys; "" if the topic has no keys."""
     if topic.kind != "envelope" and not topic.key_columns:
         return ""
     keys = f"keys ({', '.join(topic.key_columns)})" if topic.key_columns else "keys"

@@ -197,7 +197,7 @@ def _state(text: str) -> str:
 
 
 def _describe(admin: Admin, id: str) -> TransactionDetails:
-    """The transaction of a transactional id, or of an application's id."""
+    """Return the transaction of a transactional id, or of an application's id."""
     from sparklog.errors import InvalidProducerIdMappingError
     from sparklog.types import SHARED_PREFIX, shared_transactional_id
 

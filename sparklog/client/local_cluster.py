@@ -428,7 +428,7 @@ def _is_secured(directory: Path, wanted: bool) -> bool:
 
 
 def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[int, dict[str, object]]:
-    """The security settings of each broker. Missing files are created. Raises InvalidConfigError."""
+    """Return the security settings of each broker. Missing files are created. Raises InvalidConfigError."""
     import datetime
 
     from sparklog.security import cluster_setup  # slow to import, and most do without

@@ -28,7 +28,7 @@ def has_java() -> bool:
 
 
 def _jars() -> list[str]:
-    """The jars to start ZooKeeper with. Raises InvalidConfigError with the package to install."""
+    """Return the jars to start ZooKeeper with. Raises InvalidConfigError with the package to install."""
     if not has_java():
         raise InvalidConfigError("ZooKeeper needs Java: install Java 17, or name a running ZooKeeper")
     spec = importlib.util.find_spec("pyspark")

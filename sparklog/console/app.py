@@ -121,7 +121,7 @@ def make_app(
 def _login(
     options: Options, environment: Environment, new_console: Callable[[ClientSecurity, str], Console]
 ) -> Login | None:
-    """The objects of logins; None for a console without them."""
+    """Return the objects of logins; None for a console without them."""
     if options.login is None:
         return None
     sessions: Sessions[Console] = Sessions(environment.clock)

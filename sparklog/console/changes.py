@@ -197,7 +197,7 @@ def _abort_hanging(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _columns(fields: Mapping[str, str]) -> str:
-    """The columns of the form as Spark DDL; empty: none. Raises InvalidRequestError."""
+    """Return the columns of the form as Spark DDL; empty: none. Raises InvalidRequestError."""
     columns = []
     for n in range(1, COLUMNS_IN_FORM + 1):
         column, type = fields.get(f"column{n}", "").strip(), fields.get(f"type{n}", "").strip()

@@ -48,7 +48,7 @@ class Refusal(NamedTuple):
 
 
 def host_name(header: str) -> str:
-    """The name in a `Host` header, in lower case, without port and brackets; "" if there is none."""
+    """Return the name in a `Host` header, in lower case, without port and brackets; "" if there is none."""
     try:
         return (urlsplit(f"//{header}").hostname or "").lower()
     except ValueError:
@@ -110,7 +110,7 @@ class Tokens:
 
 
 def session_of(headers: Headers) -> str:
-    """The browser's session as its cookie says; "" if it has none, or one that we did not make."""
+    """Return the browser's session as its cookie says; "" if it has none, or one that we did not make."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:

@@ -82,7 +82,7 @@ class _Forker:
             self._control.send(ORDER.pack(KILL, number))
 
     async def close(self) -> None:
-        """Ends all processes and waits for that."""
+        """End all processes and wait for that."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()  # its children end with it
@@ -129,7 +129,7 @@ class Statement:
         await self._next()
 
     async def data(self) -> AsyncIterator[bytes]:
-        """The result's bytes, as they come.
+        """Yield the result's bytes, as they come.
 
         Raises:
             QueryCancelledError: The statement was stopped, or its time is over.
@@ -152,7 +152,7 @@ class Statement:
         self._writer.close()
 
     async def end(self) -> None:
-        """Stops the statement and waits until its process has ended, so that another one may run."""
+        """Stop the statement and wait until its process has ended, so that another one may run."""
         self.stop()
         await asyncio.shield(self._exit_code)
         await _wait_closed(self._writer)
@@ -175,7 +175,7 @@ class Statement:
         return kind, content
 
     async def _failure(self) -> SparklogError:
-        """The error for a process that has ended without an answer."""
+        """Return the error for a process that has ended without an answer."""
         returncode = await asyncio.shield(self._exit_code)
         if self._is_late:
             return QueryCancelledError(
@@ -243,7 +243,7 @@ class Statements:
         return Statement(reader, writer, ended, lambda: forker.kill(number), seconds_max)
 
     async def close(self) -> None:
-        """Ends all processes and waits for that."""
+        """End all processes and wait for that."""
         if self._forker is not None:
             await self._forker.close()
 

@@ -232,7 +232,7 @@ def encode_batch(
 def write_producer_fields(
     message: memoryview, stamp_position: int, fields: ProducerFields, *, checksum: bool = True
 ) -> int:
-    """Writes the part of the header that the producer decides, and the CRC (returned; 0 without `checksum`)."""
+    """Write the part of the header that the producer decides, and the CRC (returned; 0 without `checksum`)."""
     start = stamp_position + STAMP_CHARS
     message[start : start + PRODUCER_FIELDS_CHARS] = binascii.b2a_base64(
         _PRODUCER_FIELDS.pack(*fields, 0), newline=False
@@ -251,8 +251,8 @@ def _codec(compression: str) -> Any:
 def _write_stream(
     batch: pa.RecordBatch, header: bytes, options: Any, *, allocate: Callable[[int], Any] | None
 ) -> memoryview:
-    """An Arrow IPC stream of one batch. `allocate`: its size can be told before, and memory need not grow while it is
-    written."""
+    """Return an Arrow IPC stream of one batch. `allocate`: its size can be told before, and memory need not grow while
+    it is written."""
     if allocate is not None and batch.num_rows >= SIZED_ROWS_MIN:
         size = pa.ipc.get_record_batch_size(batch) + STREAM_OVERHEAD_BYTES
         buffer = allocate(size)
@@ -298,7 +298,7 @@ def encode_marker(
     timestamp_ms: int,
     started_ms: int = -1,
 ) -> memoryview:
-    """Encodes the marker that ends a transaction: a control batch without rows that takes one offset.
+    """Encode the marker that ends a transaction: a control batch without rows that takes one offset.
 
     Its smallest timestamp is `started_ms`, the time at which the transaction began (-1: not known): the same
     in all markers of a shared transaction, whatever the clocks of the leaders say.
@@ -319,7 +319,7 @@ def encode_marker(
 
 
 def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None = None) -> BatchHeader:
-    """Decodes the header of the batch at `position` of `data`, which needs to hold only its prefix and metadata.
+    """Decode the header of the batch at `position` of `data`, which needs to hold only its prefix and metadata.
 
     `available_bytes`: how many bytes exist from `position` on (default: the rest of `data`); a batch that says it is
     longer raises TruncatedBatchError. Anything that cannot be a batch raises CorruptBatchError.
@@ -363,7 +363,7 @@ def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None
 
 
 def verify_checksum(data: Bytes, position: int, header: BatchHeader) -> None:
-    """Checks the CRC: the batch is as its producer has made it. Raises CorruptBatchError."""
+    """Check the CRC: the batch is as its producer has made it. Raises CorruptBatchError."""
     crc = _crc(memoryview(data)[position : position + header.size_bytes], header.stamp_position, header.size_bytes)
     if crc != header.crc:
         raise CorruptBatchError(f"checksum is {crc:08x}, the batch header has {header.crc:08x}")
@@ -412,7 +412,7 @@ def stamp_batch(
 
 
 def iterate_batches(data: Bytes, *, verify: bool = True) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields (position, header) of the batches that fill `data` exactly.
+    """Yield (position, header) of the batches that fill `data` exactly.
 
     Raises CorruptBatchError (TruncatedBatchError if the last one is cut) after having yielded the good ones.
     """

@@ -217,7 +217,7 @@ class BodyLayout:
         return mask
 
     def _name(self, starts: np.ndarray, number: int) -> str:
-        """The top-level column that a node or buffer belongs to, for messages."""
+        """Return the top-level column that a node or buffer belongs to, for messages."""
         return repr(self._names[int(np.searchsorted(starts, number, "right")) - 1])
 
 
@@ -307,7 +307,7 @@ class _CompiledLayout:
 
 
 def _buffers(kind: Any) -> Iterator[tuple[int, int, bool]]:
-    """(bits of a row, bits beside them, whether that is exact) of a type's own buffers behind the validity."""
+    """Yield (bits of a row, bits beside them, whether that is exact) of a type's own buffers behind the validity."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         yield 32, 32, False
         yield 0, 0, False
@@ -321,5 +321,5 @@ def _buffers(kind: Any) -> Iterator[tuple[int, int, bool]]:
 
 @kept_by_identity
 def layout_of_schema(schema: pa.Schema) -> BodyLayout:
-    """The layout of batches with `schema`. Raises CorruptBatchError."""
+    """Return the layout of batches with `schema`. Raises CorruptBatchError."""
     return BodyLayout(schema)

@@ -34,7 +34,7 @@ _I64 = struct.Struct("<q")
 def check_compressed(
     data: memoryview, schema: pa.Schema, header: BatchHeader, message: RecordBatchMessage, inflated_bytes_max: int
 ) -> bool:
-    """Checks the batch; False: it is not compressed, or so small that `decode_batch` is cheaper.
+    """Check the batch; False: it is not compressed, or so small that `decode_batch` is cheaper.
 
     Raises CorruptBatchError; InflatedSizeError, before anything is decompressed.
     """
@@ -120,7 +120,7 @@ class _Frames:
             raise CorruptBatchError(f"its offsets exceed its {data_bytes} bytes, or decrease")
 
     def text(self, first: int, nulls: int) -> Any:
-        """A text column, not validated."""
+        """Return a text column, not validated."""
         validity = self._inflate(first) if nulls else None
         return pa.Array.from_buffers(
             pa.string(), self._rows, [validity, self._inflate(first + 1), self._inflate(first + 2)], nulls

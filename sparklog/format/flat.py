@@ -101,7 +101,7 @@ def _codec(metadata: Bytes, table: int) -> str:
 
 
 def _pairs(metadata: Bytes, field: int) -> np.ndarray:
-    """The vector of structs of two i64 that the field points to."""
+    """Return the vector of structs of two i64 that the field points to."""
     if not field:
         return np.empty((0, 2), np.int64)
     vector = root_table(metadata, field)

@@ -60,7 +60,7 @@ SCHEMA_BYTES_MAX = 2 * 1024 * 1024
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema a typed topic stores for data of `schema`.
+    """Return the schema a typed topic stores for data of `schema`.
 
     Raises InvalidTopicError for no columns, duplicate or reserved names, a type that Spark has no layout for, or a
     schema that is too large or too deep.
@@ -89,7 +89,7 @@ def _require_distinct(names: list[str], what: str) -> None:
 
 
 def canonical_type(t: Any, column: str, depth: int = 0) -> Any:
-    """The stored type for `t`; `column` is named in the InvalidTopicError raised when there is none."""
+    """Return the stored type for `t`; `column` is named in the InvalidTopicError raised when there is none."""
     if depth > NESTING_MAX:
         raise InvalidTopicError(f"column {column[:80]!r} is nested more than {NESTING_MAX} levels deep")
     if is_encoded(t):
@@ -140,7 +140,7 @@ _SIMPLE = {
 
 
 def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = ()) -> pa.Table:
-    """`table` with exactly the columns, order and types of the canonical `schema`.
+    """Return `table` with exactly the columns, order and types of the canonical `schema`.
 
     Columns are matched by name; a missing column becomes null; casts must be lossless, except that in the columns
     `rounded` a double becomes the nearest float. Raises SchemaMismatchError that names every column that does not fit,
@@ -177,7 +177,7 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
 
 
 def fit_column(column: Any, target: Any, *, rounded: bool = False) -> Any:
-    """`column` cast to the canonical type `target` without loss; families stay apart (a string is not a number).
+    """Return `column` cast to the canonical type `target` without loss; families stay apart (a string is not a number).
 
     `rounded`: a double becomes the nearest float, as a number in JSON does. Raises pa.ArrowInvalid or
     pa.ArrowNotImplementedError.
@@ -225,7 +225,7 @@ def _cast(column: Any, target: Any) -> Any:
 
 
 def null_column(rows: int, t: Any) -> Any:
-    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored).
+    """Return `rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored).
     Without `pa.array`, which imports pandas (0.3 s) to see whether it is given some."""
     bitmap = pa.py_buffer(bytes((rows + 7) // 8))
     if pa.types.is_struct(t):
@@ -320,7 +320,7 @@ def _require_finite(before: Any, after: Any) -> None:
 
 
 def _rounded_leaves(before: Any, after: Any) -> Iterator[tuple[Any, Any]]:
-    """The arrays of doubles in `before` that are floats in `after`, at any depth, each with its floats."""
+    """Yield the arrays of doubles in `before` that are floats in `after`, at any depth, each with its floats."""
     if isinstance(before, pa.ChunkedArray):
         pairs = zip(before.chunks, after.chunks, strict=True)
     else:
@@ -354,7 +354,7 @@ def _require_equal(before: Any, after: Any) -> None:
 
 
 def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column: str | None) -> None:
-    """Checks that the topic's key and timestamp columns exist and have usable types. Raises InvalidTopicError."""
+    """Check that the topic's key and timestamp columns exist and have usable types. Raises InvalidTopicError."""
     names = ", ".join(schema.names)
     for name in key_columns:
         if schema.get_field_index(name) < 0:
@@ -372,7 +372,7 @@ def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column:
 
 
 def timestamp_bounds_ms(column: Any, default_ms: int) -> tuple[int, int]:
-    """Smallest and largest timestamp of a timestamp column in ms (floor). A null counts as the largest one.
+    """Return the smallest and largest timestamp of a timestamp column in ms (floor). A null counts as the largest one.
 
     `default_ms` twice if all are null.
     """

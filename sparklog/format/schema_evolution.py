@@ -56,7 +56,7 @@ class SchemaChange(Struct, frozen=True):
     whole: pa.Schema | None = None
 
     def applied_to(self, schema: pa.Schema, key_columns: Sequence[str], timestamp_column: str | None) -> pa.Schema:
-        """The canonical schema after the change; `schema` itself if nothing changes.
+        """Return the canonical schema after the change; `schema` itself if nothing changes.
 
         Raises InvalidTopicError that names every column in the way, with its types.
         """
@@ -164,7 +164,7 @@ class RowAdapter:
         self._unchanged = [f.name for f in wanted] == written.names and wanted.types == written.types
 
     def adapt(self, batch: Rows) -> Rows:
-        """`batch` has the columns of `written`, or only those of `indexes`, by name."""
+        """Return `batch` in the newest schema. It has the columns of `written`, or only those of `indexes`, by name."""
         if self._unchanged:
             return batch
         if not len(self.wanted):

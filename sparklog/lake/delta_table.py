@@ -318,7 +318,7 @@ class LakeTable:
             )
 
     def _restored_to(self, known_version: int | None) -> int | None:
-        """The version of a RESTORE behind the last commit of a worker; None: there is none."""
+        """Return the version of a RESTORE behind the last commit of a worker; None: there is none."""
         limit = HISTORY_PAGE if known_version is None else max(0, self.version - known_version)
         seen = 0
         while limit:

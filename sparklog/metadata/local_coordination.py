@@ -60,7 +60,7 @@ TABLES = (
 
 
 def way_out(path: Path) -> str:
-    """The remedy for a file that is lost."""
+    """Return the remedy for a file that is lost."""
     return f"restore it from a copy, or make it again from the partitions: sparklog log rebuild-metadata --data-dir {path.parent}"
 
 
@@ -196,10 +196,10 @@ class LocalCoordination:
             return [node for node in self._tree.nodes() if not node.owner]
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
-        """The state never changes."""
+        """Do nothing: the state never changes."""
 
     def close(self) -> None:
-        """Ends the session once all calls are answered. Blocks; again is fine."""
+        """End the session once all calls are answered. Blocks; again is fine."""
         self._work()
         with self._lock:
             if not self._is_closed:

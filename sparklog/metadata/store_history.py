@@ -48,7 +48,7 @@ class StoreMark(NamedTuple):
 
 
 def mark_of(cluster_id: str, image: ClusterImage) -> StoreMark:
-    """The point in the history at which the store had `image`."""
+    """Return the point in the history at which the store had `image`."""
     return StoreMark(cluster_id, *image.version, image.writes, image.generation, image.term)
 
 

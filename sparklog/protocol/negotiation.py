@@ -43,7 +43,7 @@ class SpokenVersions:
             raise InvalidRequestError(f"the response of {broker} cannot be read: {e}") from e
 
     def version_of(self, api: Api) -> Version:
-        """The version to send a request in. Raises UnsupportedApiError, or UnsupportedVersionError."""
+        """Return the version to send a request in. Raises UnsupportedApiError, or UnsupportedVersionError."""
         version = self._common.get(api)
         if version is None:
             raise self.no_common_version(api, self._peer_ranges.get(api))
@@ -71,7 +71,7 @@ class SpokenVersions:
 
 @lru_cache(maxsize=RANGES_CACHED_MAX)
 def _agree(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
-    """The broker's versions, and the newest common one, per API. Brokers of one release say the same with each
+    """Return the broker's versions, and the newest common one, per API. Brokers of one release say the same with each
     connection. Raises ValueError."""
     theirs: dict[int, tuple[int, int]] = {}
     for number, oldest, newest in ranges:

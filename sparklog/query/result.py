@@ -133,7 +133,7 @@ class QueryResult:
 
 
 def _rows_within(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> int:
-    """The number of first rows whose size is at most `bytes_max`."""
+    """Return the number of first rows whose size is at most `bytes_max`."""
     if batch.slice(0, rows_max).nbytes <= bytes_max:
         return rows_max
     return bisect_right(range(1, rows_max + 1), bytes_max, key=lambda rows: batch.slice(0, rows).nbytes)

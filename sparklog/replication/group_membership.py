@@ -146,9 +146,10 @@ class Group(Struct):
     def heartbeat(
         self, request: GroupHeartbeatRequest, host: str, topics: Topics, now_ms: int, wall_ms: int
     ) -> HeartbeatAnswer:
-        """A member joins, is alive, has let go, or leaves. Raises UnknownMemberIdError, FencedMemberEpochError,
-        StaleMemberEpochError (overtaken), FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError,
-        UnsupportedAssignorError, InvalidRequestError; then nothing has changed."""
+        """Handle a heartbeat, with which a member joins, stays alive, confirms revoked partitions, or leaves. Raises
+        UnknownMemberIdError, FencedMemberEpochError, StaleMemberEpochError (overtaken), FencedInstanceIdError,
+        UnreleasedInstanceIdError, GroupMaxSizeReachedError, UnsupportedAssignorError, InvalidRequestError; then nothing
+        has changed."""
         if request.assignor is not None:
             assignor_of(request.assignor)
         if request.member_epoch < 0:
@@ -211,7 +212,7 @@ class Group(Struct):
             )
 
     def member_of_instance(self, instance_id: str | None) -> Member | None:
-        """The static member of this name."""
+        """Return the static member of this name."""
         if instance_id is None:
             return None
         return next((m for m in self.members.values() if m.wish.instance_id == instance_id), None)
@@ -256,7 +257,7 @@ class Group(Struct):
         return member, True
 
     def _replace(self, holder: Member, member_id: str, wish: MemberValue) -> Member:
-        """A static member is back under a new id: it inherits the place."""
+        """Replace a static member that is back under a new id: it inherits the place."""
         if not holder.away:
             raise UnreleasedInstanceIdError(
                 f"instance {wish.instance_id!r} of group {self.group_id!r} is in use by member {holder.member_id!r}; "
@@ -309,7 +310,7 @@ class Group(Struct):
     # -- the target, and the way there
 
     def on_topics(self, topics: Topics, wall_ms: int) -> None:
-        """The cluster's topics have changed: a new target if this group wants one of them."""
+        """Follow a change of the cluster's topics: compute a new target if this group wants one of them."""
         if self.members and self._basis(topics) != self.basis:
             self._rebalance(topics, wall_ms)
 
@@ -331,7 +332,7 @@ class Group(Struct):
         return True
 
     def _rebalance(self, topics: Topics, wall_ms: int) -> None:
-        """The next epoch, with a new target."""
+        """Begin the next epoch, with a new target."""
         self.epoch += 1
         self.assignor = self._choose_assignor()
         self.basis = self._basis(topics)
@@ -448,7 +449,7 @@ class GroupValues(Struct):
 def group_from_values(
     group_id: str, values: GroupValues, config: GroupConfig, safeguards: Safeguards, now_ms: int
 ) -> Group | None:
-    """The group as its records describe it; all members get a fresh session. None: it was deleted."""
+    """Return the group as its records describe it; all members get a fresh session. None: it was deleted."""
     if values.group is None:
         return None
     made = Group(group_id, config, safeguards, values.group.epoch, values.group.assignor, values.group.empty_since_ms)

@@ -171,7 +171,7 @@ class GroupCoordinator:
         sequence: int = -1,
         producer_id: int = -1,
     ) -> Step[list[m.OffsetResult]]:
-        """Commits for a member, or (epoch -1) for a group without members; in the transaction of `producer_id`, if it
+        """Commit for a member, or (epoch -1) for a group without members; in the transaction of `producer_id`, if it
         is not -1. Each partition has its own result.
 
         Raises InvalidGroupIdError, UnknownMemberIdError, StaleMemberEpochError, NonEmptyGroupError,
@@ -275,11 +275,11 @@ class GroupCoordinator:
         return m.FetchedOffset(*tp, 0, value.offset, value.leader_epoch, value.metadata, value.commit_ms)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """A marker is in the partition, or has been read from it."""
+        """Apply a marker that is in the partition."""
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def expire_offsets(self, wall_ms: int) -> list[Record]:
-        """Forgets offsets of groups that have had no members, and no commits, for the retention time; and of topics
+        """Forget offsets of groups that have had no members, and no commits, for the retention time; and of topics
         that a group with members no longer wants. A group with neither members nor offsets goes at once."""
         out: list[Record] = []
         oldest_ms = wall_ms - self._config.offsets_retention_ms
@@ -362,7 +362,7 @@ class GroupCoordinator:
         )
 
     def delete(self, group_id: str) -> Step[int]:
-        """Deletes an empty group; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
+        """Delete an empty group; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
         UnstableOffsetCommitError (a transaction with its offsets is open)."""
         group = self._groups.get(group_id)
         if group is None and group_id not in self.offsets.groups():

@@ -107,7 +107,7 @@ def is_restored(partition: PartitionImage) -> bool:
 
 
 def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str]]:
-    """The changes to what the store has, beside topics that come back: pairs of a name and the change."""
+    """Return the changes to what the store has, beside topics that come back: pairs of a name and the change."""
     found: list[tuple[str, str]] = []
     for name, topic in sorted(after.topics.items()):
         before = stored.topics.get(name)
@@ -136,7 +136,7 @@ def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ClusterDelta:
-    """The delta from one image to another, without the brokers."""
+    """Return the delta from one image to another, without the brokers."""
     return ClusterDelta(
         known={i: epoch for i, epoch in after.known.items() if before.known.get(i) != epoch},
         topics=_changes(before.topics, after.topics),

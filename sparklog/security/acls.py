@@ -137,7 +137,7 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> Acl:
-    """Returns the ACL, its host in canonical form, if it can ever match something. Raises InvalidConfigError."""
+    """Return the ACL, its host in canonical form, if it can ever match something. Raises InvalidConfigError."""
     if not acl.name or len(acl.name) > NAME_CHARS_MAX:
         raise InvalidConfigError(f"an ACL's resource has a name of 1 to {NAME_CHARS_MAX} characters")
     if acl.pattern_type is PatternType.PREFIXED and acl.name == ANY_NAME:

@@ -172,8 +172,8 @@ class SecuritySettings:
         )
 
     def _jaas(self, look_up: Callable[[str, str], object]) -> Callable[[str], dict[str, object]] | None:
-        """`sasl.jaas.config` as settings, once the mechanism is known. References in it are resolved after it is read:
-        a password may hold quotation marks."""
+        """Return `sasl.jaas.config` as settings, once the mechanism is known. References in it are resolved after it is
+        read: a password may hold quotation marks."""
         text = self._settings.get(_JAAS, "")
         if not text.strip():
             return None
@@ -266,8 +266,8 @@ class ClientFile:
 
 
 def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file) -> ClientFile:
-    """A file of Java properties as Kafka's tools take it. Settings that are neither about security nor addresses are
-    passed over: such files are shared with other clients. Raises InvalidConfigError that names the file."""
+    """Return a file of Java properties as Kafka's tools take it. Settings that are neither about security nor addresses
+    are passed over: such files are shared with other clients. Raises InvalidConfigError that names the file."""
     try:
         given = parse_properties(read_file(path))
         bootstrap = str(resolve_secrets({BOOTSTRAP: given.get(BOOTSTRAP, "")}, os.environ, read_file)[BOOTSTRAP])
@@ -288,8 +288,8 @@ def asks_for_nothing(name: str, value: object) -> bool:
 
 
 def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[Security, dict[str, Any]]:
-    """`security`, and a client's Python parameters (underscores for dots): those about security go to it, the others
-    are given back. Raises InvalidConfigError if both say something."""
+    """Return `security`, and a client's Python parameters (underscores for dots): those about security go to it, the
+    others are given back. Raises InvalidConfigError if both say something."""
     names = {setting.parameter: name for name, setting in settings_of(Scope.CLIENT).items()}
     found = {names[p]: value for p, value in parameters.items() if p in names and value is not None}
     others = {p: value for p, value in parameters.items() if p not in names}
@@ -299,7 +299,7 @@ def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[
 
 
 def _known_name(name: str) -> str | None:
-    """The name of a setting of ours; None: it has no effect."""
+    """Return the name of a setting of ours; None: it has no effect."""
     name = ALIASES.get(name, name)
     if name in WITHOUT_EFFECT:
         return None

@@ -67,7 +67,7 @@ class BrokerPlace(NamedTuple):
 
 
 def places(names: Sequence[str], port: int, data_dir: Path | None = None) -> list[BrokerPlace]:
-    """A place for each name. Brokers of the same host have ports and directories of their own."""
+    """Return a place for each name. Brokers of the same host have ports and directories of their own."""
     seen: Counter[str] = Counter()
     found = []
     for broker_id, name in enumerate(names, FIRST_ID):
@@ -182,8 +182,8 @@ def broker_directories(directory: Path) -> list[Path]:
 
 
 def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None) -> list[Path]:
-    """A new key and certificate for one broker, or for all; the files. They have the old ones' names and hosts. Raises
-    InvalidConfigError."""
+    """Create a new key and certificate for one broker, or for all, and return the files. They have the old ones' names
+    and hosts. Raises InvalidConfigError."""
     authority = load_authority(directory)
     paths = [path / "broker.pem" for path in broker_directories(directory)]
     paths = paths or [directory / "broker.pem", directory / "admin.pem"]  # of a broker that is alone
@@ -195,8 +195,8 @@ def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None)
 
 
 def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
-    """A new authority beside the one before: both are trusted, the new one signs. The files that say whom to trust. The
-    old one's key is gone afterwards. Raises InvalidConfigError: there are two already."""
+    """Create a new authority beside the one before: both are trusted, the new one signs. The files that say whom to
+    trust. The old one's key is gone afterwards. Raises InvalidConfigError: there are two already."""
     trusted = _trusted_certificates(directory)
     if len(trusted) != 1:
         raise InvalidConfigError(
@@ -221,7 +221,7 @@ def retire_authority(directory: Path) -> list[Path]:
 
 
 def _trusted_certificates(directory: Path) -> list[str]:
-    """The newest one is the first."""
+    """Return the trusted certificates, the newest first."""
     try:
         text = read_regular(directory / "ca.pem", FILE_BYTES_MAX).decode("ascii")
     except (OSError, ValueError) as e:

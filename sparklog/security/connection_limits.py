@@ -34,7 +34,7 @@ class ConnectionLimits(Struct, frozen=True):
 
 
 def parse_overrides(text: str) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`: `10.0.0.1:100,[::1]:5`. Raises InvalidConfigError."""
+    """Parse `max.connections.per.ip.overrides`: `10.0.0.1:100,[::1]:5`. Raises InvalidConfigError."""
     overrides = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         host, colon, number = part.rpartition(":")
@@ -56,8 +56,8 @@ class Connections:
         """Buckets by the limited kind ("ip", "user", "all") and its name; the one with the oldest use first."""
 
     def opened(self, ip: str, now_ms: int, *, protected: bool = False) -> int:
-        """A connection from `ip` (canonical) has been accepted; how long nothing is to be read from it (ms).
-        `protected`: it came through the brokers' own listener, so its peer is not held to numbers and rates.
+        """Note an accepted connection from `ip` (canonical), and return the time for which nothing is read from it, in
+        ms. `protected`: it came through the brokers' own listener, so its peer is not held to numbers and rates.
 
         Raises TooManyConnectionsError; then it is not counted, and is to be closed.
         """

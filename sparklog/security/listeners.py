@@ -66,7 +66,7 @@ class Listeners(NamedTuple):
 
 
 def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
-    """`listener.security.protocol.map`: NAME:PROTOCOL, separated by commas. Raises InvalidConfigError."""
+    """Parse `listener.security.protocol.map`: NAME:PROTOCOL, separated by commas. Raises InvalidConfigError."""
     protocols = {p.value: p for p in SecurityProtocol}
     for part in _parts(text):
         name, colon, protocol = part.partition(":")
@@ -145,7 +145,7 @@ def _parse_one(text: str, protocols: Mapping[str, SecurityProtocol], setting: st
 
 
 def _check_distinct(bound: tuple[Listener, ...]) -> None:
-    """Names differ, and so do addresses; several listeners may ask for any free port."""
+    """Check that names and addresses differ; several listeners may ask for any free port."""
     if len({one.name for one in bound}) != len(bound):
         raise InvalidConfigError("listeners: a name occurs twice")
     if len({one.name.lower() for one in bound}) != len(bound):
@@ -212,7 +212,7 @@ def _address(host: str, port: int) -> str:
 
 
 def listener_settings(settings: Mapping[str, object], name: str) -> dict[str, object]:
-    """The settings as one listener has them: `listener.name.<name>.x` comes before `x`."""
+    """Return the settings as one listener has them: `listener.name.<name>.x` comes before `x`."""
     prefix = f"listener.name.{name.lower()}."
     common = {key: value for key, value in settings.items() if not key.startswith("listener.name.")}
     return common | {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}

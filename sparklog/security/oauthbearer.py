@@ -127,7 +127,8 @@ class TokenVerifier:
         return claims
 
     def _key(self, key_id: object, algorithm: str) -> Any:
-        """The only key that fits. A token without a key id is taken if the set has one key of the algorithm's type."""
+        """Return the only key that fits. A token without a key id is taken if the set has one key of the algorithm's
+        type."""
         fitting = [
             key
             for key in self._keys
@@ -143,8 +144,8 @@ class TokenVerifier:
 
 
 def _parse_jwks(jwt: Any, text: str) -> list[_Key]:
-    """The set's keys for signatures. Keys of other kinds, curves and algorithms are left out, as RFC 7517 asks; private
-    ones are refused."""
+    """Return the set's keys for signatures. Keys of other kinds, curves and algorithms are left out, as RFC 7517 asks;
+    private ones are refused."""
     if len(text) > JWKS_CHARS_MAX:
         raise InvalidConfigError(f"the set of keys has {len(text)} characters; at most {JWKS_CHARS_MAX} are allowed")
     try:
@@ -225,7 +226,7 @@ class OAuthBearerServer:
 
 
 def bearer_message(token: Secret) -> bytes:
-    """The client's message. Raises InvalidConfigError if the token cannot be one."""
+    """Return the client's message. Raises InvalidConfigError if the token cannot be one."""
     text = token.reveal()
     if not text.isascii() or not text.isprintable() or " " in text or not text:
         raise InvalidConfigError(f"the bearer token {HIDDEN} has characters that tokens do not allow")
@@ -233,7 +234,7 @@ def bearer_message(token: Secret) -> bytes:
 
 
 def _parse(message: bytes) -> tuple[str, Secret]:
-    """The authorization id ("": none) and the token. Raises SaslAuthenticationFailedError."""
+    """Return the authorization id ("": none) and the token. Raises SaslAuthenticationFailedError."""
     try:
         text = message.decode("ascii") if len(message) <= TOKEN_BYTES_MAX else ""
         header, *pairs = text.split(_SEPARATOR)

@@ -45,7 +45,7 @@ RecordChanges = Mapping[RecordId, bytes | None]
 
 
 def of_kind(records: Records, kind: RecordKind) -> dict[str, bytes]:
-    """The records of one kind by their keys."""
+    """Return the records of one kind by their keys."""
     return {name.key: value for name, value in records.items() if name.kind == kind}
 
 

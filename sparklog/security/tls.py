@@ -76,7 +76,7 @@ def read_material(settings: Mapping[str, object]) -> TlsMaterial:
 
 
 def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
-    """The context for a listener's new connections. Raises InvalidConfigError."""
+    """Return the context for a listener's new connections. Raises InvalidConfigError."""
     material = read_material(settings)
     client_auth = _text(settings, "ssl.client.auth") or "none"
     if client_auth not in CLIENT_AUTH:
@@ -97,8 +97,8 @@ def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
 
 
 def client_context(settings: Mapping[str, object]) -> ssl.SSLContext:
-    """The context for connections to brokers. The broker's certificate is always verified: by the named authorities,
-    else by the system's; its host name unless `ssl.endpoint.identification.algorithm` is empty. Raises
+    """Return the context for connections to brokers. The broker's certificate is always verified: by the named
+    authorities, else by the system's; its host name unless `ssl.endpoint.identification.algorithm` is empty. Raises
     InvalidConfigError."""
     material = read_material(settings)
     algorithm = settings.get("ssl.endpoint.identification.algorithm", "https")
@@ -138,7 +138,8 @@ def _context(side: ssl._SSLMethod, settings: Mapping[str, object], material: Tls
 
 
 def _pem(settings: Mapping[str, object], texts: tuple[str, ...], files: tuple[str, ...], kind: str) -> str:
-    """The PEM text of the first setting that is set. Raises InvalidConfigError if it has no block of this kind."""
+    """Return the PEM text of the first setting that is set. Raises InvalidConfigError if it has no
+    block of this kind."""
     for name in texts:
         text = _text(settings, name)
         if text:
@@ -173,8 +174,8 @@ def _text(settings: Mapping[str, object], name: str) -> str:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path that gives the text: anonymous memory on Linux, else a file that only its owner may read, gone at the
-    end."""
+    """Yield a path that gives the text: anonymous memory on Linux, else a file that only its owner may read, gone at
+    the end."""
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
         try:

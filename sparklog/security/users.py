@@ -28,7 +28,7 @@ class UserAlteration(NamedTuple):
 
 
 def encode_user(credentials: Credentials) -> bytes:
-    """The record of a user."""
+    """Return the record of a user."""
     return msgspec.json.encode({mechanism: credential_text(c) for mechanism, c in sorted(credentials.items())})
 
 
@@ -42,7 +42,7 @@ def decode_user(record: bytes) -> dict[str, ScramCredential]:
 
 
 def parse_initial(text: str) -> dict[str, Credentials]:
-    """`sasl.scram.initial.credentials`: users by name. Raises InvalidConfigError, without the text."""
+    """Parse `sasl.scram.initial.credentials`: users by name. Raises InvalidConfigError, without the text."""
     users: dict[str, dict[str, ScramCredential]] = {}
     for part in text.split(";"):
         if part.strip():

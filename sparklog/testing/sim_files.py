@@ -243,7 +243,7 @@ class SimFiles:
         self._boots = 0
 
     def called(self, operation: str, path: Path) -> None:
-        """Notes a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now,
+        """Note a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now,
         StorageError for a fault."""
         if operation not in _LOOKS:
             if self.cut_at is not None and len(self.calls) >= self.cut_at:
@@ -272,7 +272,7 @@ class SimFiles:
         raise PowerCut("the process ends here")
 
     def kill(self) -> None:
-        """The process ends, the machine does not: nothing is lost but the locks."""
+        """End the process, but not the machine: nothing is lost but the locks."""
         self._locked.clear()
         self.is_off = False
 

@@ -183,7 +183,7 @@ class Child:
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """The stream's lines without their ends; a line of more than LINE_BYTES_MAX comes in parts."""
+    """Yield the stream's lines without their ends; a line of more than LINE_BYTES_MAX comes in parts."""
     while True:
         try:
             line = await stream.readuntil(b"\n")

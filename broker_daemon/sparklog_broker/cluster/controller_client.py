@@ -93,7 +93,7 @@ class ControllerClient:
     async def request(
         self, purpose: str, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> M:
-        """Asks the controller that `find` has found. `purpose`: requests of one purpose go one after the other, those
+        """Ask the controller that `find` has found. `purpose`: requests of one purpose go one after the other, those
         of others beside them. Raises as `Peer.request`."""
         if not self._address:
             raise BrokerNotAvailableError("no controller is known")
@@ -105,7 +105,7 @@ class ControllerClient:
         return (await peer.request(api, message, response, timeout_s=timeout_s))[0]
 
     async def forward(self, forward: ForwardRequest, request: Message) -> tuple[Message | SparklogError, Version]:
-        """The controller's response to a client's request, or its error, and the version of its image.
+        """Return the controller's response to a client's request, or its error, and the version of its image.
 
         A controller of an earlier release takes no forwarded requests: it gets the request as one of this broker.
 
@@ -158,8 +158,8 @@ class ControllerClient:
             asked.cancel()
 
     async def while_it_moves(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The result of `ask`, which is called again while the controller is being replaced, for MOVES_S at most. A
-        call that failed may have taken effect all the same. Raises the errors of `ask`."""
+        """Return the result of `ask`, which is called again while the controller is being replaced, for MOVES_S at
+        most. A call that failed may have taken effect all the same. Raises the errors of `ask`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + MOVES_S
         while True:

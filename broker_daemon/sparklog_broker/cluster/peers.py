@@ -58,7 +58,7 @@ class Peer:
     async def request(
         self, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> tuple[M, bytes]:
-        """The answer and its payload.
+        """Return the answer and its payload.
 
         Raises the peer's error, BrokerNotAvailableError (no connection, a broken one, or no known address),
         RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (the received bytes are

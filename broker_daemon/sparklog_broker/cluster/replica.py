@@ -118,8 +118,9 @@ class ClusterReplica:
         return self._replicated_to
 
     def all_have(self, offset: int) -> bool:
-        """A leader's high watermark passes only records that all in-sync replicas have. A follower's image can be older
-        than its high watermark, so the leader's answer counts, too."""
+        """Return True if all in-sync replicas have the records below `offset`. A leader's high watermark passes only
+        records that all in-sync replicas have. A follower's image can be older than its high watermark, so the leader's
+        answer counts, too."""
         state = self.state
         if state is None or not set(self.replicas) <= set(self.isr):
             return False

@@ -180,8 +180,8 @@ class Topics:
         return await self._controller.while_it_moves(ask)
 
     async def _take_back_unmade(self, topic: Topic) -> None:
-        """Raises the error for which a partition of the new topic, which no other broker has a replica of, could not be
-        made; then the topic is deleted again."""
+        """Delete the new topic again if a partition without another replica could not be created,
+        and raise the error."""
         if not self._unmade:
             return
         image = self._images.image
@@ -202,7 +202,7 @@ class Topics:
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
+        """Change the settings of a topic. Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
         wanted = altered_topic(self._there(name), configs)
         self._check_tier(name, configs)
         if MIN_INSYNC_SETTING in configs:
@@ -215,7 +215,7 @@ class Topics:
         return self._there(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
+        """Change the schema of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
         known = self._there(name)
         schema_id = await self._storage.run(self._ids.take_schema_id)
         wanted = altered_schema(known, change, schema_id)
@@ -227,8 +227,8 @@ class Topics:
         return self._there(name)
 
     async def add_partitions(self, name: str, total: int, *, is_repeated: bool = False) -> Topic:
-        """Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`. `is_repeated`: an earlier
-        attempt may have added them."""
+        """Add partitions to a topic. Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`.
+        `is_repeated`: an earlier attempt may have added them."""
         async with self._growing:
             there = self._there(name)
             if is_repeated and there.partitions == total:
@@ -273,8 +273,8 @@ class Topics:
         await asyncio.shield(self._storage.run(lambda: directories.delete_files(grown, first)))
 
     async def delete(self, name: str, topic_id: str = "", *, is_repeated: bool = False) -> str:
-        """The id of the deleted topic. Raises UnknownTopicOrPartitionError and as `create`. `is_repeated`: an earlier
-        attempt may have deleted it."""
+        """Return the id of the deleted topic. Raises UnknownTopicOrPartitionError and as `create`. `is_repeated`: an
+        earlier attempt may have deleted it."""
         there = self.partitions.topics.get(name)
         if is_repeated and not topic_id:
             raise RequestTimedOutError(

@@ -251,7 +251,7 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> int:
-        """Notes durably that the producer's open transaction (which this may begin) includes these partitions; returns
+        """Note durably that the producer's open transaction (which this may begin) includes these partitions; return
         the time at which the transaction began, -1: it has ended meanwhile.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,

@@ -53,7 +53,7 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
 
 
 async def _make(context: RequestContext, name: str) -> bool:
-    """True if the request has created the topic, False if another one was quicker. The audit log has a line of it, as
+    """Create the topic; return False if another request was quicker. The audit log has a line of it, as
     of CREATE_TOPIC, however it ends."""
     code = UnknownServerError.code
     try:

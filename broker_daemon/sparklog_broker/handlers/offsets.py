@@ -143,7 +143,7 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
 
 
 def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> SparklogError:
-    """The reason why a snapshot lacks a partition: this broker's own one, if it leads the partition."""
+    """Return the reason why a snapshot lacks a partition: this broker's own one, if it leads the partition."""
     try:
         extent_of(broker, TopicPartition(wanted.topic, wanted.partition), isolation)
     except NotLeaderError:

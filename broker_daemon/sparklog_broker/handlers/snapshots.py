@@ -73,7 +73,7 @@ async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isol
 
 
 async def _whole(broker: Broker, found: _Found) -> Snapshot:
-    """The extents with ends that lie inside no transaction.
+    """Return the extents with ends that lie inside no transaction.
 
     The commits behind the ends come first. The start of the earliest one bounds the headers that are read of all
     partitions. A transaction that began before, and is cut by the lowered ends, moves the bound back.
@@ -93,8 +93,8 @@ async def _whole(broker: Broker, found: _Found) -> Snapshot:
 async def _commits(
     broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
 ) -> dict[TopicPartition, list[Commit]]:
-    """The transactions that are committed behind the offsets, or since a time. Raises NotLeaderError, StorageError,
-    InvalidRequestError if there are too many, and as `OtherBrokers.commits`."""
+    """Return the transactions that are committed behind the offsets, or since a time. Raises NotLeaderError,
+    StorageError, InvalidRequestError if there are too many, and as `OtherBrokers.commits`."""
     here: dict[TopicPartition, int] = {}
     away: dict[int, dict[TopicPartition, int]] = {}
     for tp, offset in offsets.items():
@@ -137,7 +137,7 @@ def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
 
 
 async def list_commits(request: ListCommitsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """For the broker that takes a snapshot. Raises as `_commits`."""
+    """List commits for the broker that takes a snapshot. Raises as `_commits`."""
     offsets = {TopicPartition(p.topic, p.partition): p.offset for p in request.partitions}
     found = await _commits_here(context.broker, offsets, request.since_ms)
     parts = (
@@ -179,7 +179,8 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
 
 
 def extent_of(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
-    """Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and others."""
+    """Return the extent of a partition. Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and
+    others."""
     partition = broker.partitions.get(*tp)
     partition.replicas.check_end_known()
     end = partition.stable_offset if isolation == READ_COMMITTED else partition.log.high_watermark

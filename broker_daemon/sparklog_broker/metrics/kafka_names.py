@@ -106,7 +106,8 @@ def kafka_families(
     connections: int,
     slices: Slices,
 ) -> Iterator[Metric]:
-    """`shown`: returns True for partitions with series of their own; `broker`: the labels of `kafka_broker_info`."""
+    """Yield the metrics under Kafka's names. `shown`: returns True for partitions with series of their own; `broker`:
+    the labels of `kafka_broker_info`."""
     for described, field in TRAFFIC:
         yield counter(described, slices.each(_traffic(traffic, attrgetter(field))))
     own = [row for row in slices.each(rows) if row.leads and shown(row)]

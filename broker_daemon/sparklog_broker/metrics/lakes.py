@@ -80,7 +80,7 @@ def _lag(partitions: Partitions, topic: str, count: int, report: LakeReport | No
 
 
 def lake_families(rows: list[LakeRow]) -> Iterator[Metric]:
-    """The series."""
+    """Yield the series."""
     for name, doc, values in (
         ("sparklog_lake_lag_records", "Lag of the topic's Delta table, in offsets.", [r.lag for r in rows]),
         (

@@ -313,7 +313,7 @@ class Server:
         certificate: bytes | None = None,
         admitted: bool = False,
     ) -> None:
-        """`admitted`: True if the connection was counted before its TLS handshake."""
+        """Add a connection. `admitted`: True if the connection was counted before its TLS handshake."""
         connection = Connection(
             self._transport_of(sock),
             loop=self._loop,

@@ -45,14 +45,14 @@ class OwnedIds:
         self._secret = changes.get(SECRET_NAME) or self._secret
 
     def new_secret(self) -> SecurityRecordChange | None:
-        """The record to store before the first id is issued; None: there is a secret. If several brokers store one, the
-        first one stays."""
+        """Return the record to store before the first id is issued; None: there is a secret. If several brokers store
+        one, the first one stays."""
         if self._secret:
             return None
         return SecurityRecordChange(RecordKind.SECRETS, SECRET_NAME, self._token_bytes(SECRET_BYTES))
 
     def issue(self, number: int, principal: Principal) -> int:
-        """The principal's id of this number. Raises CoordinatorLoadingError while there is no secret."""
+        """Return the principal's id of this number. Raises CoordinatorLoadingError while there is no secret."""
         if not self._secret:
             raise CoordinatorLoadingError("the secret of producer ids is not loaded yet: try again")
         return owned_id(self._secret, number, principal)

@@ -59,7 +59,8 @@ class KafkaSetting(NamedTuple):
 
 
 def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
-    """A whole number of Kafka's, brought into the bounds of `setting`. Raises InvalidConfigError if it is none."""
+    """Return a whole number of Kafka's, brought into the bounds of `setting`. Raises
+    InvalidConfigError if it is none."""
     try:
         value = int(text)
     except ValueError as e:
@@ -74,7 +75,8 @@ def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
 
 
 def _batch_size(text: str, setting: Setting | None) -> ConvertedValue:
-    """Arrow batches of a few records cost several times the records."""
+    """Convert `batch.size`, at least to the smallest useful size: Arrow batches of a few records cost several times the
+    records."""
     asked = within_bounds(text, setting)
     if int(asked.value) >= BATCH_SIZE_BYTES_MIN:
         return asked
@@ -274,8 +276,8 @@ KAFKA_SETTINGS = _table()
 
 
 def kafka_setting(name: str, value: str) -> KafkaSetting | None:
-    """The setting of this name; None: there is none. Names of a provider of secrets (KIP-297) have the provider's name
-    in them."""
+    """Return the setting of this name; None: there is none. Names of a provider of secrets (KIP-297) have the
+    provider's name in them."""
     if not name.startswith("config.providers."):
         return KAFKA_SETTINGS.get(name)
     is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_KNOWN

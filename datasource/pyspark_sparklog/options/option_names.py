@@ -79,7 +79,7 @@ def recognised(options: Mapping[str, str], where: Where) -> RecognisedOptions:
 
 
 def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[str, str]) -> tuple[str, str, str]:
-    """(The option it stands for, "" if none; its value; the remark about it)."""
+    """Return (the option it stands for, "" if none; its value; the remark about it)."""
     if setting.about_security and setting.name != SECURITY_PROTOCOL:
         protocol = given.get(KAFKA + SECURITY_PROTOCOL, given.get(OWN + SECURITY_PROTOCOL))
         if is_plaintext(protocol):
@@ -110,8 +110,8 @@ def _own_name(written: str) -> str:
 
 
 def _without_effect(written: str, name: str, where: Where) -> str:
-    """The remark about an option without effect in `where`. Raises InvalidConfigError if there is no such option, or if
-    it must not be given there."""
+    """Return the remark about an option without effect in `where`. Raises InvalidConfigError if there is no such
+    option, or if it must not be given there."""
     if where is Where.STREAM and name in NOT_IN_A_STREAM:
         raise InvalidConfigError(NOT_IN_A_STREAM[name])
     if name in WITHOUT_EFFECT:
@@ -123,7 +123,8 @@ def _without_effect(written: str, name: str, where: Where) -> str:
 
 
 def _hint(written: str, where: Where) -> str:
-    """The nearest name there is, else where all of them stand. Prefixes do not count: they make any two names alike."""
+    """Return a hint: the nearest known name, else the place of the list of all names. Prefixes do not count: they make
+    any two names alike."""
     kafka = {name: KAFKA + name for name in KAFKA_SETTINGS}
     own = {_without_prefix(lower): option.name for lower, option in options_for(where).items()}
     by_rest = {**own, **kafka} if written.startswith(KAFKA) else {**kafka, **own}

@@ -135,7 +135,7 @@ it means nothing has no effect."""
 
 
 def markdown_table(where: Where) -> str:
-    """The options that are valid in `where`, as a Markdown table."""
+    """Return the options that are valid in `where`, as a Markdown table."""
     rows = options_for(where).values()
     lines = ["| option | value | default | meaning |", "|---|---|---|---|"]
     lines += [f"| `{o.name}` | {o.type_name} | {o.default or '-'} | {o.doc} |" for o in rows]

@@ -220,7 +220,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 
 
 def no_headers(what: str) -> InvalidConfigError:
-    """The error for `includeHeaders` where records have no headers."""
+    """Return the error for `includeHeaders` where records have no headers."""
     return InvalidConfigError(f"includeHeaders: {what}, which have no headers; leave the option out")
 
 
@@ -233,7 +233,7 @@ def _transaction_timeout_ms(given: Mapping[str, str]) -> int | None:
 
 
 def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tuple[str | None, int]:
-    """txnAppId and txnVersion of a batch write, as Delta has them; a stream's version is its batch id."""
+    """Return txnAppId and txnVersion of a batch write, as Delta has them; a stream's version is its batch id."""
     names = [n for n in ("txnAppId", "txnVersion") if n.lower() in given]
     if not names:
         return None, 0
@@ -295,7 +295,7 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """The first choice is the default."""
+    """Return the option's value, one of `choices`. The first choice is the default."""
     value = given.get(name.lower(), choices[0]).lower()
     if value not in choices:
         raise InvalidConfigError(f"{name} = {value!r}: use one of {', '.join(choices)}")
@@ -319,7 +319,7 @@ def _trigger_delay_ms(given: Mapping[str, str]) -> int:
 
 
 def _consumer(given: Mapping[str, str], name: str, default: int) -> int:
-    """A consumer's setting `name` that a read has as well, with a default of its own."""
+    """Return a consumer's setting `name` that a read has as well, with a default of its own."""
     text = given.get(f"sparklog.{name}")
     return default if text is None else int(settings_of(Scope.CONSUMER)[name].parse(text))
 
@@ -388,7 +388,7 @@ def _end_position(given: Mapping[str, str]) -> Position:
 
 
 def _where(position: Position, kind: str, offset: int) -> str | None:
-    """The partition that is given `offset`; "" if all of them are of `kind`, None if none is."""
+    """Return the partition that is given `offset`; "" if all of them are of `kind`, None if none is."""
     if position.kind == kind:
         return ""
     offsets = position.per_partition if position.kind == "offsets" else {}
@@ -420,7 +420,8 @@ def _flat(position: Position) -> dict[tuple[str, int], int]:
 
 
 def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
-    """Precedence as Kafka's source: one timestamp, timestamps per partition, offsets."""
+    """Return the position of an option. Precedence is as in Kafka's source: one timestamp, timestamps per partition,
+    offsets."""
     timestamp, by_timestamp, offsets = (f"{prefix}{s}" for s in ("Timestamp", "OffsetsByTimestamp", "Offsets"))
     if timestamp.lower() in given:
         return Position("timestamp", timestamp, timestamp_ms=_get(given, timestamp, _count, 0))

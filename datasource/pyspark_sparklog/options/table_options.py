@@ -34,7 +34,7 @@ ANCESTORS_MAX = 8
 
 
 def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of the table that Spark is creating; None if it is creating none.
+    """Return the options of the table that Spark is creating; None if it is creating none.
 
     For a new table Spark also hands over properties, and each option twice. A topic that is only written to (`topic`)
     is read as well. Raises InvalidConfigError without a topic.
@@ -71,12 +71,12 @@ def _check_secrets(options: Mapping[str, str]) -> None:
 
 
 def readable(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a table that a read may have."""
+    """Return the options of a table that a read may have."""
     return _used_options(options, Where.SOURCE)
 
 
 def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The columns of a table with these options."""
+    """Return the columns of a table with these options."""
     text = json.dumps(dict(sorted(options.items())))
     mark = _mark(text, schema)
     fields = [StructField(f.name, f.dataType, f.nullable, {**f.metadata, MARK: mark}) for f in schema.fields]
@@ -96,8 +96,8 @@ def of_read(given: Mapping[str, str], schema: StructType, where: Where) -> Mappi
 
 
 def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """The options of a write of rows with `schema`: those of the table if they are an insert into one. It goes to the
-    topic that the table reads, unless an option or a column of the rows names one."""
+    """Return the options of a write of rows with `schema`: those of the table if they are an insert into one. It goes
+    to the topic that the table reads, unless an option or a column of the rows names one."""
     text = _text(schema)
     if given or not text or any(f.metadata.get(MARK) != _mark(text, schema) for f in schema.fields):
         return given
@@ -149,7 +149,7 @@ def _text(schema: StructType) -> str:
 
 
 def _of_table(text: str, where: Where) -> dict[str, str]:
-    """The table's options for this use, without those for its other uses."""
+    """Return the table's options for this use, without those for its other uses."""
     try:
         options = {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as e:

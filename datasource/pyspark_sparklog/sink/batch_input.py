@@ -43,7 +43,7 @@ class BatchInput(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> BatchInput | None:
-        """The decoded input; None for a text that is no result of `encode`."""
+        """Return the decoded input; None for a text that is no result of `encode`."""
         found = _TEXT.match(text)
         if found is None:
             return None

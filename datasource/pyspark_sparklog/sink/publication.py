@@ -104,7 +104,7 @@ class Ending(NamedTuple):
 
 
 def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMessage]:
-    """The messages of a commit: one from every task. Raises SparklogError if one is missing."""
+    """Return the messages of a commit: one from every task. Raises SparklogError if one is missing."""
     found = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(found) != len(messages):
         raise SparklogError(f"{len(messages) - len(found)} of {len(messages)} tasks did not report their records")
@@ -112,8 +112,8 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
 
 
 def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
-    """The request for the messages of all tasks; None: there is no transaction. Raises SparklogError if the tasks do
-    not belong to one transaction."""
+    """Return the request for the messages of all tasks; None: there is no transaction. Raises SparklogError if the
+    tasks do not belong to one transaction."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
         raise SparklogError(f"the tasks wrote in different transactions, so nothing is committed: {transactions}")
@@ -175,7 +175,8 @@ class Publisher:
         return RetryPolicy(timeout_ms=self.wait_ms)
 
     def transaction_of(self, place: TaskPlace) -> SharedTransaction | None:
-        """The transaction a task at `place` writes in. Raises SparklogError if Spark does not say which batch it is."""
+        """Return the transaction a task at `place` writes in. Raises SparklogError if Spark does not say which batch it
+        is."""
         if self.fencing_token is None:
             raise SparklogError("this writer can only end a batch, tasks cannot write with it")
         if self.fencing_token == AT_LEAST_ONCE:
@@ -195,7 +196,7 @@ class Publisher:
         return SharedTransaction(self.app_id, self.version, self.run_id, fencing_token)
 
     def checkpoint_of(self, place: TaskPlace) -> str:
-        """The checkpoint of a task's query; "" if it is not known or there is none."""
+        """Return the checkpoint of a task's query; "" if it is not known or there is none."""
         return location_of(self.checkpoint, place.checkpoint_setting, self.query_name) if self.is_stream else ""
 
     def needs_checksum(self, message: SinkCommitMessage) -> bool:
@@ -205,7 +206,7 @@ class Publisher:
         return not input_digest(message.checkpoint, message.place.query_id, message.place.batch_id)
 
     def join(self, transaction: SharedTransaction) -> Participant | None:
-        """A producer identity for one task; None: the version is committed already, nothing may be written.
+        """Return a producer identity for one task; None: the version is committed already, nothing may be written.
 
         Raises ProducerFencedError when a newer run has taken over, StaleCheckpointError for a batch below the last one.
         """
@@ -284,8 +285,8 @@ class Publisher:
                 log.warning("%s was committed before the failure: its records stay", _describe(found))
 
     def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
-        """The transaction of a write in which no task has reported, as far as it is known here. A newer run is in no
-        danger: the coordinator knows the run as an older one."""
+        """Return the transaction of a write in which no task has reported, as far as it is known here. A newer run is
+        in no danger: the coordinator knows the run as an older one."""
         if self.fencing_token == AT_LEAST_ONCE:
             return None
         if not self.is_stream:
@@ -297,7 +298,7 @@ class Publisher:
         return _draw(self.address, self.wait_ms) if self.fencing_token is None else self.fencing_token
 
     def _ask_coordinator(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
-        """The answer, with errors that name the next step."""
+        """Return the answer, with errors that name the next step."""
         try:
             return ask(self.address.connect())
         except ProducerFencedError as e:
@@ -311,7 +312,7 @@ class Publisher:
             raise self.denied(transaction.app_id, e) from e
 
     def denied(self, app_id: str, error: SparklogError) -> TransactionalIdAuthorizationFailedError:
-        """The denial with the option that names the transactional id."""
+        """Return the denial with the option that names the transactional id."""
         if app_id == self.app_id and not app_id.startswith(UNNAMED_APP_PREFIX):
             origin = "the option txnAppId names it"
         elif self.is_stream:
@@ -342,7 +343,7 @@ def _describe(transaction: SharedTransaction | None) -> str:
 
 
 def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
-    """The input of the batch, from the reports of all its tasks."""
+    """Return the input of the batch, from the reports of all its tasks."""
     place, checkpoint = messages[0].place, messages[0].checkpoint
     checksums = [m.checksum for m in messages if m.checksum is not None]
     return BatchInput(
@@ -356,7 +357,7 @@ def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
 def stream_publisher(
     options: SinkOptions, checkpoint: str = "", query_name: str = "", *, ends_only: bool = False
 ) -> Publisher:
-    """The publisher of one micro-batch, which draws its fencing token.
+    """Return the publisher of one micro-batch, which draws its fencing token.
 
     `checkpoint`: its location, if the query was given one. `ends_only`: no task writes with it, so it needs no fencing
     token yet.
@@ -367,8 +368,8 @@ def stream_publisher(
 
 
 def batch_publisher(options: SinkOptions) -> Publisher:
-    """The publisher of one batch write: under txnAppId and txnVersion if they are given, else under a unique name. It
-    has a lease, and only the given timeout."""
+    """Return the publisher of one batch write: under txnAppId and txnVersion if they are given, else under a unique
+    name. It has a lease, and only the given timeout."""
     run_id = uuid.uuid4().hex
     app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
     made = _publisher(options, _fencing_token(options), app_id=app_id, version=options.txn_version, run_id=run_id)
@@ -407,7 +408,7 @@ def _publisher(
 
 
 def task_place() -> TaskPlace:
-    """The place of this task; empty in a process that is no task."""
+    """Return the place of this task; empty in a process that is no task."""
     context = TaskContext.get()
     if context is None:
         return NOWHERE

@@ -57,7 +57,7 @@ class Fitted(NamedTuple):
 
 
 def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *, strict: bool = False) -> Fitted:
-    """Finds the place of every column of rows for `topic` of `shape`; `topic` None: a column names the topic.
+    """Find the place of every column of rows for `topic` of `shape`; `topic` None: a column names the topic.
 
     Names are compared as they are, then without regard to case. With `strict` a column that an envelope topic does not
     have is an error. Raises SchemaMismatchError that names the columns and types.
@@ -116,7 +116,7 @@ def _rename_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def in_log_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """`batch` with its columns under `names`, those without a name left out (see `Fitted`)."""
+    """Return `batch` with its columns under `names`, those without a name left out (see `Fitted`)."""
     kept = [(batch.column(i), name) for i, name in enumerate(names) if name]
     return pa.RecordBatch.from_arrays([c for c, _ in kept], names=[n for _, n in kept])
 
@@ -156,7 +156,7 @@ def _accepts(name: str, given: Any) -> bool:
 
 
 def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) -> Iterator[TopicBatch]:
-    """The rows of `batch` per topic, in the log's columns, order kept inside a topic.
+    """Yield the rows of `batch` per topic, in the log's columns, order kept inside a topic.
 
     Raises SchemaMismatchError for a row without a topic or without a usable partition.
     """

@@ -38,7 +38,7 @@ class SparklogBatchWriter(DataSourceArrowWriter):
         self._tells_new_tables = tells_new_tables()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes one task's rows. Raises InvalidConfigError for a write that makes a table of the catalog."""
+        """Write one task's rows. Raises InvalidConfigError for a write that makes a table of the catalog."""
         if self._tells_new_tables:
             refuse_new_table()
         return self._task.write(iterator)
@@ -56,7 +56,7 @@ class SparklogBatchWriter(DataSourceArrowWriter):
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """The write failed: nothing of it becomes visible."""
+        """Abort the failed write: none of its records becomes visible."""
         _abort(self._task, messages, "the write")
 
 
@@ -72,7 +72,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         self._make_task = make_task
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for the tasks, all of which write with one fencing token."""
+        """Return the state for the tasks, all of which write with one fencing token."""
         return {"_task": self._writing_task(), "_make_task": None}
 
     def _writing_task(self) -> SinkTask:
@@ -81,7 +81,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         return self._task
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes one task's rows."""
+        """Write one task's rows."""
         return self._writing_task().write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -97,7 +97,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         self._task.publisher.commit(found)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """The micro-batch failed, possibly after its commit, which then stays."""
+        """Abort the micro-batch; a commit that has succeeded stays."""
         _abort(self._task, messages, f"batch {batchId}", batchId)
 
 
@@ -111,7 +111,7 @@ def _abort(task: SinkTask, messages: Sequence[WriterCommitMessage | None], what:
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SparklogBatchWriter:
-    """The writer of `df.write`. Raises InvalidConfigError or SchemaMismatchError before anything is written."""
+    """Return the writer of `df.write`. Raises InvalidConfigError or SchemaMismatchError before anything is written."""
     if overwrite:
         raise InvalidConfigError(
             'a topic cannot be overwritten: use .mode("append"), or delete and create the topic first'
@@ -174,7 +174,7 @@ class _Kind(NamedTuple):
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
-    """The target of the rows. Raises SchemaMismatchError if they do not fit."""
+    """Return the target of the rows. Raises SchemaMismatchError if they do not fit."""
     shape, keyed = None, False
     if options.topic is not None:
         catalog = Catalog(options.address, wait_ms)

@@ -36,7 +36,7 @@ class Edges(NamedTuple):
 
 
 def edges_of(options: SourceOptions, tp: TopicPartition) -> Edges:
-    """The edges of everything that is read of a partition."""
+    """Return the edges of everything that is read of a partition."""
     return Edges(
         _is_open(options.starting, "earliest", EARLIEST_OFFSET, tp),
         _is_open(options.ending, "latest", LATEST_OFFSET, tp),
@@ -63,7 +63,8 @@ class Frame(NamedTuple):
     def bounds(
         self, cluster: Cluster, tp: TopicPartition, planned: tuple[int, int], edges: Edges, isolation: int, wait_ms: int
     ) -> tuple[int, int]:
-        """The first offset and the end of the running task in this action. It was planned to read offsets `planned`."""
+        """Return the first offset and the end of the running task in this action. It was planned to read offsets
+        `planned`."""
         action = _action()
         start, end = planned
         if action:
@@ -96,8 +97,8 @@ class Frame(NamedTuple):
 
 
 def _action() -> str:
-    """The id of the action that the running task belongs to, "" if this is no task. Without one (`DataFrame.rdd`) the
-    stage's, which its tasks have in common, too."""
+    """Return the id of the action that the running task belongs to, "" if this is no task. Without one
+    (`DataFrame.rdd`) the stage's, which its tasks have in common, too."""
     context = TaskContext.get()
     if context is None:
         return ""

@@ -34,7 +34,7 @@ class HeldUp:
         self._warned_at: dict[str, float] = {}
 
     def look(self, extents: Mapping[TopicPartition, Extent]) -> None:
-        """Warns if records that are there are not among `extents`, because an old transaction is open before them.
+        """Warn if records that are there are not among `extents`, because an old transaction is open before them.
         Looks again only after LOOK_S."""
         now_s = self._clock()
         if not self._on or now_s - self._looked_s < LOOK_S:

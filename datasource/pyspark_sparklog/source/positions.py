@@ -17,7 +17,7 @@ log = logging.getLogger("pyspark_sparklog")
 
 
 def resolve_starting(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
-    """The first offset of every partition of `extents`.
+    """Return the first offset of every partition of `extents`.
 
     Raises InvalidConfigError if the option does not name exactly those partitions, or no record has a timestamp and the
     strategy is `error`; OffsetOutOfRangeError for an offset that cannot be read (with failOnDataLoss).
@@ -26,7 +26,7 @@ def resolve_starting(options: SourceOptions, catalog: Catalog, extents: Mapping[
 
 
 def resolve_ending(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
-    """The end (exclusive) of every partition of `extents`. Raises as `resolve_starting`."""
+    """Return the end (exclusive) of every partition of `extents`. Raises as `resolve_starting`."""
     return _resolve(options, options.ending, catalog, extents, none_is_error=False)
 
 
@@ -42,7 +42,7 @@ def check_order(options: SourceOptions, start: Positions, end: Positions) -> Non
 
 
 def given_starts(options: SourceOptions) -> Positions:
-    """The first offsets in `startingOffsets`, as far as they are numbers."""
+    """Return the first offsets in `startingOffsets`, as far as they are numbers."""
     if options.starting.kind != "offsets":
         return {}
     given = options.starting.per_partition

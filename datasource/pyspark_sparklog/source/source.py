@@ -20,7 +20,8 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE
 
 
 def infer_schema(given: Mapping[str, str]) -> StructType:
-    """The schema of the topics that the options name; that of a table that Spark makes has its options with it."""
+    """Return the schema of the topics that the options name; that of a table that Spark makes has
+    its options with it."""
     table = of_new_table(given)
     if table is not None:
         return kept_with(infer_schema(readable(table)), table)
@@ -32,7 +33,7 @@ def infer_schema(given: Mapping[str, str]) -> StructType:
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchReader:
-    """The reader of a batch read whose rows have `schema`: the inferred one, or the user's."""
+    """Return the reader of a batch read whose rows have `schema`: the inferred one, or the user's."""
     given = of_read(given, schema, Where.BATCH)
     options = parse_source_options(given, streaming=False)
     told = parse_source_options(given, streaming=None).remarks
@@ -42,7 +43,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchR
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStreamReader:
-    """The reader of a streaming query whose rows have `schema`: the inferred one, or the user's."""
+    """Return the reader of a streaming query whose rows have `schema`: the inferred one, or the user's."""
     options = parse_source_options(of_read(given, schema, Where.STREAM), streaming=True)
     check_read_limits(options.limits_batches)
     full, topics = _full_schema(options, wait_ms=options.broker_wait_ms)
@@ -50,7 +51,8 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStrea
 
 
 def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType) -> ReadSchema:
-    """The columns `schema` picks. Raises SchemaMismatchError if it does not fit or contradicts the option `columns`."""
+    """Return the columns `schema` picks. Raises SchemaMismatchError if it does not fit or contradicts the option
+    `columns`."""
     picked = project(full, schema)
     if options.columns is not None and options.columns != tuple(schema.fieldNames()):
         raise SchemaMismatchError(

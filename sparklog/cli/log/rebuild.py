@@ -105,7 +105,7 @@ def rebuild_metadata(
 
 
 def _security(rebuilt: Rebuilt, path: Path, copy: Path | None, *, lost_is_fine: bool) -> str:
-    """Enters the security records; says where they are from. Raises InvalidConfigError: the copy cannot be read."""
+    """Enter the security records; say where they are from. Raises InvalidConfigError: the copy cannot be read."""
     from sparklog.errors import InvalidConfigError
     from sparklog.metadata.local_store import read_security_records
     from sparklog.metadata.lost_security import denies_everything

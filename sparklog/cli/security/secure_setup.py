@@ -98,7 +98,7 @@ def _check_names(hostnames: list[str]) -> None:
 
 
 def _own_names(host: str) -> list[str]:
-    """The host names of this machine for clients; for a broker on one address, this address."""
+    """Return the host names of this machine for clients; for a broker on one address, this address."""
     if host not in ("0.0.0.0", "::"):
         return [host]
     return list(dict.fromkeys([socket.gethostname(), socket.getfqdn()]))

@@ -16,7 +16,7 @@ Series = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def check_url(url: str) -> str:
-    """The address of a metrics page; `/metrics` is added to one without a path. Raises InvalidConfigError."""
+    """Return the address of a metrics page; `/metrics` is added to one without a path. Raises InvalidConfigError."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -57,8 +57,8 @@ def read_series(text: str) -> Series:
 
 
 def broker_page(series: Series) -> BrokerPage:
-    """The values of a page that `sparklog top` shows. Raises InvalidRequestError if it is not of a sparklog broker that
-    serves."""
+    """Return the values of a page that `sparklog top` shows. Raises InvalidRequestError if it is not of a sparklog
+    broker that serves."""
     (broker, _), *_ = series.get("kafka_broker_info") or [({}, 0.0)]
     (build, _), *_ = series.get("sparklog_build_info") or [({}, 0.0)]
     if not broker.get("id", "").isdecimal():

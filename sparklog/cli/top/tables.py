@@ -39,8 +39,8 @@ T = TypeVar("T")
 def render(
     model: Model, order: Order, *, room: ConsoleDimensions | None = None, problem: str = "", hint: str = ""
 ) -> RenderableType:
-    """Brokers, topics, groups and open transactions in a room of `columns` and `lines` (None: all lines, with ROWS_MAX
-    rows each). `problem`: one line about the current fault; `hint`: the meaning of the keys."""
+    """Return brokers, topics, groups and open transactions in a room of `columns` and `lines` (None: all lines, with
+    ROWS_MAX rows each). `problem`: one line about the current fault; `hint`: the meaning of the keys."""
     head = _heading_lines(model, order, problem, hint)
     topics, groups = sorted_topics(model.topics, order), sorted_groups(model.groups, order)
     sections = (
@@ -62,8 +62,8 @@ def render(
 
 
 def share_out(lines: int, rows: Sequence[int]) -> list[int]:
-    """The number of rows that each table shows: the room goes round in turns, so that a short table leaves its rest to
-    the others. A table without rows takes no room."""
+    """Return the number of rows that each table shows: the room goes round in turns, so that a short table leaves its
+    rest to the others. A table without rows takes no room."""
     shown = [0] * len(rows)
     tables = [i for i, count in enumerate(rows) if count]
     # a line more for those that may have to say how much is left out
@@ -206,5 +206,5 @@ def _bytes(per_s: float | None) -> str:
 
 
 def name(text: str) -> str:
-    """A name from elsewhere, as a cell."""
+    """Return a name from elsewhere, as a cell."""
     return printable(text, NAME_CHARS_MAX)

@@ -203,7 +203,7 @@ _REPLICAS = arg.listed(arg.broker_id)
 
 
 def _offsets_asked(argument: str, value: object) -> dict[TopicPartition, Any]:
-    """The requested offset of each partition; the latest for partitions that are named without an offset."""
+    """Return the requested offset of each partition; the latest for partitions that are named without an offset."""
     if isinstance(value, Mapping):
         found: dict[TopicPartition, Any] = arg.mapping(arg.partition, arg.anything)(argument, value)
         return found
@@ -211,7 +211,7 @@ def _offsets_asked(argument: str, value: object) -> dict[TopicPartition, Any]:
 
 
 def _password(argument: str, value: object) -> Secret:
-    """The password as a Secret, which is never shown, not even in an error."""
+    """Return the password as a Secret, which is never shown, not even in an error."""
     if isinstance(value, Secret):
         return value
     if not isinstance(value, str):
@@ -304,7 +304,8 @@ class Admin:
         return self._group_admin
 
     def _answer(self, ask: Callable[[Cluster, int], T]) -> T:
-        """The answer of `ask(cluster, timeout_ms)`, which changes nothing. The call waits for a broker that is away."""
+        """Return the answer of `ask(cluster, timeout_ms)`, which changes nothing. The call waits for a broker that is
+        away."""
         shared = self._cluster
         return until_answered(lambda left_ms: ask(shared, left_ms), Retries(RetryPolicy.within(self._timeout_ms)))
 
@@ -825,7 +826,7 @@ class Admin:
 
     @arg.takes(topic=arg.text, from_table=arg.flag)
     def resume_lake(self, topic: str, *, from_table: bool = False) -> None:
-        """Go on with commits to the Delta table of a topic.
+        """Resume commits to the Delta table of a topic.
 
         Args:
             topic: The topic's name.

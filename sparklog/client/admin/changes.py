@@ -66,7 +66,7 @@ def change(
 
 
 def _explain(error: SparklogError, cluster: Cluster) -> SparklogError:
-    """A broker of a cluster waits for the controller, which waits for ZooKeeper."""
+    """Explain an error: a broker of a cluster waits for the controller, which waits for ZooKeeper."""
     if not isinstance(error, RequestTimedOutError) or len(cluster.candidates()) == 1:
         return error
     return RequestTimedOutError(
@@ -76,7 +76,7 @@ def _explain(error: SparklogError, cluster: Cluster) -> SparklogError:
 
 
 def _ask_one(cluster: Cluster, api: Api, message: Message, response: type[M], timeout_ms: int) -> M:
-    """The answer of the first broker that can be reached. A broker that has failed is asked last for a while.
+    """Return the answer of the first broker that can be reached. A broker that has failed is asked last for a while.
 
     Raises _UnreachedError.
     """

@@ -159,7 +159,7 @@ class GroupAdmin:
         return GroupDescription(group_id, group.state, group.group_epoch, group.assignor, members, lags)
 
     def _details(self, group_id: str) -> GroupDetails:
-        """The group with all its members."""
+        """Return the group with all its members."""
 
         def ask(before: DescribeGroupsResponse | None) -> DescribeGroupsResponse:
             first = 0 if before is None else before.members_from
@@ -231,7 +231,7 @@ class GroupAdmin:
         return found
 
     def _lag(self, tp: TopicPartition, position: int, end: int, deadline: Deadline) -> int:
-        """Offsets between `position` and `end`; 0 if none of them holds a record that can be read."""
+        """Return offsets between `position` and `end`; 0 if none of them holds a record that can be read."""
         offset = position
         for _ in range(MARKER_FETCHES_MAX):
             if offset >= end:

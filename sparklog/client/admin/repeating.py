@@ -42,8 +42,8 @@ class Repeating:
         """True if an attempt may have taken effect."""
 
     def after(self, error: SparklogError, *, sent: bool) -> Next:
-        """The next step after an error. `sent`: the request was sent to a broker; else none could be reached, and
-        nothing has become unclear."""
+        """Return the next step after an error. `sent`: the request was sent to a broker; else none could be reached,
+        and nothing has become unclear."""
         if not isinstance(error, UNCLEAR):
             return Next.LOOK if self.is_unclear and isinstance(error, self._made_if) else Next.RAISE
         if not sent:

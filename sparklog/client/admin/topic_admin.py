@@ -102,8 +102,8 @@ def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> 
 
 
 def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInfo:
-    """The topic, of which the controller reports `total` partitions or more; the queried broker may learn of them
-    later."""
+    """Return the topic, of which the controller reports `total` partitions or more; the queried broker may learn of
+    them later."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
     while True:
         found = until_answered(lambda left_ms: cluster.topic(name, refresh=True, timeout_ms=left_ms), attempts)

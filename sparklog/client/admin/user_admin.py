@@ -89,7 +89,7 @@ def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> Non
 def describe_users(
     cluster: Cluster, names: Sequence[str] | None = None, *, timeout_ms: int = 30_000
 ) -> list[UserDescription]:
-    """The users of these names, or all users. Raises ClusterAuthorizationFailedError."""
+    """Return the users of these names, or all users. Raises ClusterAuthorizationFailedError."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
 
     def ask(before: DescribeUserScramCredentialsResponse | None) -> DescribeUserScramCredentialsResponse:

@@ -23,7 +23,7 @@ class Serving:
         return all(self._cluster.last_leader(p.tp) is not None for p in positions)
 
     def broker_of(self, position: Position) -> Endpoint:
-        """The broker to read the partition from. No broker is asked if the topic is known.
+        """Return the broker to read the partition from. No broker is asked if the topic is known.
 
         Raises UnknownTopicOrPartitionError, BrokerNotAvailableError.
         """
@@ -52,12 +52,12 @@ class Serving:
         return self.broker_of(position) == broker
 
     def epoch_of(self, position: Position) -> int:
-        """The leader epoch that a request for the position names; -1: none is known."""
+        """Return the leader epoch that a request for the position names; -1: none is known."""
         leader = self._cluster.last_leader(position.tp)
         return -1 if leader is None else leader.epoch
 
     def unchecked(self, positions: Iterable[Position]) -> list[tuple[Position, Leader]]:
-        """The positions with a new leader that has not confirmed the records which were read (KIP-320)."""
+        """Return the positions with a new leader that has not confirmed the records which were read (KIP-320)."""
         found = []
         for position in positions:
             leader = self._cluster.last_leader(position.tp)

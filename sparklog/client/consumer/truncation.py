@@ -65,7 +65,7 @@ def check_positions(
 
 
 def go_on_at(position: Position, divergence: Divergence, *, resets: bool) -> tuple[int, int]:
-    """Offset and epoch to read from. Of the thread that polls: nothing is returned meanwhile. `resets`:
+    """Return offset and epoch to read from. Of the thread that polls: nothing is returned meanwhile. `resets`:
     auto.offset.reset is not none. Raises LogTruncatedError."""
     end_offset, consumed = divergence.end_offset, position.consumed
     if consumed is None or consumed <= end_offset:  # only records that poll has not returned are gone

@@ -149,7 +149,7 @@ class Committer:
             pause_s = min(2 * pause_s, RETRY_S_MAX)
 
     def _failure_of(self, commit: _Commit) -> SparklogError | None:
-        """The error of one attempt after which another one may succeed, or None; raises other errors."""
+        """Return the error of one attempt after which another one may succeed, or None; raises other errors."""
         try:
             left_ms = max(1, int(commit.deadline.left_s * 1000))  # it is tried once in any case
             self._attempt(commit.offsets, min(self._request_timeout_ms, left_ms))

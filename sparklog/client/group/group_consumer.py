@@ -68,13 +68,13 @@ class Reader(Protocol):
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offset behind the records of earlier polls, of every partition with a known position."""
+        """Return the offset behind the records of earlier polls, of every partition with a known position."""
 
     def unstarted(self) -> list[TopicPartition]:
-        """Partitions that are assigned and not read yet."""
+        """Return partitions that are assigned and not read yet."""
 
     def wake(self) -> None:
-        """Ends a waiting poll. Called on another thread."""
+        """End a waiting poll. Called on another thread."""
 
 
 class _Listeners(NamedTuple):
@@ -330,7 +330,7 @@ class GroupConsumer:
     def committed(
         self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets. The call waits for transactions that may change them.
+        """Return the committed offsets. The call waits for transactions that may change them.
 
         Raises UnstableOffsetCommitError after default.api.timeout.ms (or at `deadline`), and the group's errors.
         """
@@ -408,7 +408,7 @@ class GroupConsumer:
             self._automatic.pop(tp, None)
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS, *, autocommit: bool = True) -> None:
-        """Commits (enable.auto.commit, unless `autocommit` is False) and leaves."""
+        """Commit (enable.auto.commit, unless `autocommit` is False) and leave."""
         deadline = Deadline(timeout_ms)
         try:
             if self._heartbeats is not None:

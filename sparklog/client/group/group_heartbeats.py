@@ -122,7 +122,7 @@ class GroupHeartbeats:
             self._wake.notify_all()
 
     def hurry(self) -> None:
-        """Sends a heartbeat now: something suggests that this member's knowledge is old."""
+        """Send a heartbeat now: something suggests that this member's knowledge is old."""
         with self._wake:
             self._hurry = True
             self._wake.notify_all()
@@ -232,7 +232,7 @@ class GroupHeartbeats:
         )
 
     def _note(self, error: SparklogError) -> None:
-        """A heartbeat has failed."""
+        """Note a failed heartbeat."""
         now = time.monotonic()
         with self._wake:
             goes_on = self._membership.failed(error)
@@ -262,7 +262,7 @@ class GroupHeartbeats:
 
 
 def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """Matches whole topic names. Raises InvalidTopicError."""
+    """Compile a pattern, which matches whole topic names. Raises InvalidTopicError."""
     given = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if not isinstance(given, str):
         raise InvalidTopicError(f"pattern = {pattern!r}: use a regular expression as str")

@@ -189,7 +189,7 @@ class TopicLake:
     def _opened(
         self, info: TopicInfo, settings: LakeSettings, schema: pa.Schema, note_table_id: Callable[[str], None]
     ) -> LakeTable:
-        """The newest version, created if the topic never had a table, with all columns of the topic."""
+        """Return the newest version, created if the topic never had a table, with all columns of the topic."""
         for _ in range(SCHEMA_ATTEMPTS):
             try:
                 table = open_or_create(info, settings, schema, self._tables)
@@ -226,7 +226,7 @@ class TopicLake:
     def _commit(
         self, work: _Round, table: LakeTable, state: TableState, plan: Plan, info: TopicInfo, settings: LakeSettings
     ) -> int:
-        """Commits the files, on newer versions too while the offsets are as before; returns the version."""
+        """Commit the files, on newer versions too while the offsets are as before; return the version."""
         base, known = table, state
         for attempt in range(COMMIT_ATTEMPTS):
             reach("lake.before-commit")
@@ -393,7 +393,7 @@ class _Round:
         table.merge(removed, files, self._info.topic_id, plan.spans, gaps=plan.gaps)
 
     def _merged(self, table: LakeTable) -> tuple[list[TableFile], list[DataFile]]:
-        """The files with rows of changed keys, and files with the other rows and the new ones in their place."""
+        """Return the files with rows of changed keys, and files with the other rows and the new ones in their place."""
         keys = key_columns(self._info)
         files, masks = table.files(), table.deletion_masks()
         schema = pa.schema([f.with_nullable(True) for f in table.schema()])

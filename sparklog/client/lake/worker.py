@@ -236,7 +236,7 @@ class LakeWorker:
         return consumer
 
     def _owned(self, consumer: Consumer | None) -> set[str]:
-        """The topics of this worker. Polling keeps it in the group; its paused partitions are not read."""
+        """Return the topics of this worker. Polling keeps it in the group; its paused partitions are not read."""
         if consumer is None:
             return set()
         consumer.poll_batches(0)

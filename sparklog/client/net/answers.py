@@ -26,7 +26,7 @@ def check_named(who: object, asked: Sequence[NamedPartition], answered: Sequence
 
 
 def single(found: Sequence[T], what: str) -> T:
-    """The only entry of an answer to a question about one thing. Raises InvalidRequestError."""
+    """Return the only entry of an answer to a question about one thing. Raises InvalidRequestError."""
     if len(found) != 1:
         raise InvalidRequestError(f"the broker's response has {len(found)} entries for one requested {what}")
     return found[0]

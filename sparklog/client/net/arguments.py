@@ -36,7 +36,7 @@ def refuse(argument: str, value: object, allowed: str) -> NoReturn:
 
 
 def text(argument: str, value: object) -> str:
-    """A text that can be sent; lone surrogates cannot."""
+    """Return a text that can be sent; lone surrogates cannot."""
     if not isinstance(value, str):
         refuse(argument, value, "a text is needed")
     try:
@@ -56,7 +56,7 @@ def texts(argument: str, value: object) -> list[str]:
 
 
 def whole(minimum: int = 0, maximum: int = INT64_MAX) -> Reader:
-    """A reader of whole numbers from `minimum` to `maximum`."""
+    """Return a reader of whole numbers from `minimum` to `maximum`."""
 
     def read(argument: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
@@ -72,7 +72,7 @@ broker_id = whole(0, INT32_MAX)
 
 
 def wait(argument: str, value: object) -> float:
-    """A time to wait, in any unit: a negative one counts as 0, a very long one as INT32_MAX."""
+    """Return a time to wait, in any unit: a negative one counts as 0, a very long one as INT32_MAX."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         refuse(argument, value, "a number is needed")
     return min(max(value, 0), INT32_MAX)
@@ -86,7 +86,7 @@ def flag(argument: str, value: object) -> bool:
 
 
 def partition(argument: str, value: Any) -> TopicPartition:
-    """A TopicPartition, or a pair that makes one."""
+    """Return a TopicPartition, or a pair that makes one."""
     if not _is_partition(value):
         refuse(argument, value, "TopicPartition(topic, partition) is needed")
     topic, number = value
@@ -111,7 +111,7 @@ def partitions(argument: str, value: object) -> list[TopicPartition]:
 
 
 def mapping(key: Reader, content: Reader) -> Reader:
-    """A reader of dictionaries."""
+    """Return a reader of dictionaries."""
 
     def read(argument: str, value: object) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
@@ -122,7 +122,7 @@ def mapping(key: Reader, content: Reader) -> Reader:
 
 
 def listed(content: Reader) -> Reader:
-    """A reader of lists."""
+    """Return a reader of lists."""
 
     def read(argument: str, value: object) -> list[Any]:
         if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview | Mapping):
@@ -133,7 +133,7 @@ def listed(content: Reader) -> Reader:
 
 
 def instance(*kinds: type) -> Reader:
-    """A reader of objects of these classes."""
+    """Return a reader of objects of these classes."""
 
     def read(argument: str, value: object) -> object:
         if not isinstance(value, kinds):
@@ -144,24 +144,24 @@ def instance(*kinds: type) -> Reader:
 
 
 def function(argument: str, value: object) -> Callable[..., Any]:
-    """A function, or another object that can be called."""
+    """Return a function, or another object that can be called."""
     if not callable(value):
         refuse(argument, value, "a function is needed")
     return value
 
 
 def anything(argument: str, value: object) -> object:
-    """The value as it is: the call checks it later."""
+    """Return the value as it is: the call checks it later."""
     return value
 
 
 def optional(reader: Reader) -> Reader:
-    """A reader that takes None, too."""
+    """Return a reader that takes None, too."""
     return lambda argument, value: None if value is None else reader(argument, value)
 
 
 def takes(**readers: Reader) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Reads the named arguments of a function before each call. Defaults are not read. A reader for `*args` gets all of
+    """Read the named arguments of a function before each call. Defaults are not read. A reader for `*args` gets all of
     them as one tuple, and returns a list."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -42,7 +42,7 @@ def until_led(
     refused: Callable[[TopicPartition, SparklogError], T] = refuse,
     together: bool = False,
 ) -> dict[TopicPartition, T]:
-    """The leaders' answers by partition.
+    """Return the leaders' answers by partition.
 
     `ask` asks one broker: it returns an answer or an error for each partition of the group, or raises the error of all
     of them. Partitions with a retriable error are asked again at their current leader while `attempts` go on. `refused`

@@ -25,8 +25,8 @@ P = TypeVar("P", bound=Page)
 
 
 def pages(ask: Callable[[P | None], P], position: Callable[[P], object]) -> Iterator[P]:
-    """The answers in order; `ask` gets the answer before, `position` returns the beginning of the next page (None:
-    there is none).
+    """Yield the answers in order; `ask` gets the answer before, `position` returns the beginning of the next page
+    (None: there is none).
 
     Raises InvalidRequestError for a broker that repeats itself, and the errors of `ask`.
     """

@@ -79,7 +79,7 @@ class TopicInfo:
         return "compact" in policy.split(",")
 
     def schema_of(self, schema_id: int) -> pa.Schema:
-        """The schema of an id. Raises UnknownSchemaError."""
+        """Return the schema of an id. Raises UnknownSchemaError."""
         schema = self.schemas.get(schema_id)
         if schema is None:
             raise UnknownSchemaError(
@@ -88,7 +88,7 @@ class TopicInfo:
         return schema
 
     def check_partition(self, partition: int) -> int:
-        """Returns `partition` if the topic has it. Raises InvalidPartitionsError."""
+        """Return `partition` if the topic has it. Raises InvalidPartitionsError."""
         if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < self.partitions:
             raise InvalidPartitionsError(
                 f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, and no partition {partition!r}"
@@ -97,7 +97,7 @@ class TopicInfo:
 
 
 def topic_info(state: TopicState) -> TopicInfo:
-    """Decodes a topic's state. Raises InvalidRequestError if that is none."""
+    """Decode a topic's state. Raises InvalidRequestError if that is none."""
     try:
         schemas = {s.schema_id: _decoded_schema(s.arrow_schema) for s in state.schemas}
     except (pa.ArrowException, OSError, ValueError) as e:
@@ -127,7 +127,7 @@ def _decoded_schema(message: bytes) -> pa.Schema:
 
 
 def topic_error(code: int, name: str) -> SparklogError:
-    """The client's error for a broker's error about a topic."""
+    """Return the client's error for a broker's error about a topic."""
     if code == TopicAuthorizationFailedError.code:
         return TopicAuthorizationFailedError(f"Describe on topic {name!r} is not allowed, or the topic does not exist")
     return error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")

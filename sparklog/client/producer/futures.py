@@ -265,7 +265,8 @@ class _DeliveryFuture(_Base[T]):
                     waiter.add_exception(self)
 
     def _outcome(self) -> BaseException | None:
-        """The error of a finished delivery; None after success. It does not count as seen: `flush` still raises it."""
+        """Return the error of a finished delivery; None after success. It does not count as seen: `flush` still raises
+        it."""
         raise NotImplementedError
 
     def _call(self, callback: Callable[[Any], object]) -> None:

@@ -39,7 +39,7 @@ class _MixedKindsError(ValueError):
 
 
 def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
-    """`values` as an array of their own type, which need not be `target`.
+    """Return `values` as an array of their own type, which need not be `target`.
 
     `target` is the topic's type, which distinguishes maps from structs; None: the topic has no such column. Raises
     pa.ArrowException, TypeError, ValueError or OverflowError for objects that make no array, or of different kinds.
@@ -62,7 +62,7 @@ def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
 
 
 def _without_pandas_nulls(values: Sequence[Any]) -> list[Any] | None:
-    """`values` with None for pandas' NA and NaT; None if none is one of those."""
+    """Return `values` with None for pandas' NA and NaT; None if none is one of those."""
     pandas = sys.modules.get("pandas")
     if pandas is None:
         return None
@@ -141,7 +141,7 @@ def _mask(values: Sequence[Any]) -> Any:
 
 
 def _leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """The objects of each number, date and time type in `values` of the type `t`, at any depth, without None."""
+    """Yield the objects of each number, date and time type in `values` of the type `t`, at any depth, without None."""
     if _is_guessed(t):
         yield t, [v for v in values if v is not None]
     elif pa.types.is_nested(t) and _holds_guessed(t):
@@ -158,7 +158,7 @@ def _leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _elements(values: Any) -> Any:
-    """The elements of a list; of a NumPy array one, for they all have its type."""
+    """Return the elements of a list; of a NumPy array one, for they all have its type."""
     return values[:1] if isinstance(values, np.ndarray) and values.dtype != object else values
 
 

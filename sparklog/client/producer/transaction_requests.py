@@ -193,7 +193,7 @@ class Transactions:
             raise
 
     def _learn_failure(self) -> None:
-        """The sender may have failed the transaction."""
+        """Take over a failure of the transaction from the sender."""
         error = self._session.error
         if isinstance(error, SparklogError):
             self.state.write_failed(error)

@@ -95,13 +95,13 @@ class TransactionState:
         self.state = State.ABORTING
 
     def ended(self, identity: ProducerIdAndEpoch) -> None:
-        """The coordinator (or, if nothing was written, the producer itself) has ended the transaction."""
+        """Note that the coordinator (or, without records, the producer itself) has ended the transaction."""
         self._require("no transaction is ending", State.COMMITTING, State.ABORTING)
         self.identity, self.error = identity, None
         self.state = State.READY
 
     def write_failed(self, error: SparklogError) -> None:
-        """A batch or offsets of the transaction were not stored."""
+        """Note that a batch or offsets of the transaction were not stored."""
         if isinstance(error, FENCED):
             self._fail(error)
         elif self.state is State.IN_TRANSACTION:

@@ -311,7 +311,7 @@ class _RangeReader:
     # -- socket
 
     def _fetch(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
-        """Fetches until the end; the next request is under way while the rows of the last one are worked on."""
+        """Fetch until the end; the next request is under way while the rows of the last one are worked on."""
         stalled_until = time.monotonic() + self._retry_s
         with self._cluster.connection(leader, purpose="range", timeout_ms=self._left_ms) as connection:
             self._request(connection, offset)

@@ -12,7 +12,7 @@ from sparklog.errors import InvalidRequestError
 
 
 async def confirm(request: Request) -> Response:
-    """Changes nothing."""
+    """Show the confirmation page, and change nothing."""
     require_changes(console_of(request))
     kind, fields = request.path_params["kind"], dict(request.query_params)
     plan = await ask(request, lambda console: plan_of(kind, fields, console.admin))

@@ -103,7 +103,7 @@ def problems_together(topics: Iterable[TopicDescription], down: Collection[int])
 
 
 def replica_brokers(topics: Iterable[TopicDescription]) -> frozenset[int]:
-    """The brokers that keep replicas of these topics."""
+    """Return the brokers that keep replicas of these topics."""
     return frozenset(broker for topic in topics for p in topic.partition_details for broker in p.replicas)
 
 
@@ -185,7 +185,7 @@ def disks(cluster: ClusterDescription, found: Mapping[int, Sequence[LogDirDescri
 
 
 def skew(parts: Sequence[int]) -> float:
-    """The largest over the mean; 1 where nothing is."""
+    """Return the largest over the mean; 1 where nothing is."""
     total = sum(parts)
     return max(parts) * len(parts) / total if total else 1.0
 
@@ -229,5 +229,5 @@ def most_lagging(groups: Mapping[str, WatchedGroup]) -> list[Lagging]:
 
 
 def open_long(transactions: Iterable[TransactionSummary], now_ms: int) -> list[TransactionRow]:
-    """Transactions that are open for a minute or more, the oldest first."""
+    """Return transactions that are open for a minute or more, the oldest first."""
     return [t for t in transaction_rows(transactions, now_ms) if (t.open_ms or 0) >= OLD_TRANSACTION_MS]

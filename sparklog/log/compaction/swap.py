@@ -106,7 +106,7 @@ def _fatal(directory: Path, health: LogHealth) -> Iterator[None]:
 
 
 def commit(files: FileSystem, directory: Path, names: File, new: Sequence[LogSegment]) -> None:
-    """Steps 1 and 2: from its end on the new segments count after a crash. `names`: the directory, open. Raises
+    """Do steps 1 and 2: from its end on the new segments count after a crash. `names`: the directory, open. Raises
     StorageError, StorageFullError."""
     mine = {segment.path.name for segment in new}
     for name in files.list_directory(directory):
@@ -133,7 +133,7 @@ def withdraw(directory: Path, names: File, new: Sequence[LogSegment]) -> None:
 
 
 def install(directory: Path, names: File, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
-    """Steps 3 (its files) and 4. Raises StorageError; the next start finishes it then."""
+    """Do steps 3 (its files) and 4. Raises StorageError; the next start finishes it then."""
     for segment in old:
         segment.move(directory / f"{segment_name(segment.base_offset)}.{next(_numbers)}{DELETED_SUFFIX}")
     names.sync()
@@ -215,7 +215,7 @@ def _fitting_segments(
 
 
 def _replace(files: FileSystem, directory: Path, committed: Sequence[tuple[int, int]], live: Sequence[int]) -> None:
-    """Removes the live segments that the committed ones replace, then gives those their names."""
+    """Remove the live segments that the committed ones replace, then give those their names."""
     for base, end in committed:
         for old in live:
             if base <= old < end:
@@ -233,7 +233,7 @@ def _base_of(name: str, suffix: str) -> int | None:
 
 
 def _end_of(files: FileSystem, path: Path) -> int:
-    """The offset after the last one of a sealed segment with at least one batch."""
+    """Return the offset after the last one of a sealed segment with at least one batch."""
     file = files.open(path)
     try:
         blocks = decode_seal(file.read, file.size())

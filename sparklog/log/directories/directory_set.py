@@ -82,7 +82,7 @@ class DirectorySet:
             self._lock.close()
 
     def by_id(self) -> dict[str, Path]:
-        """The usable log directories by their ids. Raises StorageError if two have the same."""
+        """Return the usable log directories by their ids. Raises StorageError if two have the same."""
         by_id: dict[str, Path] = {}
         for directory in self.live:
             other = by_id.setdefault(directory.data_dir_id, directory.path)

@@ -22,9 +22,9 @@ def place_of_known(
     *,
     made: bool,
 ) -> LogDirectory:
-    """The log directory that a partition of the metadata store is in, or, unless it was `made` before, is to be in.
-    `candidates` have a directory of its name. `usable` gives those of `directories` that can be used, the best place
-    for a new partition first.
+    """Return the log directory that a partition of the metadata store is in, or, unless it was `made` before, is to be
+    in. `candidates` have a directory of its name. `usable` gives those of `directories` that can be used, the best
+    place for a new partition first.
 
     Raises LogCorruptError if it is in two, or in none though its directory was made, StorageError if it may be in one
     that has failed.

@@ -134,7 +134,7 @@ def _largest_timestamp_ms(segment: LogSegment) -> int | None:
 
 
 def _first_timestamp_ms(segment: LogSegment) -> int | None:
-    """The timestamp of a segment's first batch; None without a batch."""
+    """Return the timestamp of a segment's first batch; None without a batch."""
     if not segment.data_bytes:
         return None
     return roll_time_ms(next(segment.headers_from(None))[1])

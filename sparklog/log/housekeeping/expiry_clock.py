@@ -114,7 +114,7 @@ class ExpiryClock:
         self._told = behind_ms >= JUMP_MS_MIN
 
     def save(self) -> None:
-        """Writes the file; a failure is logged: after a restart the clock then goes on from an older state."""
+        """Write the file; a failure is logged: after a restart the clock then goes on from an older state."""
         now_ms = self.now_ms()
         try:
             self._files.write_atomic(self._path, encode(ClockState(now_ms, self._uptime_ms(), self._boot_id)))

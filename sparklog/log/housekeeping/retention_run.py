@@ -82,7 +82,7 @@ def held_back(logs: Mapping[TopicPartition, PartitionLog]) -> HeldBack:
 
 
 def remove_dropped(logs: Mapping[TopicPartition, PartitionLog]) -> int:
-    """Unlinks the files of deleted segments whose time has come; returns how many segments. Failures are logged."""
+    """Unlink the files of deleted segments whose time has come; return how many segments. Failures are logged."""
     removed = 0
     for tp, log in logs.items():
         try:

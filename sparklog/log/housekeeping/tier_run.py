@@ -142,7 +142,7 @@ def copy_segment(
     stop: Stop = never_stop,
     role: Role = Role.ALONE,
 ) -> None:
-    """Copies one sealed segment. When it fails, its objects are deleted, now or with the next round, unless others may
+    """Copy one sealed segment. When it fails, its objects are deleted, now or with the next round, unless others may
     have found it whole."""
     copy_id = uuid.uuid4().hex
     prefix = copy_prefix(log.owner, segment.base_offset, copy_id)
@@ -261,7 +261,7 @@ def _columns(segment: LogSegment, file: File, seal: SealedBlocks) -> bytes | Non
 
 
 def _pieces(read: Callable[[int, int], bytes], size: int, checksums: list[int], stop: Stop) -> Iterator[bytes]:
-    """The file's pieces; their checksums are entered as they go by."""
+    """Yield the file's pieces; their checksums are entered as they go by."""
     for position in range(0, size, PIECE_BYTES):
         stop()
         piece = read(position, min(PIECE_BYTES, size - position))
@@ -368,7 +368,7 @@ def _delete_copy(
 
 
 def delete_all(files: FileSystem, directory: Path, store: ObjectStore, stop: Stop = never_stop) -> int:
-    """Deletes everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; returns
+    """Delete everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; return
     how many copies. Raises RemoteStorageError, StorageError, LogCorruptError."""
     journal = Journal(files, directory)
     copies = list(journal.state.copies.values())

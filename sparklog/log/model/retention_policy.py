@@ -59,7 +59,7 @@ class Expired(Struct, frozen=True):
     too_much: int = 0
 
     def without_last(self) -> Expired:
-        """The same with one segment less."""
+        """Return the same with one segment less."""
         kept_back = next(name for name in ("too_old", "too_much", "below_log_start") if getattr(self, name))
         return replace(self, count=self.count - 1, **{kept_back: getattr(self, kept_back) - 1})
 

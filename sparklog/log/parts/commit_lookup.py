@@ -45,7 +45,7 @@ def _reaches(segment: SegmentView, offset: int, since_ms: int) -> bool:
 
 
 def _position(segment: SegmentView, offset: int, since_ms: int) -> int | None:
-    """The position of the first batch to read; None: the segment's first one."""
+    """Return the position of the first batch to read; None: the segment's first one."""
     low, high = segment.base_offset, min(max(offset, segment.base_offset), segment.next_offset - 1)
     while low < high:
         middle = (low + high) // 2

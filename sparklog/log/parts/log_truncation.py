@@ -47,7 +47,7 @@ class LogTruncation:
             return self._state.offsets.written
 
     def restart_at(self, offset: int) -> None:
-        """Empties the log, which goes on at `offset`, wherever that is: all that was in it is of no use to a follower
+        """Empty the log, which continues at `offset`, wherever that is: all that was in it is of no use to a follower
         whose leader begins behind its end. Raises StorageError, StorageFullError; the log takes no more appends
         then."""
         with self._state.swap_lock, self._flusher.lock, self._state.write_lock:
@@ -110,7 +110,7 @@ class LogTruncation:
             return self.count == count
 
     def forget(self, count: int) -> None:
-        """A checkpoint made after `count` truncations is on the disk. Raises StorageError."""
+        """Forget `count` truncations, because a later checkpoint is on the disk. Raises StorageError."""
         self._state.truncation_mark.forget(count)
 
 

@@ -141,7 +141,7 @@ class ReplicaAppender:
         state.gaps.add(gaps, state.offsets.written)
 
     def _begin_behind(self, offset: int, schema_id: int) -> None:
-        """A segment begins at `offset`, where a gap ends; its name says so if nothing follows."""
+        """Begin a segment at `offset`, where a gap ends; its name says so if nothing follows."""
         self._state.writer.begin(offset, schema_id)
         self._state.offsets.reserve(offset)
         self._state.offsets.wrote()
@@ -222,7 +222,7 @@ class ReplicaAppender:
 
 
 def _split_at(batches: list[PlacedBatch], offsets: Collection[int]) -> Iterator[list[PlacedBatch]]:
-    """The batches in runs, each of which begins at one of the offsets, but perhaps the first."""
+    """Yield the batches in runs, each of which begins at one of the offsets, but perhaps the first."""
     begin = 0
     for i in range(1, len(batches)):
         if batches[i].header.base_offset in offsets:

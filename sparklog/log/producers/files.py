@@ -160,7 +160,7 @@ class ProducerFiles:
     # --- saving ---
 
     def save(self, producers: PartitionProducers, bases: Sequence[int], offset: int, *, fsync: bool = True) -> None:
-        """Writes a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has;
+        """Write a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has;
         `bases` are those of the segments. A failure is no error: more is replayed then. Without `fsync` the next flush
         leaves it alone.
         """
@@ -213,21 +213,21 @@ class ProducerFiles:
     # --- when the log loses something ---
 
     def cut(self, end_offset: int) -> None:
-        """Removes the snapshots beyond `end_offset`, for good. Raises StorageError."""
+        """Remove the snapshots beyond `end_offset`, for good. Raises StorageError."""
         gone = [offset for offset in self._snapshots if offset > end_offset]
         if gone:
             self._remove_snapshots(gone)
             self._files.sync_directory(self._directory)
 
     def clear(self) -> None:
-        """Removes everything: the log is emptied. Raises StorageError."""
+        """Remove everything: the log is emptied. Raises StorageError."""
         self.cut(-1)
         for base in list(self._aborted):
             self._files.remove(self._path_of_aborted(base))
         self._aborted, self._saved_to = {}, 0
 
     def drop_below(self, log_start_offset: int) -> None:
-        """Removes the files of aborted transactions all of which lie below the log start. Raises StorageError."""
+        """Remove the files of aborted transactions all of which lie below the log start. Raises StorageError."""
         for file in [f for f in self._aborted.values() if f.last_offset < log_start_offset]:
             self._files.remove(self._path_of_aborted(file.base_offset))
             del self._aborted[file.base_offset]
@@ -279,7 +279,7 @@ def _offsets_in(names: set[str], suffix: str) -> list[int]:
 def _by_segment(
     producers: PartitionProducers, bases: Sequence[int], start_offset: int
 ) -> Iterator[tuple[int, list[AbortedEntry]]]:
-    """(segment, all its aborted transactions) for the segments with markers from `start_offset` on."""
+    """Yield (segment, all its aborted transactions) for the segments with markers from `start_offset` on."""
     first = next(producers.aborted.entries(start_offset), None)
     if first is None or not bases:
         return

@@ -95,7 +95,7 @@ class Guard:
 
 
 def sequence_after(sequence: int, rows: int = 1) -> int:
-    """The sequence number `rows` behind `sequence`."""
+    """Return the sequence number `rows` behind `sequence`."""
     return (sequence + rows) & SEQUENCE_MAX
 
 
@@ -176,7 +176,7 @@ class ProducerStates:
         return found
 
     def begin(self, guard: Guard) -> None:
-        """The first batch of a verified transaction is about to be written."""
+        """Note that the first batch of a verified transaction is about to be written."""
         self._started_ms[guard.producer_id] = guard.started_ms
 
     def _check_issued(self, header: BatchHeader, state: ProducerState | None, issued: Issued) -> None:
@@ -268,7 +268,7 @@ class ProducerStates:
             )
 
     def begin_verification(self, producer_id: int, producer_epoch: int, next_offset: int) -> Guard | None:
-        """A guard to append the first batch of a transaction with, once the coordinator has been asked; None: the
+        """Return a guard for the append of a transaction's first batch, once the coordinator has been asked; None: the
         transaction is open here. `next_offset`: the log end. Raises InvalidProducerEpochError."""
         state = self._states.get(producer_id)
         if state is not None:
@@ -325,7 +325,7 @@ class ProducerStates:
     # --- batches in the log ---
 
     def apply(self, header: BatchHeader) -> EndedTransaction | None:
-        """Enters a batch or marker that is in the log; the transaction that it has ended, if any."""
+        """Enter a batch or marker that is in the log; the transaction that it has ended, if any."""
         producer_id = header.producer_id
         if producer_id < 0:
             return None
@@ -377,7 +377,7 @@ class ProducerStates:
         )
 
     def _enter(self, before: ProducerState | None, state: ProducerState) -> None:
-        """`state` takes the place of `before` and is the last that was used; for a new one the oldest may have to
+        """Enter `state` in place of `before`, as the most recently used; for a new one the oldest may have to
         go."""
         producer_id = state.producer_id
         self._states[producer_id] = state

@@ -31,7 +31,7 @@ class DroppedSegments:
         return len(self._due)
 
     def add(self, segments: Sequence[SegmentView], due_ms: int) -> None:
-        """Keeps the files of `segments` until the clock shows `due_ms`."""
+        """Keep the files of `segments` until the clock shows `due_ms`."""
         self._due += [(due_ms, segment) for segment in segments]
 
     def remove_due(self, now_ms: int) -> int:
@@ -69,7 +69,7 @@ class DroppedSegments:
 
 
 def remove_below(files: FileSystem, directory: Path, bases: Sequence[int], log_start_offset: int) -> list[int]:
-    """Unlinks the segments of `bases` (ascending) that lie wholly below the log start, without looking into them:
+    """Unlink the segments of `bases` (ascending) that lie wholly below the log start, without looking into them:
     a crash may have removed some of them already, in any order. Returns the others."""
     count = sum(following <= log_start_offset for following in bases[1:])
     for base in bases[:count]:

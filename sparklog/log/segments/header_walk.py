@@ -14,12 +14,12 @@ _READ_AHEAD_BYTES = 8192
 
 
 def header_at(read: PositionedRead, position: int, end: int) -> BatchHeader:
-    """The header of the batch at `position`; the batches end at `end`. Raises CorruptBatchError."""
+    """Return the header of the batch at `position`; the batches end at `end`. Raises CorruptBatchError."""
     return next(walk_headers(read, position, end))[1]
 
 
 def walk_headers(read: PositionedRead, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields (position, header) of the batches in [position, end). Raises CorruptBatchError."""
+    """Yield (position, header) of the batches in [position, end). Raises CorruptBatchError."""
     start, data = position, b""
     while position < end:
         at = position - start

@@ -14,7 +14,7 @@ SchemaOf = Callable[[int], pa.Schema]
 
 
 def schema_of_batch(header: BatchHeader, schema_of: SchemaOf) -> pa.Schema:
-    """The schema that `header` names. Raises CorruptBatchError if the topic does not have it."""
+    """Return the schema that `header` names. Raises CorruptBatchError if the topic does not have it."""
     try:
         return schema_of(header.schema_id)
     except (KeyError, UnknownSchemaError) as e:

@@ -142,7 +142,7 @@ def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> 
 
 
 def _drop_without_batches(context: LoadContext, bases: list[int], error: LogCorruptError) -> None:
-    """Removes the segments of `bases`, which a crash has left behind one that lost its end; if any of them holds a good
+    """Remove the segments of `bases`, which a crash has left behind one that lost its end; if any of them holds a good
     batch, or is below the recovery point, `error` is raised and nothing is removed."""
     paths = [context.directory / segment_name(base) for base in bases]
     if bases[0] < context.recovery_point or any(_holds_batch(context.files, path) for path in paths):
@@ -170,7 +170,7 @@ def _holds_batch(files: FileSystem, path: Path) -> bool:
 
 
 def _segment_bases(context: LoadContext) -> list[int]:
-    """Base offsets of the segment files, ascending; removes leftovers that have no segment."""
+    """Return base offsets of the segment files, ascending; removes leftovers that have no segment."""
     bases: list[int] = []
     others: list[str] = []
     for name in context.files.list_directory(context.directory):
@@ -217,7 +217,7 @@ def _load_segment(context: LoadContext, base: int, following: int | None, *, cle
 
 
 def _read_head(context: LoadContext, path: Path, file: File, size: int, *, is_last: bool) -> SegmentHead | None:
-    """The head, checked against name and owner; None when it was never finished and no batch follows."""
+    """Return the head, checked against name and owner; None when it was never finished and no batch follows."""
     try:
         head = decode_head(file.read)
     except (TruncatedBatchError, LogCorruptError) as e:

@@ -60,7 +60,7 @@ def encode_columns(
     *,
     share_max: int = METADATA_SHARE_MAX,
 ) -> bytes | None:
-    """The object for a segment whose batches begin at `positions`; None when it is not worth it (`share_max`).
+    """Return the object for a segment whose batches begin at `positions`; None when it is not worth it (`share_max`).
 
     Raises CorruptBatchError.
     """
@@ -187,8 +187,8 @@ class ColumnReader:
 
 
 def coalesce(starts: np.ndarray, lengths: np.ndarray, gap_bytes: int = COALESCE_BYTES) -> list[tuple[int, int]]:
-    """Ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending, none empty; neighbours with
-    less than `gap_bytes` between them are one."""
+    """Return ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending, none empty; neighbours
+    with less than `gap_bytes` between them are one."""
     filled = lengths > 0
     starts, ends = starts[filled], (starts + lengths)[filled]
     order = np.argsort(starts, kind="stable")

@@ -55,7 +55,7 @@ def encode_record(event: Event) -> bytes:
 
 
 def encode_journal(state: RemoteLogState) -> bytes:
-    """A whole file that leads to `state`."""
+    """Return a whole file that leads to `state`."""
     return MAGIC + b"".join(encode_record(event) for event in state.events())
 
 
@@ -130,8 +130,8 @@ class Journal:
             self._end = len(compact)
 
     def append(self, event: Event) -> None:
-        """The event is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError (then it
-        is not), LogCorruptError (it cannot follow)."""
+        """Append an event: it is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError
+        (then it is not), LogCorruptError (it cannot follow)."""
         if self._closed:
             raise StorageError(f"{self.path} is closed")
         self.state.check(event)

@@ -48,8 +48,8 @@ class CachedFile:
         self._lock = threading.Lock()
 
     def ensure(self, start: int, end: int) -> None:
-        """The bytes [start, end) are in the file when this returns. Raises RemoteStorageError, CorruptBatchError,
-        StorageFullError, StorageError."""
+        """Read the bytes [start, end) into the file, where they are missing. Raises RemoteStorageError,
+        CorruptBatchError, StorageFullError, StorageError."""
         end = min(end, self._segment.size_bytes)
         if start >= end:
             return
@@ -203,7 +203,7 @@ class ReadCache:
         return entry.held_bytes
 
     def close(self) -> None:
-        """Removes everything."""
+        """Remove everything."""
         with self._lock:
             for key in list(self._entries):
                 self._drop(key)

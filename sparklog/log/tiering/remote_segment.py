@@ -30,7 +30,7 @@ class RemoteAccess(Struct, frozen=True):
     cache: ReadCache | None = None
 
     def acquire(self, segment: RemoteSegmentMetadata) -> SharedFile:
-        """The segment's file with one more user. Raises RemoteStorageError, StorageError, StorageFullError."""
+        """Return the segment's file with one more user. Raises RemoteStorageError, StorageError, StorageFullError."""
         if self.cache is None:
             self.required_store(segment)
             raise RemoteStorageError("no directory for data read from the object store")
@@ -98,7 +98,7 @@ class RemoteLogSegment(SegmentView):
             shared.release()
 
     def close_handle(self) -> None:
-        """The cache has the file."""
+        """Do nothing: the cache owns the file."""
 
     @property
     def indexes(self) -> SegmentIndexes:

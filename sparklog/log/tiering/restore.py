@@ -23,7 +23,7 @@ class Restored(NamedTuple):
 
 
 def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, dry_run: bool) -> Restored:
-    """Finds the finished copies of the partition in `directory` and, unless it is a dry run, writes its journal. Of two
+    """Find the finished copies of the partition in `directory` and, unless it is a dry run, write its journal. Of two
     copies of the same offsets the later one counts.
 
     Raises InvalidRequestError (there is a journal), LogCorruptError (whose directory it is cannot be told),

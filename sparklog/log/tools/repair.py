@@ -92,7 +92,7 @@ def repair(
     dry_run: bool,
     schema_of: Callable[[int], pa.Schema] | None = None,
 ) -> RepairReport:
-    """Repairs the partition in `directory`, which no broker may have open. `schema_of` is needed only where a segment
+    """Repair the partition in `directory`, which no broker may have open. `schema_of` is needed only where a segment
     has lost its head and no other one has the same schema.
 
     Raises LogCorruptError when something cannot be repaired, StorageError, StorageFullError.
@@ -180,7 +180,7 @@ class _Plan:
     # --- offsets ---
 
     def _place(self) -> None:
-        """Finds out where each batch belongs, and which offsets are missing."""
+        """Find out where each batch belongs, and which offsets are missing."""
         mark = TruncationMark(self._files, self._directory)
         points = self._points
         known = mark.clamp((points.log_start_offset, points.high_watermark, points.recovery_point))
@@ -215,7 +215,7 @@ class _Plan:
         return {(s.next_offset, base) for s, base in zip(copies, following, strict=False) if s.next_offset < base}
 
     def _place_batches(self, segment: ScannedSegment, due: int, behind: int | None) -> int:
-        """Decides about each batch of a segment whose first offset is `due`; returns where the segment ends."""
+        """Decide about each batch of a segment whose first offset is `due`; return where the segment ends."""
         compacted = segment.head is not None and has_offset_column(segment.head.schema)
         kept: list[KeptBatch] = []
         for i, batch in enumerate(segment.kept):
@@ -282,7 +282,8 @@ class _Plan:
             target.close()
 
     def _rewrite(self, segment: ScannedSegment) -> None:
-        """The segment with its intact batches only, sealed; one without any goes, unless its name is the log's end."""
+        """Rewrite the segment with its intact batches only, and seal it; a segment without any is removed, unless its
+        name is the log's end."""
         remove_indexes(self._files, segment.path)
         head = segment.head
         if head is None or (not segment.kept and segment is not self._segments[-1]):
@@ -347,7 +348,7 @@ def _is_bad_between(segment: ScannedSegment, before: KeptBatch | None, batch: Ke
 
 
 def _join_gaps(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:
-    """Gaps that overlap, or meet where no segment (of those with `bases`) is left between them, are one."""
+    """Join gaps that overlap, or meet where no segment (of those with `bases`) is left between them, are one."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(gaps):
         behind = joined[-1][1] if joined else -1

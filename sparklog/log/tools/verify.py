@@ -91,7 +91,7 @@ class _Surroundings(Struct, frozen=True):
 
 
 def verify(paths: Sequence[Path], progress: Progress = lambda _: None) -> VerifyReport:
-    """Checks every path: a log directory, a partition's directory, or a segment file. Several log directories of one
+    """Check every path: a log directory, a partition's directory, or a segment file. Several log directories of one
     broker are also checked for a partition that is in two of them.
 
     Raises StorageError for a path that is none of these or cannot be read.
@@ -131,7 +131,8 @@ def bytes_to_check(paths: Sequence[Path]) -> int:
 
 
 def partition_directories(path: Path) -> list[Path]:
-    """The partitions' directories that `path` (a log directory or one of them) stands for. Raises StorageError."""
+    """Return the partitions' directories that `path` (a log directory or one of them) stands for.
+    Raises StorageError."""
     kind = _kind(path)
     if kind == "segment":
         raise StorageError(f"{path} is a file; name the partition's directory, {path.parent}")
@@ -197,7 +198,7 @@ def _verify_directory(
 
 
 def _surroundings(path: Path, findings: Findings) -> _Surroundings:
-    """Reads the checkpoints of the log directory `path`, which may not be one."""
+    """Read the checkpoints of the log directory `path`, which may not be one."""
     points_data, mark = read_if_there(path / RECOVERY_POINTS_FILE), read_if_there(path / CLEAN_SHUTDOWN_FILE)
     points = decode(points_data, RecoveryPoints) if points_data is not None else None
     if points_data is not None and points is None:
@@ -385,7 +386,7 @@ def _check_epochs(directory: Path, checks: list[SegmentCheck], findings: Finding
 
 
 def _points(directory: Path, around: _Surroundings) -> PartitionPoints | None:
-    """The checkpoint's entry for the partition, unless it is one of an earlier topic of that name."""
+    """Return the checkpoint's entry for the partition, unless it is one of an earlier topic of that name."""
     points = around.points.partitions.get(directory.name) if around.points is not None else None
     owner = _owner(directory)
     return points if points is not None and (owner is None or owner.topic_id == points.topic_id) else None

@@ -21,7 +21,7 @@ _REPLAYED = "the next start replays the log's headers instead"
 
 
 def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findings, *, stopped_clean: bool) -> None:
-    """Looks at the files in `directory`; `checks` are its segments. After a crash a file may be cut short."""
+    """Look at the files in `directory`; `checks` are its segments. After a crash a file may be cut short."""
     report = findings.add if stopped_clean else findings.note
     aborted: dict[int, list[AbortedEntry]] = {}
     for path in sorted(directory.glob(f"*{txn_index.SUFFIX}")):

@@ -114,7 +114,7 @@ class SegmentCheck(Struct):
 
 
 def read_if_there(path: Path) -> bytes | None:
-    """The file's content; None if the file is missing, empty if it cannot be read, which `odd_file` explains."""
+    """Return the file's content; None if the file is missing, empty if it cannot be read, which `odd_file` explains."""
     try:
         return read_regular(path)
     except FileNotFoundError:
@@ -223,7 +223,7 @@ class _Checker:
     # --- batches ---
 
     def _scan(self, head: SegmentHead, seal: SealedBlocks | None) -> int:
-        """Checks all batches; returns where they end. Goes on behind a bad one where the next one is known."""
+        """Check all batches; return where they end. Goes on behind a bad one where the next one is known."""
         end = seal.data_end if seal else self._check.size_bytes
         position = head.data_position
         while True:
@@ -299,8 +299,8 @@ class _Checker:
             self._misfits.append((position, f"{misfit.message} (offset {header.base_offset})"))
 
     def _report_misfits(self) -> None:
-        """Last: damage that hides no other. Neither head nor footer have a checksum, so it may be the head that is
-        wrong."""
+        """Report damage that hides no other damage, last. Neither head nor footer have a checksum, so it may be the
+        head that is wrong."""
         kind, doubt = "batch", ""
         is_certain = self._check.is_sealed or (  # a footer has been compared with the head
             self._check.schema is not None and topic_schema(self._check.schema).equals(ENVELOPE_SCHEMA)
@@ -331,7 +331,8 @@ class _Checker:
             self._findings.note(self._path, end, "footer", "an unfinished footer; the next start completes it")
 
     def _footer(self, head: SegmentHead, seal: SealedBlocks) -> None:
-        """The footer's own bytes are not checked by any checksum: it is made again and compared."""
+        """Compare the footer with one made again, because no checksum covers its bytes: it is made
+        again and compared."""
         batches = self._check.batches
         if self._findings.damage:  # the footer knows batches that cannot be read: nothing to compare with
             return
@@ -414,9 +415,10 @@ class _Checker:
             self._missing_entries(path, positions, i)
 
     def _missing_entries(self, path: Path, positions: np.ndarray, indexed: np.ndarray) -> None:
-        """An entry stands where more than the interval lies behind the one before: so the interval, which is written
-        nowhere, is below every distance between entries, and a larger one without an entry is a place of a lost one.
-        Only a note: the topic's index.interval.bytes may have been raised meanwhile, and lookups just walk further."""
+        """Report missing entries of an index. An entry stands where more than the interval lies behind the one before:
+        so the interval, which is written nowhere, is below every distance between entries, and a larger one without an
+        entry is a place of a lost one. Only a note: the topic's index.interval.bytes may have been raised meanwhile,
+        and lookups just walk further."""
         marks = np.concatenate(([0], indexed, [len(positions)]))
         distances = np.diff(positions[marks[:-1]])
         without = positions[marks[1:] - 1] - positions[marks[:-1]]  # up to the last batch that has no entry

@@ -176,7 +176,7 @@ class Controller:
             effects.append(Resign())
 
     def _refuse_all(self, effects: list[Effect]) -> None:
-        """The outcome for those whose write is under way is not known to them: NOT_CONTROLLER makes them ask again."""
+        """Refuse all requests whose write is under way with an unknown outcome: NOT_CONTROLLER makes them ask again."""
         tokens: list[Hashable] = [a.token for a in self._answers]
         tokens += [e.token for e in self._queue if not isinstance(e, BrokersChanged | Tick)]
         effects += [Refuse(t, NotControllerError("this broker is no longer the controller")) for t in tokens]
@@ -373,7 +373,7 @@ class Controller:
         return leaderless
 
     def _spare_directory(self, draft: Draft, request: DirectoryFull) -> int:
-        """Returns the number of ISRs that the broker has left."""
+        """Return the number of ISRs that the broker has left."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         full = self._full.setdefault((request.broker_id, request.broker_epoch), set())
         if not request.is_full:

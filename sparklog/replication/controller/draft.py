@@ -56,7 +56,7 @@ class Draft:
         )
 
     def image(self) -> ClusterImage:
-        """The image with the changes so far, under a version of its own."""
+        """Return the image with the changes so far, under a version of its own."""
         version = Version(self._image.version.controller_epoch, self._image.version.zxid + 1)
         return self._image.apply(self.delta(), version)
 
@@ -128,7 +128,7 @@ class Draft:
         self._configs[name] = value
 
     def config(self, name: str, default: Value) -> Value:
-        """A setting of the cluster."""
+        """Return a setting of the cluster."""
         value = self._configs[name] if name in self._configs else self._image.configs.get(name)
         return default if value is None else value
 

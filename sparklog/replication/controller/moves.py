@@ -58,7 +58,7 @@ class _Plan:
         self.load: Counter[int] = Counter(dict.fromkeys(racks, 0))
 
     def fill(self, kept: list[int], before: tuple[int, ...], factor: int) -> None:
-        """`kept` gets as many replicas as `factor` says, each new one in the place of one that is gone."""
+        """Fill `kept` up to `factor` replicas, each new one in the place of a replica that is gone."""
         while len(kept) > factor:
             gone = max(kept[1:], key=lambda r: (self._shares_rack(r, kept), self.load[r], r))
             kept.remove(gone)

@@ -100,7 +100,7 @@ def _reassign_one(draft: Draft, tp: TopicPartition, target: tuple[int, ...] | No
 
 
 def end_throttle(draft: Draft) -> None:
-    """The limit goes with the last reassignment."""
+    """End the throttle with the last reassignment."""
     if int(draft.config(THROTTLE_SETTING, 0)) and not any(p.is_reassigned for _, p in draft.all_partitions()):
         draft.set_config(THROTTLE_SETTING, None)
 

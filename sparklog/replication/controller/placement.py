@@ -21,8 +21,8 @@ def place(
     shift: int,
     first_partition: int = 0,
 ) -> list[tuple[int, ...]]:
-    """Replicas per partition, the preferred leader first. `racks`: of the brokers there are; `start` and `shift`: any
-    numbers >= 0, best random ones; `first_partition`: how many the topic has already.
+    """Return replicas per partition, the preferred leader first. `racks`: of the brokers there are; `start` and
+    `shift`: any numbers >= 0, best random ones; `first_partition`: how many the topic has already.
 
     If one broker has no rack, none has. Raises InvalidReplicationFactorError.
     """

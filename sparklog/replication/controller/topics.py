@@ -61,7 +61,7 @@ def delete_topic(draft: Draft, name: str, topic_id: str) -> TopicImage:
 
 
 def guard_internal_topics(draft: Draft) -> None:
-    """An internal topic that was made while there were fewer brokers gets its min.insync.replicas when all its
+    """Set min.insync.replicas of an internal topic that was created while there were fewer brokers, when all its
     partitions have INTERNAL_REPLICAS replicas. Not sooner: until they are copied nothing could be written."""
     for name in sorted(INTERNAL_TOPICS):
         if not draft.has_topic(name):
@@ -97,8 +97,8 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
 
 
 def alter_config(draft: Draft, request: AlterConfig) -> None:
-    """A lower min.insync.replicas ends the eligibility of those outside the ISR: from now on the leader commits without
-    them. Raises UnknownTopicOrPartitionError."""
+    """Change the settings of a topic. A lower min.insync.replicas ends the eligibility of replicas outside the ISR:
+    from now on the leader commits without them. Raises UnknownTopicOrPartitionError."""
     if request.topic is None:
         for name, value in request.changes.items():
             draft.set_config(name, value)

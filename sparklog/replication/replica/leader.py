@@ -148,7 +148,7 @@ class Leader:
         self._know_followers(now_ms)
 
     def become(self, now_ms: int) -> list[LeaderEffect]:
-        """Called once, before any event."""
+        """Become the leader; called once, before any event."""
         effects: list[LeaderEffect] = [BeginEpoch(self._committed.leader_epoch, self.epoch_start_offset)]
         self._advance(now_ms, effects)
         self._propose_recovered(now_ms, effects)
@@ -316,8 +316,9 @@ class Leader:
         self._advance(now_ms, effects)
 
     def _leave_behind(self) -> None:
-        """Followers that had everything until now were caught up as long as they have been heard of: they begin to lag
-        only with this append, however long ago they had to ask for something."""
+        """Note the time at which followers begin to lag: followers that had everything until now were caught up as long
+        as they have been heard of: they begin to lag only with this append, however long ago they had to ask for
+        something."""
         before, self._end_seen = self._end_seen, self._log.log_end_offset
         if self._heard_ms is None or before == self._end_seen:
             return
@@ -453,7 +454,7 @@ class Leader:
             self._answer_waiters(effects)
 
     def _is_about_to_join(self, replica: int, progress: FollowerProgress, now_ms: int) -> bool:
-        """Waits for a chasing follower, or under load it would never get in. One that cannot join must not hold the
+        """Wait for a chasing follower, or under load it would never get in. One that cannot join must not hold the
         mark up (KAFKA-15021)."""
         return (
             self._eligible.get(replica) == progress.broker_epoch

@@ -110,7 +110,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     ended, or raises the error to answer with."""
 
     def replay(self, transactional_id: str, value: records.PlainValue | None) -> None:
-        """A record of the state topic."""
+        """Replay a record of the state topic."""
         if value is None:
             self._by_id.pop(transactional_id, None)
         else:
@@ -221,7 +221,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return None
 
     def _end_again(self, found: _Plain, request: End) -> Result | None:
-        """The transaction of the identity before has been decided. With the epoch kept, this may be the end of a next
+        """Repeat the end of a transaction that has been decided. With the epoch kept, this may be the end of a next
         transaction that has written nothing, too: it needs no marker."""
         if found.keeps_epoch and not found.state.is_prepared:
             return found.identity

@@ -172,7 +172,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- the state topic
 
     def replay(self, transactional_id: str, value: records.SharedValue | None) -> None:
-        """A record of an application."""
+        """Replay a record of an application."""
         if value is None:
             self._by_id.pop(transactional_id, None)
             return
@@ -203,7 +203,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     def replay_participant(
         self, transactional_id: str, producer_id: int, value: records.ParticipantValue | None
     ) -> None:
-        """A record of a participant."""
+        """Replay a record of a participant."""
         if value is None:
             self._replayed_participants.pop((transactional_id, producer_id), None)
         else:
@@ -325,7 +325,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         return self._end_nothing(app, request, now_ms, effects)
 
     def _end_again(self, app: _Application, t: _Transaction, request: EndShared) -> Result | None:
-        """The transaction has been decided."""
+        """Repeat the end of a transaction that has been decided."""
         if request.commit and t.state.is_abort:
             raise _aborted_error(app, request)
         return None if t.state.is_prepared else t.state.is_commit
@@ -368,7 +368,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- runs
 
     def _application(self, request: Join | EndShared) -> _Application:
-        """The one that is known, or a new one, which is kept only if the request is taken."""
+        """Return the one that is known, or a new one, which is kept only if the request is taken."""
         found = self._by_id.get(request.transactional_id)
         if found is not None:
             return found
@@ -433,7 +433,8 @@ class SharedTransactions(TransactionMachine[_Application]):
         return app.transaction is not None and app.transaction.is_overdue(now_ms)
 
     def _expiration_ms(self, app: _Application) -> int:
-        """Applications that write once (`UNNAMED_APP_PREFIX`) are soon forgotten."""
+        """Return the time after which an application is forgotten. Applications that write once (`UNNAMED_APP_PREFIX`)
+        are soon forgotten."""
         limit_ms = self._limits.app_expiration_ms
         return min(limit_ms, UNNAMED_EXPIRATION_MS) if app.name.startswith(UNNAMED_APP_PREFIX) else limit_ms
 
@@ -466,7 +467,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         )
 
     def last_committed(self, transactional_id: str) -> tuple[int, str]:
-        """Version (-1: none) and input. Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the version (-1: none) and input. Raises InvalidProducerIdMappingError for an unknown id."""
         app = self._known(transactional_id)
         return app.last_committed_version, app.last_committed_input
 
