@@ -99,11 +99,11 @@ async def _commits(
     away: dict[int, dict[TopicPartition, int]] = {}
     for tp, offset in offsets.items():
         partition = broker.partitions.find(tp)
-        if partition is not None and partition.replicas.leader != broker.elsewhere.broker_id:
+        if partition is not None and partition.replicas.leader != broker.other_brokers.broker_id:
             away.setdefault(partition.replicas.leader, {})[tp] = offset
         elif partition is not None:
             here[tp] = offset
-    asked = [broker.elsewhere.commits(leader, its, since_ms) for leader, its in away.items()]
+    asked = [broker.other_brokers.commits(leader, its, since_ms) for leader, its in away.items()]
     found: dict[TopicPartition, list[Commit]] = {}
     for answer in await asyncio.gather(_commits_here(broker, here, since_ms), *asked):
         found |= answer
@@ -119,7 +119,7 @@ async def _commits_here(
         partition = broker.partitions.find(tp)
         if partition is None or partition.deleted:
             continue
-        if partition.replicas.leader != broker.elsewhere.broker_id:
+        if partition.replicas.leader != broker.other_brokers.broker_id:
             raise NotLeaderError(f"partition {tp} is led by another broker now; take the snapshot again")
         read = partial(partition.log.reader.commits, offset, since_ms)
         found[tp] = await broker.io.run(broker.io.idlest(), read)
@@ -171,7 +171,7 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
                 away.setdefault(partition.replicas.leader, []).append(tp)
         except SparklogError:
             continue
-    asked = [broker.elsewhere.extents(leader, tps, isolation) for leader, tps in away.items()]
+    asked = [broker.other_brokers.extents(leader, tps, isolation) for leader, tps in away.items()]
     for extents, its_behind in await asyncio.gather(*asked):
         found |= extents
         behind |= its_behind

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from sparklog_broker.coordinators.elsewhere import OtherBrokers
+from sparklog_broker.coordinators.other_brokers import OtherBrokers
 
 from sparklog.errors import SparklogError
 from sparklog.format.batch import assign_producer
