@@ -114,8 +114,8 @@ class Cluster:
             put_aside is None,
             was_made(image, made or {}) if put_aside is None else None,
         )
-        self._made = dict(made or {})
-        self._made_before = tuple(self._made)
+        self._created_topics = dict(made or {})
+        self._topics_created_before = tuple(self._created_topics)
         """Topic ids of the nodes that the life before has left. One transaction deletes them all."""
         self._copies: ImageCopies | None = None
         self._endpoints: tuple[str, ...] = ()
@@ -236,8 +236,8 @@ class Cluster:
     def _note_made(self, topic: Topic) -> None:
         """Note in the store that the directories of all partitions of a topic have been made."""
         path, data = f"{MADE}/{topic.topic_id}", b"%d" % topic.partitions
-        self._zk.transaction([SetData(path, data) if topic.topic_id in self._made else Create(path, data)])
-        self._made[topic.topic_id] = topic.partitions
+        self._zk.transaction([SetData(path, data) if topic.topic_id in self._created_topics else Create(path, data)])
+        self._created_topics[topic.topic_id] = topic.partitions
 
     def follow_security(self, records: SecurityRecords) -> None:
         """Have `records` follow the images from `join` on."""
@@ -353,9 +353,9 @@ class Cluster:
                 )
             log.warning("this broker has not reached the controller for %d s; it keeps trying", patience_s)
         self.has_joined = True
-        if self._made_before:
-            self._zk.transaction([Delete(f"{MADE}/{topic_id}") for topic_id in self._made_before])
-            self._made.clear()
+        if self._topics_created_before:
+            self._zk.transaction([Delete(f"{MADE}/{topic_id}") for topic_id in self._topics_created_before])
+            self._created_topics.clear()
 
     async def _change_records(self, changes: RecordChanges) -> None:
         await self.membership.ask(lambda token: AlterSecurity(token, changes))

@@ -154,7 +154,7 @@ class Topics:
                 made = self.partitions.topics.get(spec.name)
                 if made is None or not made.is_made_by(spec.request_id):
                     raise  # else by the same request, which has come by another broker, too
-            made = self._there(spec.name)
+            made = self._existing_topic(spec.name)
             await self._take_back_unmade(made)
         log.info("created topic %s: %s, %d partitions", made.name, made.kind, made.partitions)
         return made
@@ -175,7 +175,7 @@ class Topics:
                     timeout_s=CHANGE_TIMEOUT_S,
                 )
             await self._images.until_true(lambda _: spec.name in self.partitions.topics, CHANGE_TIMEOUT_S)
-            return self._there(spec.name)
+            return self._existing_topic(spec.name)
 
         return await self._controller.while_it_moves(ask)
 
@@ -203,7 +203,7 @@ class Topics:
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         """Change the settings of a topic. Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
-        wanted = altered_topic(self._there(name), configs)
+        wanted = altered_topic(self._existing_topic(name), configs)
         self._check_tier(name, configs)
         if MIN_INSYNC_SETTING in configs:
             image = self._images.image.topics.get(name)
@@ -212,11 +212,11 @@ class Topics:
         changes = {key: wanted.configs.get(key) for key in configs}
         await self._decide(lambda token: AlterConfig(token, name, changes))
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
-        return self._there(name)
+        return self._existing_topic(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
         """Change the schema of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
-        known = self._there(name)
+        known = self._existing_topic(name)
         schema_id = await self._storage.run(self._ids.take_schema_id)
         wanted = altered_schema(known, change, schema_id)
         if wanted is known:
@@ -224,13 +224,13 @@ class Topics:
         data = wanted.schemas[schema_id].serialize().to_pybytes()
         await self._decide(lambda token: AlterSchema(token, name, schema_id, data))
         log.info("topic %s has schema %d now", name, schema_id)
-        return self._there(name)
+        return self._existing_topic(name)
 
     async def add_partitions(self, name: str, total: int, *, is_repeated: bool = False) -> Topic:
         """Add partitions to a topic. Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`.
         `is_repeated`: an earlier attempt may have added them."""
         async with self._growing:
-            there = self._there(name)
+            there = self._existing_topic(name)
             if is_repeated and there.partitions == total:
                 return there
             grown = grown_topic(there, total)
@@ -246,7 +246,7 @@ class Topics:
                     await self._unmake(grown, there.partitions)
                     raise
                 reach("partitions.stored")
-                topic = self._there(name)
+                topic = self._existing_topic(name)
         log.info("topic %s has %d partitions now", name, topic.partitions)
         return topic
 
@@ -282,7 +282,7 @@ class Topics:
             )
         if is_repeated and (there is None or there.topic_id != topic_id):
             return topic_id
-        topic = self._there(name)
+        topic = self._existing_topic(name)
         check_id(topic, topic_id)
         await self._decide(lambda token: DeleteTopic(token, name, topic.topic_id))
         log.info("deleted topic %s", name)
@@ -296,7 +296,7 @@ class Topics:
         await self._membership.ask(make)
         await self._images.reach(self._membership.version)
 
-    def _there(self, name: str) -> Topic:
+    def _existing_topic(self, name: str) -> Topic:
         """Return the topic, on the controller. Raises UnknownTopicOrPartitionError."""
         topic = self.partitions.topics.get(name)
         if topic is None:
