@@ -17,9 +17,9 @@ from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Topi
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig
-from sparklog_broker.coordinators.other_brokers import OtherBrokers
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.internal_topics import InternalTopic
+from sparklog_broker.coordinators.other_brokers import OtherBrokers
 from sparklog_broker.coordinators.transaction_access import TransactionAccess
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.coordinators.transactions import TransactionCoordinator

@@ -45,7 +45,7 @@ from sparklog_broker.network.reply import Reply, Response, error_reply, frame_re
 from sparklog_broker.security.access import Access, peer_of
 from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.authenticator import SASL_APIS, Authenticator
-from sparklog_broker.security.throttling import TimedRequest, Throttling
+from sparklog_broker.security.throttling import Throttling, TimedRequest
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from sparklog.errors import (
     UnsupportedApiError,
 )
 from sparklog.types import TopicPartition
-from sparklog_broker.coordinators.other_brokers import OtherBrokers
 from sparklog_broker.coordinators.internal_topics import InternalTopic
+from sparklog_broker.coordinators.other_brokers import OtherBrokers
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
 
 T = TypeVar("T")

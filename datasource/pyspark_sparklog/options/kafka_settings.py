@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from pyspark_sparklog.options.option_table import Where
+from pyspark_sparklog.options.option_table import OptionUse
 from sparklog.errors import InvalidConfigError
 from sparklog.security.client_security import ALIASES as SECURITY_ALIASES
 from sparklog.security.client_security import CALLBACK_CLASS, REFUSED, WITHOUT_EFFECT, is_about_security
@@ -47,7 +47,7 @@ class KafkaSetting(NamedTuple):
     """
 
     name: str
-    where: Where
+    where: OptionUse
     treatment: Treatment
     text: str
     convert: Convert | None = None
@@ -107,10 +107,10 @@ def _acks(text: str, _: Setting | None) -> ConvertedValue:
     raise InvalidConfigError(f"{text!r}: use one of all, -1, 0, 1")
 
 
-_READ, _WRITE, _BOTH = Where.SOURCE, Where.SINK, Where.ALL
+_READ, _WRITE, _BOTH = OptionUse.SOURCE, OptionUse.SINK, OptionUse.ALL
 _NUMBER = within_bounds
 
-_MAPPED: tuple[tuple[str, Where, str, Convert], ...] = (
+_MAPPED: tuple[tuple[str, OptionUse, str, Convert], ...] = (
     ("bootstrap.servers", _BOTH, "sparklog.bootstrap.servers", _take_unchanged),
     ("isolation.level", _READ, "sparklog.isolation.level", _take_unchanged),
     ("group.id", _READ, "sparklog.group.id", _take_unchanged),
@@ -144,7 +144,7 @@ _TRANSACTIONS = "the sink manages its own transactions"
 _PROVIDERS_KNOWN = ("FileConfigProvider", "EnvVarConfigProvider")
 _REFERENCES = "${env:NAME}, ${file:/path} and ${file:/path:key} work without a provider"
 
-_IGNORED: tuple[tuple[str, Where, str], ...] = (
+_IGNORED: tuple[tuple[str, OptionUse, str], ...] = (
     ("client.id", _BOTH, "the client id of Spark's tasks is fixed; use quotas by user"),
     ("client.dns.lookup", _BOTH, _CONNECTIONS),
     ("send.buffer.bytes", _BOTH, _CONNECTIONS),
@@ -207,7 +207,7 @@ _SERIALIZED = (
     "Kafka option '{0}.serializer' is not supported as {0}s are serialized as byte arrays. Use DataFrame operations to "
     "serialize the {0}s"
 )
-_REFUSED: tuple[tuple[str, Where, str], ...] = (
+_REFUSED: tuple[tuple[str, OptionUse, str], ...] = (
     ("key.deserializer", _READ, _DESERIALIZED.format("key")),
     ("value.deserializer", _READ, _DESERIALIZED.format("value")),
     ("key.serializer", _WRITE, _SERIALIZED.format("key")),

@@ -16,7 +16,7 @@ from sparklog.settings import Scope, settings_of
 BOOTSTRAP_ENVIRONMENT = "SPARKLOG_BOOTSTRAP_SERVERS"
 
 
-class Where(Flag):
+class OptionUse(Flag):
     """The uses of an option."""
 
     STREAM = 1
@@ -27,11 +27,11 @@ class Where(Flag):
 
     def describe(self) -> str:
         names = {
-            Where.STREAM: "streaming reads",
-            Where.BATCH: "batch reads",
-            Where.SOURCE: "reads",
-            Where.SINK: "writes",
-            Where.ALL: "reads and writes",
+            OptionUse.STREAM: "streaming reads",
+            OptionUse.BATCH: "batch reads",
+            OptionUse.SOURCE: "reads",
+            OptionUse.SINK: "writes",
+            OptionUse.ALL: "reads and writes",
         }
         return names[self]
 
@@ -41,13 +41,13 @@ class Option:
     """One option: its uses, its values, its default as text, and its effect."""
 
     name: str
-    where: Where
+    where: OptionUse
     type_name: str
     default: str
     doc: str
 
 
-_S, _B, _SRC, _SINK, _ALL = Where.STREAM, Where.BATCH, Where.SOURCE, Where.SINK, Where.ALL
+_S, _B, _SRC, _SINK, _ALL = OptionUse.STREAM, OptionUse.BATCH, OptionUse.SOURCE, OptionUse.SINK, OptionUse.ALL
 _OFFSETS = "earliest, latest or JSON"
 _BY_TIMESTAMP = 'JSON {"topic": {"0": ms}}'
 
@@ -102,7 +102,7 @@ SECURITY_OPTIONS: tuple[Option, ...] = tuple(
 
 
 @cache
-def options_for(where: Where) -> Mapping[str, Option]:
+def options_for(where: OptionUse) -> Mapping[str, Option]:
     """Return the options for a use, by their names in lower case."""
     return {o.name.lower(): o for o in OPTIONS + PRODUCER_OPTIONS + SECURITY_OPTIONS if o.where & where}
 
@@ -134,7 +134,7 @@ NOT_IN_A_STREAM = {
 it means nothing has no effect."""
 
 
-def markdown_table(where: Where) -> str:
+def markdown_table(where: OptionUse) -> str:
     """Return the options that are valid in `where`, as a Markdown table."""
     rows = options_for(where).values()
     lines = ["| option | value | default | meaning |", "|---|---|---|---|"]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pyspark_sparklog.offset_text import IDS, INITIAL
 from pyspark_sparklog.options.cluster_address import ClusterAddress, address_of
 from pyspark_sparklog.options.option_names import recognised
-from pyspark_sparklog.options.option_table import Where
+from pyspark_sparklog.options.option_table import OptionUse
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError
@@ -150,7 +150,9 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
     """
     if not options:
         raise InvalidConfigError(NO_OPTIONS)
-    given, remarks = recognised(options, {None: Where.SOURCE, True: Where.STREAM, False: Where.BATCH}[streaming])
+    given, remarks = recognised(
+        options, {None: OptionUse.SOURCE, True: OptionUse.STREAM, False: OptionUse.BATCH}[streaming]
+    )
     if "maxtriggerdelay" in given and "minoffsetspertrigger" not in given:
         remarks += ("maxTriggerDelay (only with minOffsetsPerTrigger does a micro-batch wait)",)
     subscription = _subscription(given)
@@ -188,7 +190,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Check a write's options. Raises InvalidConfigError that names the option and the right form."""
-    given, remarks = recognised(options, Where.SINK)
+    given, remarks = recognised(options, OptionUse.SINK)
     exactly_once = _choice(given, "sparklog.delivery.guarantee", GUARANTEES) == GUARANTEES[0]
     txn_app_id, txn_version = _txn(given, streaming=streaming, exactly_once=exactly_once)
     topic = given.get("topic")

@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_sparklog.options.option_table import Where, options_for
+from pyspark_sparklog.options.option_table import OptionUse, options_for
 from sparklog.errors import InvalidConfigError
 from sparklog.security.client_security import SecuritySettings, is_about_security
 
@@ -72,7 +72,7 @@ def _check_secrets(options: Mapping[str, str]) -> None:
 
 def readable(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a table that a read may have."""
-    return _used_options(options, Where.SOURCE)
+    return _used_options(options, OptionUse.SOURCE)
 
 
 def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
@@ -84,7 +84,7 @@ def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
     return StructType(fields)
 
 
-def of_read(given: Mapping[str, str], schema: StructType, where: Where) -> Mapping[str, str]:
+def of_read(given: Mapping[str, str], schema: StructType, where: OptionUse) -> Mapping[str, str]:
     """Return the options of a read whose rows have `schema`: `given`, and for a table the table's options behind them.
     A read that names topics is not a read of a table.
     """
@@ -101,8 +101,8 @@ def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
     text = _text(schema)
     if given or not text or any(f.metadata.get(MARK) != _mark(text, schema) for f in schema.fields):
         return given
-    options = _of_table(text, Where.SINK)
-    only = _only_topic(_of_table(text, Where.SOURCE))
+    options = _of_table(text, OptionUse.SINK)
+    only = _only_topic(_of_table(text, OptionUse.SOURCE))
     if only and "topic" not in options:
         options["topic"] = only
     return options
@@ -148,7 +148,7 @@ def _text(schema: StructType) -> str:
     return next((f.metadata[OPTIONS] for f in schema.fields if isinstance(f.metadata.get(OPTIONS), str)), "")
 
 
-def _of_table(text: str, where: Where) -> dict[str, str]:
+def _of_table(text: str, where: OptionUse) -> dict[str, str]:
     """Return the table's options for this use, without those for its other uses."""
     try:
         options = {str(name): str(value) for name, value in json.loads(text).items()}
@@ -157,8 +157,8 @@ def _of_table(text: str, where: Where) -> dict[str, str]:
     return _used_options(options, where)
 
 
-def _used_options(options: Mapping[str, str], where: Where) -> dict[str, str]:
-    here, everywhere = options_for(where), options_for(Where.ALL)
+def _used_options(options: Mapping[str, str], where: OptionUse) -> dict[str, str]:
+    here, everywhere = options_for(where), options_for(OptionUse.ALL)
     return {name: value for name, value in options.items() if name in here or name not in everywhere}
 
 

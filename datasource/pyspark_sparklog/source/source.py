@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_sparklog.compatibility import check_read_limits
 from pyspark_sparklog.options.option_names import warn_once
-from pyspark_sparklog.options.option_table import Where
+from pyspark_sparklog.options.option_table import OptionUse
 from pyspark_sparklog.options.options import SourceOptions, no_headers, parse_source_options
 from pyspark_sparklog.options.table_options import kept_with, of_new_table, of_read, readable
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, common_shape, full_schema, project, select
@@ -34,7 +34,7 @@ def infer_schema(given: Mapping[str, str]) -> StructType:
 
 def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchReader:
     """Return the reader of a batch read whose rows have `schema`: the inferred one, or the user's."""
-    given = of_read(given, schema, Where.BATCH)
+    given = of_read(given, schema, OptionUse.BATCH)
     options = parse_source_options(given, streaming=False)
     told = parse_source_options(given, streaming=None).remarks
     warn_once(tuple(r for r in options.remarks if r not in told))
@@ -44,7 +44,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchR
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStreamReader:
     """Return the reader of a streaming query whose rows have `schema`: the inferred one, or the user's."""
-    options = parse_source_options(of_read(given, schema, Where.STREAM), streaming=True)
+    options = parse_source_options(of_read(given, schema, OptionUse.STREAM), streaming=True)
     check_read_limits(options.limits_batches)
     full, topics = _full_schema(options, wait_ms=options.broker_wait_ms)
     return SparklogStreamReader(options, _picked_schema(options, full, schema), topics)

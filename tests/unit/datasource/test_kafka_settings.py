@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark_sparklog.options.kafka_settings import KAFKA_SETTINGS, Treatment, markdown_table
 from pyspark_sparklog.options.option_names import recognised, warn_once
-from pyspark_sparklog.options.option_table import Where, options_for
+from pyspark_sparklog.options.option_table import OptionUse, options_for
 from pyspark_sparklog.options.options import parse_sink_options, parse_source_options
 from pyspark_sparklog.options.table_options import of_new_table
 
@@ -335,7 +335,7 @@ def test_a_catalog_keeps_no_password() -> None:
     ],
 )
 def test_a_misspelling_gets_the_nearest_name(written: str, hint: str) -> None:
-    where = Where.SINK if "compres" in written else Where.SOURCE
+    where = OptionUse.SINK if "compres" in written else OptionUse.SOURCE
     with pytest.raises(InvalidConfigError, match=f"^unknown option '{written}': {hint}") as raised:
         recognised(READ | {written: "1"}, where)
     assert "\n" not in str(raised.value)
@@ -353,7 +353,7 @@ def test_one_warning_names_all(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_table_is_sound() -> None:
-    options = options_for(Where.ALL)
+    options = options_for(OptionUse.ALL)
     for setting in KAFKA_SETTINGS.values():
         assert setting.text
         assert (setting.convert is not None) == (setting.treatment is Treatment.MAPPED)

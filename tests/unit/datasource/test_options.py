@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.offsets import SourceOffset
-from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, Where, markdown_table
+from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, OptionUse, markdown_table
 from pyspark_sparklog.options.options import Subscription, parse_offsets, parse_sink_options, parse_source_options
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
@@ -298,15 +298,15 @@ def test_the_table_says_something_about_every_option_once() -> None:
     for option in OPTIONS + PRODUCER_OPTIONS:
         assert option.doc.endswith(".")
         assert option.type_name
-        assert option.where in Where.ALL
+        assert option.where in OptionUse.ALL
         assert option.where.describe()
 
 
 def test_the_documentation_lists_the_valid_options_of_a_place() -> None:
-    stream = markdown_table(Where.STREAM)
+    stream = markdown_table(OptionUse.STREAM)
     assert "`maxOffsetsPerTrigger`" in stream
     assert "`endingOffsets`" not in stream
-    assert "`sparklog.linger.ms`" in markdown_table(Where.SINK)
+    assert "`sparklog.linger.ms`" in markdown_table(OptionUse.SINK)
 
 
 @pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])
