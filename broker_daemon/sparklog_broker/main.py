@@ -43,7 +43,7 @@ from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import LogFile, set_up_logging
 from sparklog_broker.metrics.service import MetricsService
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 from sparklog_broker.network.listening import ListenError, bind_all, close_all
 from sparklog_broker.network.server import LIMIT_SETTINGS, Server
 from sparklog_broker.registry import HANDLERS
@@ -393,8 +393,8 @@ def _lake_worker(config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: 
     )
 
 
-def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> Watched:
-    return Watched(
+def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> MetricSources:
+    return MetricSources(
         config=broker.config,
         clock=broker.environment.clock,
         address=server.address,

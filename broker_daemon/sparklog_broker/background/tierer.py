@@ -32,7 +32,7 @@ STOP_TIMEOUT_S = 30.0
 T = TypeVar("T")
 
 
-class _Stopped(BaseException):  # no Exception: no handler on the way may take it for a failing store
+class _StopRequested(BaseException):  # no Exception: no handler on the way may take it for a failing store
     """Ends a round in the middle, because the broker stops."""
 
 
@@ -134,11 +134,11 @@ class Tierer:
 
     def _round(self) -> bool:
         """Run one round, on the thread."""
-        with contextlib.suppress(_Stopped):
+        with contextlib.suppress(_StopRequested):
             self.run_once()
             self.counters.rounds += 1
         return False
 
     def _check_stop(self) -> None:
         if self._stopping.is_set():
-            raise _Stopped
+            raise _StopRequested

@@ -52,14 +52,14 @@ def _nothing() -> None:
     """Do nothing: the job whose completion shows that all earlier ones are done."""
 
 
-class _Followed(NamedTuple):
+class _FollowedImage(NamedTuple):
     """The facts that the roles are based on."""
 
     image: ClusterImage
     is_sure: bool
     full: frozenset[TopicPartition]
 
-    def differs_in_topics_only(self, before: _Followed) -> bool:
+    def differs_in_topics_only(self, before: _FollowedImage) -> bool:
         """False if all roles have to be checked, as when the same image is followed again."""
         one, other = self.image, before.image
         return one is not other and (one.brokers, one.known, one.configs, self.is_sure, self.full) == (
@@ -109,7 +109,7 @@ class Replicas:
         self._was_certain = True
         self._is_at_rest = False
         """True from a tick that no leader had to be told of until a partition has news."""
-        self._followed = _Followed(ClusterImage(), False, frozenset())
+        self._followed = _FollowedImage(ClusterImage(), False, frozenset())
         self._eligible: dict[int, int] = {}
         self._new_leaderships = 0
         """Leaderships begun since the last line about them in the log."""
@@ -172,7 +172,7 @@ class Replicas:
         self._was_certain = self._is_sure
         for leader in list(self._fetchers):
             self._fetcher(leader)  # it may have another address, or its first one
-        before, self._followed = self._followed, _Followed(image, self._is_sure, self.full)
+        before, self._followed = self._followed, _FollowedImage(image, self._is_sure, self.full)
         same_topics = before.image.topics if self._followed.differs_in_topics_only(before) else {}
         for partition in self._partitions.all():
             topic = partition.key.topic

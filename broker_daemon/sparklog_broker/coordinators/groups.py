@@ -17,7 +17,7 @@ from sparklog.replication.group_records import Record
 from sparklog.replication.groups import GroupCoordinator, Step
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
-from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Replayed
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, ReplayedRecord
 from sparklog_broker.coordinators.led_shards import BEGIN_S, LedShards
 from sparklog_broker.coordinators.shard import Shard
 from sparklog_broker.partitions.partitions import Partitions
@@ -110,7 +110,7 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
         self._markers = []
         return GroupCoordinator(self._groups.config, self._groups.topics())
 
-    def _replay(self, coordinator: GroupCoordinator, record: Replayed) -> None:
+    def _replay(self, coordinator: GroupCoordinator, record: ReplayedRecord) -> None:
         if record.is_marker:
             coordinator.end_transaction(record.header.producer_id, committed=record.is_commit)
         elif record.key is not None:

@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from sparklog.errors import BrokerShuttingDownError, CoordinatorLoadingError, NotCoordinatorError, SparklogError
-from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, Replayed
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, ReplayedRecord
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Shard(ABC, Generic[C, E]):
         """Make a coordinator without any state."""
 
     @abstractmethod
-    def _replay(self, coordinator: C, record: Replayed) -> None:
+    def _replay(self, coordinator: C, record: ReplayedRecord) -> None:
         """Give the coordinator the next record."""
 
     @abstractmethod

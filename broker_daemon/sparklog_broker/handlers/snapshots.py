@@ -72,7 +72,7 @@ async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isol
     return found.extents
 
 
-async def _whole(broker: Broker, found: _Found) -> Snapshot:
+async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
     """Return the extents with ends that lie inside no transaction.
 
     The commits behind the ends come first. The start of the earliest one bounds the headers that are read of all
@@ -148,13 +148,13 @@ async def list_commits(request: ListCommitsRequest, payload: memoryview, context
     return Response(ListCommitsResponse(await context.broker.pace.list_of(parts)))
 
 
-class _Found(NamedTuple):
+class _FoundExtents(NamedTuple):
     extents: Snapshot
     behind: set[TopicPartition]
     """Partitions with commits behind their ends."""
 
 
-async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _Found:
+async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _FoundExtents:
     """Return the offsets of the partitions, without those that have an error: a reader of one gets its error later.
     Raises the errors of other brokers, and BrokerNotAvailableError."""
     found: Snapshot = {}
@@ -175,7 +175,7 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
     for extents, its_behind in await asyncio.gather(*asked):
         found |= extents
         behind |= its_behind
-    return _Found(found, behind)
+    return _FoundExtents(found, behind)
 
 
 def extent_of(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:

@@ -16,7 +16,7 @@ from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.counters.replication import ReplicationCounters, SessionCounters
 from sparklog_broker.metrics.families import one_counter, one_gauge
 from sparklog_broker.metrics.slices import Slices
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 
 
 class ClusterState(NamedTuple):
@@ -43,7 +43,7 @@ class ClusterState(NamedTuple):
     """Topics whose files the broker has put aside, because the cluster's metadata lack them."""
 
 
-def read_cluster(watched: Watched, slices: Slices) -> ClusterState:
+def read_cluster(watched: MetricSources, slices: Slices) -> ClusterState:
     """Read the present state."""
     cluster = watched.cluster
     image, counted = cluster.image, cluster.replicas.counters

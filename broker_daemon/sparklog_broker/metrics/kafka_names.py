@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from sparklog_broker.counters.traffic import Traffic
-from sparklog_broker.metrics.families import Described, Labels, Row, counter, gauge, one_gauge
+from sparklog_broker.metrics.families import Labels, MetricInfo, Row, counter, gauge, one_gauge
 from sparklog_broker.metrics.partition_rows import (
     PartitionRow,
     Sums,
@@ -24,22 +24,25 @@ from sparklog_broker.metrics.partition_rows import (
 from sparklog_broker.metrics.slices import Slices
 
 TRAFFIC = (
-    (Described("kafka_server_brokertopicmetrics_messagesin", "Records appended."), "records_in"),
-    (Described("kafka_server_brokertopicmetrics_bytesin", "Bytes appended."), "bytes_in"),
-    (Described("kafka_server_brokertopicmetrics_bytesout", "Bytes sent to consumers in fetch responses."), "bytes_out"),
+    (MetricInfo("kafka_server_brokertopicmetrics_messagesin", "Records appended."), "records_in"),
+    (MetricInfo("kafka_server_brokertopicmetrics_bytesin", "Bytes appended."), "bytes_in"),
     (
-        Described("kafka_server_brokertopicmetrics_totalproducerequests", "Produce requests, counted per partition."),
+        MetricInfo("kafka_server_brokertopicmetrics_bytesout", "Bytes sent to consumers in fetch responses."),
+        "bytes_out",
+    ),
+    (
+        MetricInfo("kafka_server_brokertopicmetrics_totalproducerequests", "Produce requests, counted per partition."),
         "produces",
     ),
-    (Described("kafka_server_brokertopicmetrics_totalfetchrequests", "Fetches answered, by partition."), "fetches"),
+    (MetricInfo("kafka_server_brokertopicmetrics_totalfetchrequests", "Fetches answered, by partition."), "fetches"),
     (
-        Described(
+        MetricInfo(
             "kafka_server_brokertopicmetrics_failedproducerequests", "Failed produce requests, counted per partition."
         ),
         "failed_produces",
     ),
     (
-        Described(
+        MetricInfo(
             "kafka_server_brokertopicmetrics_failedfetchrequests", "Failed fetch requests, counted per partition."
         ),
         "failed_fetches",
@@ -47,53 +50,53 @@ TRAFFIC = (
 )
 
 # (family, value of a topic's sums, value of one partition; None: a family by topic only)
-PLACES: tuple[tuple[Described, Callable[[Sums], float], Callable[[PartitionRow], float] | None], ...] = (
-    (Described("kafka_log_log_size", "Bytes of batches."), lambda s: s.size_bytes, lambda r: r.size_bytes),
+PLACES: tuple[tuple[MetricInfo, Callable[[Sums], float], Callable[[PartitionRow], float] | None], ...] = (
+    (MetricInfo("kafka_log_log_size", "Bytes of batches."), lambda s: s.size_bytes, lambda r: r.size_bytes),
     (
-        Described(
+        MetricInfo(
             "kafka_topic_partition_current_offset", "High watermark; the sum if the series covers several partitions."
         ),
         lambda s: s.high_watermark,
         lambda r: r.high_watermark,
     ),
     (
-        Described(
+        MetricInfo(
             "kafka_topic_partition_oldest_offset", "Log start offset; the sum if the series covers several partitions."
         ),
         lambda s: s.start,
         lambda r: r.start,
     ),
-    (Described("kafka_topic_partition_replicas", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
+    (MetricInfo("kafka_topic_partition_replicas", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
     (
-        Described("kafka_topic_partition_in_sync_replica", "In-sync replicas."),
+        MetricInfo("kafka_topic_partition_in_sync_replica", "In-sync replicas."),
         lambda s: s.in_sync,
         lambda r: r.in_sync,
     ),
     (
-        Described(
+        MetricInfo(
             "kafka_topic_partition_under_replicated_partition",
             "Under-replicated partitions: some replicas are not in sync.",
         ),
         lambda s: s.under_replicated,
         is_under_replicated,
     ),
-    (Described("kafka_cluster_partition_replicascount", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
+    (MetricInfo("kafka_cluster_partition_replicascount", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
     (
-        Described(
+        MetricInfo(
             "kafka_cluster_partition_underminisr", "Partitions with fewer in-sync replicas than min.insync.replicas."
         ),
         lambda s: s.under_min_isr,
         is_under_min_isr,
     ),
     (
-        Described(
+        MetricInfo(
             "kafka_cluster_partition_atminisr",
             "Partitions with exactly min.insync.replicas in-sync replicas: one more failure stops acks=all. Partitions with a single replica do not count.",
         ),
         lambda s: s.at_min_isr,
         is_at_min_isr,
     ),
-    (Described("kafka_topic_partitions", "Partitions."), lambda s: s.partitions, None),
+    (MetricInfo("kafka_topic_partitions", "Partitions."), lambda s: s.partitions, None),
 )
 
 
@@ -118,7 +121,7 @@ def kafka_families(
         else:
             yield gauge(described, slices.each(_by_partition(own, rest, of_row, of_sums)))
     everything = total(sums)
-    yield gauge(Described("kafka_broker_info", "Number and address of the broker, as labels."), [(broker, 1)])
+    yield gauge(MetricInfo("kafka_broker_info", "Number and address of the broker, as labels."), [(broker, 1)])
     yield one_gauge("kafka_server_replicamanager_partitioncount", "Replicas on this broker.", everything.held)
     yield one_gauge(
         "kafka_server_replicamanager_leadercount", "Online partitions that this broker leads.", everything.online
@@ -130,7 +133,8 @@ def kafka_families(
     )
     listener = {"listener": broker["address"]}
     yield gauge(
-        Described("kafka_server_socket_server_metrics_connection_count", "Open connections."), [(listener, connections)]
+        MetricInfo("kafka_server_socket_server_metrics_connection_count", "Open connections."),
+        [(listener, connections)],
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from prometheus_client.core import Metric
 
 from sparklog.types import TopicPartition
-from sparklog_broker.metrics.families import Described, gauge
+from sparklog_broker.metrics.families import MetricInfo, gauge
 from sparklog_broker.partitions.lakes import LakeReport, Lakes
 from sparklog_broker.partitions.partitions import Partitions
 
@@ -96,4 +96,4 @@ def lake_families(rows: list[LakeRow]) -> Iterator[Metric]:
             [int(r.failing) for r in rows],
         ),
     ):
-        yield gauge(Described(name, doc), [({"topic": r.topic}, v) for r, v in zip(rows, values, strict=True)])
+        yield gauge(MetricInfo(name, doc), [({"topic": r.topic}, v) for r, v in zip(rows, values, strict=True)])

@@ -12,7 +12,7 @@ from sparklog.version import __version__
 from sparklog_broker.counters.requests import RequestCounters, error_name
 from sparklog_broker.counters.traffic import Traffic
 from sparklog_broker.metrics.families import (
-    Described,
+    MetricInfo,
     counter,
     gauge,
     histogram,
@@ -21,16 +21,16 @@ from sparklog_broker.metrics.families import (
 )
 from sparklog_broker.metrics.partition_rows import Sums
 from sparklog_broker.metrics.slices import Slices
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 
 PHASES = ("queue", "handle", "wait", "send")
 
 
 def process_families(ready: bool, loop_delay: Histogram) -> Iterator[Metric]:
     """Yield the families of the process, which a recovering broker shows too."""
-    yield gauge(Described("sparklog_build_info", "The version that runs."), [({"version": __version__}, 1)])
+    yield gauge(MetricInfo("sparklog_build_info", "The version that runs."), [({"version": __version__}, 1)])
     yield one_gauge("sparklog_ready", "1 if the broker is ready: recovered, and not stopping.", ready)
-    described = Described("sparklog_event_loop_delay_seconds", "Delay of the event loop's timers.")
+    described = MetricInfo("sparklog_event_loop_delay_seconds", "Delay of the event loop's timers.")
     yield histogram(described, [({}, loop_delay.counts)])
 
 
@@ -42,21 +42,21 @@ def request_families(requests: RequestCounters, slices: Slices) -> Iterator[Metr
         ("sparklog_response_bytes", "Bytes of answers.", "response_bytes"),
     ):
         value = attrgetter(field)
-        yield counter(Described(name, doc), (({"api": api}, value(counters)) for api, counters in slices.each(found)))
+        yield counter(MetricInfo(name, doc), (({"api": api}, value(counters)) for api, counters in slices.each(found)))
     yield counter(
-        Described("sparklog_request_errors", "Errors in responses, of whole requests and of single partitions."),
+        MetricInfo("sparklog_request_errors", "Errors in responses, of whole requests and of single partitions."),
         (
             ({"api": api, "error": error_name(code)}, count)
             for api, counters in slices.each(found)
             for code, count in sorted(counters.errors.items())
         ),
     )
-    described = Described(
+    described = MetricInfo(
         "sparklog_request_seconds", "Latency of a request, from its last byte to the last byte of the response."
     )
     yield histogram(described, (({"api": api}, counters.total.counts) for api, counters in slices.each(found)))
     yield histogram(
-        Described(
+        MetricInfo(
             "sparklog_request_phase_seconds",
             "Latency of a request by phase: queue (for a handler), handle, wait (for records or replicas), send.",
         ),
@@ -72,11 +72,11 @@ def request_families(requests: RequestCounters, slices: Slices) -> Iterator[Metr
 
 
 def topic_families(traffic: Traffic, sums: dict[str, Sums], slices: Slices) -> Iterator[Metric]:
-    described = Described(
+    described = MetricInfo(
         "sparklog_topic_records_out", "Records sent in fetch responses, counted by offsets: removed records count, too."
     )
     yield counter(described, (({"topic": t}, n.records_out) for t, n in slices.each(traffic.items())))
-    described = Described("sparklog_topic_located_bytes", "Bytes that clients on this host read from mapped files.")
+    described = MetricInfo("sparklog_topic_located_bytes", "Bytes that clients on this host read from mapped files.")
     yield counter(described, (({"topic": t}, n.located_bytes) for t, n in slices.each(traffic.items())))
     for name, doc, field in (
         (
@@ -90,10 +90,10 @@ def topic_families(traffic: Traffic, sums: dict[str, Sums], slices: Slices) -> I
         ("sparklog_topic_offline_partitions", "Offline partitions.", "offline"),
     ):
         value = attrgetter(field)
-        yield gauge(Described(name, doc), (({"topic": t}, value(s)) for t, s in slices.each(sums.items())))
+        yield gauge(MetricInfo(name, doc), (({"topic": t}, value(s)) for t, s in slices.each(sums.items())))
 
 
-def server_families(watched: Watched) -> Iterator[Metric]:
+def server_families(watched: MetricSources) -> Iterator[Metric]:
     server, memory, unread = watched.server, watched.memory, watched.server.unread
     yield one_gauge(
         "sparklog_time_seconds", "Time of the broker's clock, in seconds since 1970.", watched.clock.now_ms() / 1000
@@ -105,15 +105,15 @@ def server_families(watched: Watched) -> Iterator[Metric]:
     )
     authentication = watched.authentication
     yield counter(
-        Described("sparklog_authentications", "Successful authentications, by mechanism."),
+        MetricInfo("sparklog_authentications", "Successful authentications, by mechanism."),
         [({"mechanism": name}, count) for name, count in authentication.succeeded.items()],
     )
     yield counter(
-        Described("sparklog_reauthentications", "Successful re-authentications on an open connection (KIP-368)."),
+        MetricInfo("sparklog_reauthentications", "Successful re-authentications on an open connection (KIP-368)."),
         [({"mechanism": name}, count) for name, count in authentication.repeated.items()],
     )
     yield counter(
-        Described("sparklog_authentication_failures", "Failed authentications, by reason."),
+        MetricInfo("sparklog_authentication_failures", "Failed authentications, by reason."),
         [({"reason": name}, count) for name, count in authentication.failed.items()],
     )
     yield one_gauge(
@@ -134,20 +134,20 @@ def server_families(watched: Watched) -> Iterator[Metric]:
     )
     throttled = dict(watched.throttling.throttled)
     yield counter(
-        Described("sparklog_throttled_requests", "Throttled requests, by quota."),
+        MetricInfo("sparklog_throttled_requests", "Throttled requests, by quota."),
         [({"quota": str(key)}, count) for key, (count, _) in throttled.items()],
     )
     yield counter(
-        Described("sparklog_throttle_seconds", "Total throttle time of connections, by quota."),
+        MetricInfo("sparklog_throttle_seconds", "Total throttle time of connections, by quota."),
         [({"quota": str(key)}, total_ms / 1_000) for key, (_, total_ms) in throttled.items()],
     )
     purgatories = {"fetch": watched.partitions.fetches, "produce": watched.partitions.produces}
     yield gauge(
-        Described("sparklog_purgatory_waiting", "Requests waiting in a purgatory, by purgatory."),
+        MetricInfo("sparklog_purgatory_waiting", "Requests waiting in a purgatory, by purgatory."),
         [({"purgatory": name}, purgatory.waiting_count) for name, purgatory in purgatories.items()],
     )
     yield counter(
-        Described("sparklog_purgatory_waits", "Completed waits, by outcome."),
+        MetricInfo("sparklog_purgatory_waits", "Completed waits, by outcome."),
         [
             ({"purgatory": name, "outcome": outcome.value}, count)
             for name, purgatory in purgatories.items()
@@ -155,27 +155,27 @@ def server_families(watched: Watched) -> Iterator[Metric]:
         ],
     )
     yield gauge(
-        Described("sparklog_io_queued_jobs", "Jobs waiting for an I/O thread."),
+        MetricInfo("sparklog_io_queued_jobs", "Jobs waiting for an I/O thread."),
         [({"thread": str(i)}, length) for i, length in enumerate(watched.io.queue_lengths)],
     )
 
 
-def disk_families(watched: Watched) -> Iterator[Metric]:
+def disk_families(watched: MetricSources) -> Iterator[Metric]:
     directories = [({"directory": str(d.path)}, d.health) for d in watched.storage.logs.directories.all]
-    described = Described("sparklog_fsync_seconds", "Duration of one fsync of a file.")
+    described = MetricInfo("sparklog_fsync_seconds", "Duration of one fsync of a file.")
     yield histogram(described, [(labels, health.syncs.counts) for labels, health in directories])
-    described = Described("sparklog_fsync_failures", "Fsyncs that failed.")
+    described = MetricInfo("sparklog_fsync_failures", "Fsyncs that failed.")
     yield counter(described, [(labels, health.sync_failures) for labels, health in directories])
-    described = Described("sparklog_log_directory_failed", "1 if a log directory has failed.")
+    described = MetricInfo("sparklog_log_directory_failed", "1 if a log directory has failed.")
     yield gauge(described, [(labels, health.failure is not None) for labels, health in directories])
     flushing = watched.background.flushing
-    described = Described(
+    described = MetricInfo(
         "sparklog_flush_seconds", "Duration of a background flush of all appended data (log.flush.interval.ms)."
     )
     yield histogram(described, [({}, flushing.rounds.counts)])
 
 
-def background_families(watched: Watched) -> Iterator[Metric]:
+def background_families(watched: MetricSources) -> Iterator[Metric]:
     background = watched.background
     cleaner, tier, retention = background.cleaner.counters, background.tierer.counters, background.retention.counters
     for name, doc, value in (

@@ -28,7 +28,7 @@ from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener,
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.preamble import read_preamble
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
-from sparklog_broker.network.tls_handshake import Secured, TlsHandshake
+from sparklog_broker.network.tls_handshake import SecuredSocket, TlsHandshake
 from sparklog_broker.network.tls_transport import TlsTransport
 from sparklog_broker.network.transport import PlainTransport, Transport
 from sparklog_broker.network.unread_answers import UnreadAnswers
@@ -278,7 +278,7 @@ class Server:
         self._note_stranger(handshake, host)
 
     def _hands_shaken(
-        self, listener: OpenListener, host: str, handshake: TlsHandshake, secured: Secured | None
+        self, listener: OpenListener, host: str, handshake: TlsHandshake, secured: SecuredSocket | None
     ) -> None:
         self._strangers.pop(handshake, None)
         if secured is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
 
-from sparklog.client.admin.repeating import UNCLEAR, Next, Repeating
+from sparklog.client.admin.repeating import UNCLEAR, NextStep, RepeatPolicy
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import Retries, RetryPolicy
@@ -33,7 +33,7 @@ def change(
     response: type[M],
     timeout_ms: int,
     *,
-    repeating: Repeating | None = None,
+    repeating: RepeatPolicy | None = None,
     is_made: Callable[[], bool] = lambda: True,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -44,7 +44,7 @@ def change(
     taken effect. Raises the broker's refusal, and the last error when the time is over.
     """
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
-    repeating = Repeating() if repeating is None else repeating
+    repeating = RepeatPolicy() if repeating is None else repeating
     cluster.own_changes.name(message)
     while True:
         sent = True
@@ -58,9 +58,9 @@ def change(
             cluster.own_changes.note(answer)
             return answer
         following = repeating.after(error, sent=sent)
-        if following is Next.LOOK and is_made():
+        if following is NextStep.LOOK and is_made():
             return None
-        if following is not Next.AGAIN:
+        if following is not NextStep.AGAIN:
             raise error
         attempts.pause(_explain(error, cluster))
 

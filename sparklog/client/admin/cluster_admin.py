@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparklog.client.admin.changes import change
 from sparklog.client.admin.leader_states import BROKER_MS, states_at
-from sparklog.client.admin.repeating import Repeating
+from sparklog.client.admin.repeating import RepeatPolicy
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
@@ -183,7 +183,7 @@ def alter_reassignments(
         ],
         -1 if throttle_bytes is None else throttle_bytes,
     )
-    repeating = Repeating()
+    repeating = RepeatPolicy()
     answer = change(
         cluster,
         Api.ALTER_PARTITION_REASSIGNMENTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sparklog.client.admin.repeating import Next, Repeating
+from sparklog.client.admin.repeating import NextStep, RepeatPolicy
 from sparklog.client.group.group_offsets import Offsets, commit_offsets, fetch_offsets
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import single
@@ -196,7 +196,7 @@ class GroupAdmin:
 
     def delete(self, group_id: str) -> int:
         """Delete a group. The number of its offsets; 0 if an attempt whose answer was lost has deleted it."""
-        attempts, repeating = Retries(self._policy), Repeating((GroupIdNotFoundError,))
+        attempts, repeating = Retries(self._policy), RepeatPolicy((GroupIdNotFoundError,))
         request, key = DeleteGroupRequest(group_id), group_key(group_id)
         while True:
             try:
@@ -204,7 +204,7 @@ class GroupAdmin:
                     key, Api.DELETE_GROUP, request, DeleteGroupResponse, timeout_ms=attempts.attempt_ms
                 ).offsets
             except SparklogError as e:
-                if repeating.after(e, sent=True) is Next.LOOK:
+                if repeating.after(e, sent=True) is NextStep.LOOK:
                     return 0
                 attempts.pause(e)
 

@@ -215,16 +215,16 @@ def why_offline(partition: PartitionDescription) -> str:
     return "its leader does not answer" if partition.high_watermark < 0 else ""
 
 
-class Lagging(NamedTuple):
+class LaggingGroup(NamedTuple):
     """A group that is behind."""
 
     group_id: str
     lag: int
 
 
-def most_lagging(groups: Mapping[str, WatchedGroup]) -> list[Lagging]:
+def most_lagging(groups: Mapping[str, WatchedGroup]) -> list[LaggingGroup]:
     """Return the groups with the largest lag, if they have one."""
-    behind = [Lagging(name, g.lag) for name, g in groups.items() if g.lag]
+    behind = [LaggingGroup(name, g.lag) for name, g in groups.items() if g.lag]
     return sorted(behind, key=lambda g: (-g.lag, g.group_id))[:LAGGING_SHOWN]
 
 

@@ -16,7 +16,7 @@ from sparklog_broker.coordinators.internal_topics import (
     InternalTopic,
     Producer,
     Record,
-    Replayed,
+    ReplayedRecord,
     decode,
     encode_records,
 )
@@ -45,7 +45,7 @@ def internal_topic(broker: Broker, name: str) -> InternalTopic:
     return InternalTopic(name, broker.config, clock, broker.topics, broker.appender, broker.io)
 
 
-async def replayed(topic: InternalTopic, partition: int) -> list[Replayed]:
+async def replayed(topic: InternalTopic, partition: int) -> list[ReplayedRecord]:
     return [record async for piece in topic.replay(partition) for record in piece]
 
 

@@ -52,7 +52,7 @@ SLICES_MAX = 1_000
 SESSIONS_MAX = 1_000
 
 
-class _Armed(NamedTuple):
+class _ArmedPartition(NamedTuple):
     wanted: ReplicaFetchPartition
     noted_by: object
     """The leader's rules that have noted the fetch; those of a later leadership have to be told too."""
@@ -64,7 +64,7 @@ class _Session(Struct, eq=False):
     heard_ms: int
     remote_reads: Executor | None
     epoch: int = 0
-    armed: dict[TopicPartition, _Armed] = field(default_factory=dict)
+    armed: dict[TopicPartition, _ArmedPartition] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
     """Armed partitions that may have an answer."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -218,7 +218,7 @@ class ReplicaServer:
             return
         match verdict:
             case FetchAccepted():
-                session.armed[key] = _Armed(wanted, replica.state)
+                session.armed[key] = _ArmedPartition(wanted, replica.state)
                 session.ready[key] = None
             case FetchDiverging(_, end, high_watermark, log_start_offset):
                 results.append(
