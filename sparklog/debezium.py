@@ -56,7 +56,7 @@ def _row(envelope: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(event, Mapping) or event.get("op") not in OPERATIONS:
         raise DeserializationError(
-            f"no Debezium event: {str(envelope)[:200]!r}; an object with op, before and after is needed"
+            f"no Debezium event: {str(envelope)[:200]!r}; use an object with op, before and after"
         )
     row = event.get("before" if event["op"] == "d" else "after")
     return None if row is None else {**row, OPERATION_COLUMN: event["op"]}
@@ -77,7 +77,7 @@ def _unwrap_frame(frame: Any, schema: str, column: str) -> Any:
 
 
 def _fields(schema: str) -> str:
-    """DDL text of columns as the fields of a STRUCT."""
+    """Return DDL text of columns as the fields of a STRUCT."""
     from pyspark.sql.types import StructType
 
     parsed: Any = StructType.fromDDL(schema)

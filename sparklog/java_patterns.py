@@ -56,7 +56,7 @@ _ENDS = {r"\z": r"\Z", r"\Z": r"(?=\n?\Z)"}
 
 @lru_cache(maxsize=100)
 def compile_java(pattern: str, setting: str) -> Any:
-    """A pattern of the package `regex` that matches as Java's `pattern` does.
+    """Return a pattern of the package `regex` that matches as Java's `pattern` does.
 
     Args:
         pattern: The regular expression.
@@ -76,8 +76,8 @@ def compile_java(pattern: str, setting: str) -> Any:
 
 
 def matches_in_time(match: Callable[..., T], text: str, setting: str, timeout_s: float = MATCH_TIMEOUT_S) -> T:
-    """The result of `match`, a method of a compiled pattern, for `text`. Raises InvalidConfigError for a pattern that
-    takes too long or too much memory."""
+    """Return the result of `match`, a method of a compiled pattern, for `text`. Raises InvalidConfigError for a pattern
+    that takes too long or too much memory."""
     try:
         return match(text, timeout=timeout_s)
     except (TimeoutError, MemoryError, RecursionError):
@@ -88,7 +88,7 @@ def matches_in_time(match: Callable[..., T], text: str, setting: str, timeout_s:
 
 
 def _translated(pattern: str) -> Iterator[str]:
-    """The parts of the translated pattern. Raises ValueError that names the wrong construct."""
+    """Yield the parts of the translated pattern. Raises ValueError that names the wrong construct."""
     depth = 0
     group_names = set()
     begins_class = False
@@ -141,7 +141,7 @@ def _escape(text: str, *, in_class: bool) -> str:
 
 
 def _literal(char: str) -> str:
-    """`char` without a meaning of its own, inside a character class and outside."""
+    """Return `char` without a meaning of its own, inside a character class and outside."""
     return f"\\x{ord(char):02x}" if char.isascii() and not char.isalnum() else char
 
 

@@ -77,7 +77,7 @@ class StringSerializer:
             UnicodeEncodeError: The encoding cannot represent the text.
         """
         if not isinstance(value, str):
-            raise TypeError(f"a str is needed, not {type(value).__name__}")
+            raise TypeError(f"use a str, not {type(value).__name__}")
         return value.encode(self._encoding)
 
 

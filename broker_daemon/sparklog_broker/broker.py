@@ -17,9 +17,9 @@ from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Topi
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig
-from sparklog_broker.coordinators.elsewhere import OtherBrokers
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.internal_topics import InternalTopic
+from sparklog_broker.coordinators.other_brokers import OtherBrokers
 from sparklog_broker.coordinators.transaction_access import TransactionAccess
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
@@ -93,12 +93,12 @@ class Broker:
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.groups = Groups(config, loop, clock, storage, self.partitions, offsets)
-        self.elsewhere = elsewhere = OtherBrokers(cluster.peers, config.broker_id, cluster.registered)
+        self.other_brokers = other_brokers = OtherBrokers(cluster.peers, config.broker_id, cluster.registered)
         """Client for requests about other brokers' partitions."""
-        self.markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker, elsewhere)
+        self.markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker, other_brokers)
         states = InternalTopic(TRANSACTION_STATE_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, self.markers)
-        self.transaction_access = TransactionAccess(self.transactions, states, elsewhere)
+        self.transaction_access = TransactionAccess(self.transactions, states, other_brokers)
         self.verification = Verification(self.partitions, self.transaction_access)
         self._loop = loop
         cluster.replicas.on_leadership = self._on_leadership
@@ -168,7 +168,7 @@ class Broker:
     async def join(self, endpoints: Sequence[str], on_lost: Callable[[str], None] = lambda _: None) -> None:
         """Register the broker in its cluster, after `start`; see `Cluster.join`."""
         await self.cluster.join(endpoints, on_lost)
-        self.transactions.joined(is_sole=not self.elsewhere.ids())
+        self.transactions.joined(is_sole=not self.other_brokers.ids())
 
     def is_issued(self, producer_id: int, principal: Principal) -> bool:
         """True if this id has been issued, and an owned id to the principal, as far as this broker can know: other
@@ -185,7 +185,7 @@ class Broker:
         """
         if is_owned(fencing_token) and not self.is_issued(fencing_token, principal):
             raise InvalidProducerIdMappingError(
-                f"fencing token {fencing_token} was never drawn by {principal}: draw one with INIT_PRODUCER_ID"
+                f"fencing token {fencing_token} was never issued to {principal}: request one with INIT_PRODUCER_ID"
             )
 
     def stop_waiting(self) -> None:

@@ -162,11 +162,13 @@ class BrokerConfig(Struct, frozen=True):
         host = parse_address(self.metrics_listen, "metrics.listen")[0] if self.metrics_listen else LOCALHOST
         warnings = list(self.security.warnings())
         if not is_local(host):
-            pages = f"metrics.listen: everybody who reaches {self.metrics_listen} sees the names of topics and groups"
-            warnings.append(f"{pages}: no password is asked for")
+            pages = (
+                f"metrics.listen: every client that reaches {self.metrics_listen} sees the names of topics and groups"
+            )
+            warnings.append(f"{pages}: served without a password")
         if self.super_users and not self.authorizer:
             warnings.append(
-                'super.users is set, but authorizer is not: everybody may do everything (authorizer = "acl")'
+                'super.users is set, but authorizer is not: every principal has all rights (set authorizer = "acl")'
             )
         return tuple(warnings)
 
@@ -247,15 +249,15 @@ def _check_cluster(values: Mapping[str, Value], security: BrokerSecurity) -> Non
     everywhere = [str(one) for one in security.listeners.bound if is_any_address(one.host)]
     if values["zookeeper.connect"] and not values["advertised.listeners"] and everywhere:
         raise InvalidConfigError(
-            f"{everywhere[0]} is no address that others could connect to: name one in advertised.listeners"
+            f"{everywhere[0]} is no address that clients can connect to: name one in advertised.listeners"
         )
     if values["zookeeper.connect"]:
         security.as_client()
     session_ms, lag_ms = int(values["zookeeper.session.timeout.ms"]), int(values["replica.lag.time.max.ms"])
     if values["zookeeper.connect"] and session_ms >= lag_ms:
         raise InvalidConfigError(
-            f"zookeeper.session.timeout.ms = {session_ms} must be below replica.lag.time.max.ms = {lag_ms}: else a broker "
-            f"that is gone would leave the in-sync replicas before another could lead"
+            f"zookeeper.session.timeout.ms = {session_ms} must be below replica.lag.time.max.ms = {lag_ms}: "
+            "otherwise a dead broker would leave the in-sync replicas before another replica could lead"
         )
 
 
@@ -285,7 +287,7 @@ def parse_log_dirs(text: str) -> tuple[Path, ...]:
             if path == other:
                 raise InvalidConfigError(f"log.dirs = {text!r}: {paths[i]} is named twice")
             if path in other.parents or other in path.parents:
-                raise InvalidConfigError(f"log.dirs = {text!r}: {path} and {other} lie in each other")
+                raise InvalidConfigError(f"log.dirs = {text!r}: {path} and {other} contain one another")
     return paths
 
 

@@ -45,7 +45,7 @@ from sparklog_broker.network.reply import Reply, Response, error_reply, frame_re
 from sparklog_broker.security.access import Access, peer_of
 from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.authenticator import SASL_APIS, Authenticator
-from sparklog_broker.security.throttling import Begun, Throttling
+from sparklog_broker.security.throttling import Throttling, TimedRequest
 
 log = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ class Dispatcher:
     async def _metered(
         self,
         throttling: Throttling,
-        begun: Begun,
+        begun: TimedRequest,
         api: int,
         request: Message,
         payload: memoryview,
@@ -390,9 +390,7 @@ class Dispatcher:
 
     def _check_joined(self) -> None:
         if not self._broker.cluster.has_joined:
-            raise BrokerNotAvailableError(
-                "this broker has just started and joins its cluster: ask another one, or again"
-            )
+            raise BrokerNotAvailableError("this broker is still joining its cluster: try again, or ask another broker")
 
     async def _in_its_name(self, api: Api, request: Message, context: RequestContext) -> Response:
         self._check_joined()
@@ -404,7 +402,7 @@ class Dispatcher:
         return await self._ask_controller(Api(number), request, bytes(context.header), context)
 
     async def _ask_controller(self, api: Api, request: Message, header: bytes, context: RequestContext) -> Response:
-        """The controller's response, when this broker's image has reached it. The request is repeated while the
+        """Return the controller's response, when this broker's image has reached it. The request is repeated while the
         controller is being replaced. Raises the controller's error, NotControllerError, BrokerNotAvailableError,
         RequestTimedOutError (it may have taken effect)."""
         cluster, request_id = self._broker.cluster, self._broker.environment.randomness.new_id()
@@ -429,7 +427,7 @@ class Dispatcher:
     async def _decided(
         self, api: Api, request: Message, context: RequestContext, request_id: str, is_repeated: bool
     ) -> tuple[Response | SparklogError, Version]:
-        """The outcome of a request on the controller, and the version of the image that has it."""
+        """Return the outcome of a request on the controller, and the version of the image that has it."""
         outcome: Response | SparklogError
         context = structs.replace(context, request_id=request_id, is_repeated=is_repeated)
         try:
@@ -442,15 +440,15 @@ class Dispatcher:
         """Answer a request that a broker has forwarded, and checked the permissions of; it is forwarded no further.
         Raises InvalidRequestError, UnsupportedVersionError, NotControllerError, BrokerNotAvailableError."""
         if forward.api not in AT_CONTROLLER:
-            raise InvalidRequestError(f"API {forward.api} is none that brokers forward to the controller")
+            raise InvalidRequestError(f"brokers do not forward API {forward.api} to the controller")
         api = Api(forward.api)
         request = decode_request(api, forward.version, forward.request)
         try:
             principal = parse_principal(forward.principal)
         except InvalidConfigError as e:
-            raise InvalidRequestError(f"{api.name} is forwarded for nobody: {e}") from e
+            raise InvalidRequestError(f"the forwarded {api.name} request names no valid principal: {e}") from e
         if not await self._broker.cluster.images.decides():
-            raise NotControllerError("this broker is not the controller, and a forwarded request goes no further")
+            raise NotControllerError("this broker is not the controller, and a request is forwarded only once")
         older = older_version(api, forward.version)
         context = structs.replace(context, principal=principal, older_version=older)
         outcome, reached = await self._decided(api, request, context, forward.request_id, forward.is_repeated)

@@ -45,7 +45,7 @@ class DynamicConfig:
         """
         self._watchers.append((frozenset(names), watcher))
         if self._watched(self._values) & frozenset(names):  # stored before this start
-            self._tell(frozenset(names), watcher)
+            self._call_watcher(frozenset(names), watcher)
 
     def follow(self, configs: Mapping[str, Value]) -> None:
         """Take the values of an image over.
@@ -65,14 +65,14 @@ class DynamicConfig:
         log.info("settings changed: %s", ", ".join(f"{n}={values.get(n, self._static[n])}" for n in sorted(changed)))
         for names, watcher in self._watchers:
             if names & self._watched(changed):
-                self._tell(names, watcher)
+                self._call_watcher(names, watcher)
 
     @staticmethod
     def _watched(names: Iterable[str]) -> set[str]:
         return {TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name for name in names}
 
     @staticmethod
-    def _tell(names: frozenset[str], watcher: Callable[[], None]) -> None:
+    def _call_watcher(names: frozenset[str], watcher: Callable[[], None]) -> None:
         try:
             watcher()
         except Exception:
@@ -111,7 +111,7 @@ def _of_file(config: BrokerConfig, name: str) -> Value:
 
 
 def _text(name: str, value: Value | None) -> str | None:
-    """A value without secrets; None: the value is one."""
+    """Return a value without secrets; None: the value is one."""
     if value is None or (is_sensitive(name) and value != ""):
         return None
     return str(value).lower() if isinstance(value, bool) else redact(str(value))

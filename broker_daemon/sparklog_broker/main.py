@@ -43,7 +43,7 @@ from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import LogFile, set_up_logging
 from sparklog_broker.metrics.service import MetricsService
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 from sparklog_broker.network.listening import ListenError, bind_all, close_all
 from sparklog_broker.network.server import LIMIT_SETTINGS, Server
 from sparklog_broker.registry import HANDLERS
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 stopped, 1 failed, 2 wrong usage or configuration."""
     parser = argparse.ArgumentParser(
         prog="sparklog_broker",
-        description="Runs a sparklog broker in the foreground until SIGTERM or Ctrl-C.",
+        description="Run a sparklog broker in the foreground until SIGTERM or Ctrl-C.",
         epilog="When it is ready it prints one line, `listening on HOST:PORT`. Messages go to stderr.",
     )
     parser.add_argument(
@@ -79,15 +79,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--zookeeper", metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster; without it the broker is alone"
     )
-    parser.add_argument("--rack", help="where the broker stands: replicas are spread over racks")
+    parser.add_argument("--rack", help="rack of the broker: replicas are spread over racks")
     parser.add_argument(
-        "--advertised-listener", metavar="HOST:PORT", help="where others reach this broker (default: as in --listen)"
+        "--advertised-listener",
+        metavar="HOST:PORT",
+        help="address for clients and other brokers (default: as in --listen)",
     )
     parser.add_argument(
         "--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="lowest level that is logged (log.level)"
     )
     parser.add_argument(
-        "--end-with-parent", action="store_true", help="stop when standard input ends, which the parent process holds"
+        "--end-with-parent", action="store_true", help="stop when standard input, held by the parent process, ends"
     )
     parser.add_argument(
         "--temporary", action="store_true", help="with --end-with-parent: if the parent has ended, remove the directory"
@@ -312,7 +314,7 @@ def give_to_group(config: BrokerConfig, environment: Environment) -> None:
     try:
         group = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError as e:
-        raise InvalidConfigError(f"data.file.group = {name!r}: there is no such group") from e
+        raise InvalidConfigError(f"data.file.group = {name!r}: the group does not exist") from e
     mode = directory_mode(int(config.data_file_mode, 8)) | stat.S_ISGID
     for directory in (config.data_dir, *config.log_dirs):
         environment.files.make_directory(directory)
@@ -380,7 +382,7 @@ def _lake_worker(config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: 
     needs_login = config.security.listeners.bound[0].protocol is not SecurityProtocol.PLAINTEXT
     obstacle = ""
     if needs_login and not config.lake_worker_config:
-        obstacle = "lake.worker.config has to name a file with the settings by which it connects to the first listener"
+        obstacle = "lake.worker.config has to name a file with the worker's settings for the first listener"
     defaults = config.topic_defaults
     return LakeWorker(
         lake_worker_spec(address, config.lake_worker_config),
@@ -391,8 +393,8 @@ def _lake_worker(config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: 
     )
 
 
-def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> Watched:
-    return Watched(
+def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> MetricSources:
+    return MetricSources(
         config=broker.config,
         clock=broker.environment.clock,
         address=server.address,
@@ -424,13 +426,13 @@ def _print_line(text: str) -> None:
 
 def _on_parent_ended(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, lifeline: int) -> None:
     loop.remove_reader(lifeline)
-    log.info("the process that has started the broker has ended: stopping")
+    log.info("the broker's parent process has ended: stopping")
     stop.set()
 
 
 def _on_signal(stop: asyncio.Event, number: int) -> None:
     if stop.is_set():
-        log.warning("%s again: ending at once", signal.Signals(number).name)
+        log.warning("second %s: exiting at once", signal.Signals(number).name)
         logging.shutdown()
         os._exit(EXIT_FAILED)
     log.info("%s: stopping", signal.Signals(number).name)

@@ -80,7 +80,7 @@ def parse_value(name: str, value: object) -> Value | Secret:
     try:
         return setting.parse(value.reveal())
     except InvalidConfigError:
-        raise InvalidConfigError(f"{name}: what it refers to is not valid for it") from None
+        raise InvalidConfigError(f"{name}: the referenced value is not valid for this setting") from None
 
 
 class BrokerSecurity(Struct, frozen=True):
@@ -214,7 +214,7 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
     for name in settings:
         owner = name.removeprefix(LISTENER_PREFIX).partition(".")[0]
         if name.startswith(LISTENER_PREFIX) and owner not in known:
-            raise InvalidConfigError(f"{name}: there is no such listener{did_you_mean(owner, known)}")
+            raise InvalidConfigError(f"{name}: unknown listener{did_you_mean(owner, known)}")
     for listener in (*listeners.bound, *security.gateways):
         security.rules(listener)
     _ = (

@@ -58,7 +58,7 @@ _TO_ARROW_IN_UTC: dict[str, Any] = (
 
 
 def arrow_type_of(data_type: Any) -> Any:
-    """The Arrow type in which Spark hands over a column of `data_type`, with UTC timestamps. Raises PySpark's
+    """Return the Arrow type in which Spark hands over a column of `data_type`, with UTC timestamps. Raises PySpark's
     errors."""
     return to_arrow_type(data_type, **_TO_ARROW_IN_UTC)
 
@@ -73,8 +73,8 @@ def check_read_limits(given: bool) -> None:
     InvalidConfigError."""
     if given and not READERS_ARE_TOLD_THEIR_START:
         raise InvalidConfigError(
-            "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2: this one, "
-            f"{pyspark.__version__}, does not tell a Python source where a micro-batch begins"
+            f"maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2: PySpark {pyspark.__version__} does not "
+            "pass the start of a micro-batch to a Python source"
         )
 
 

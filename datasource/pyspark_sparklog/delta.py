@@ -68,7 +68,7 @@ def latest_changes(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     columns = [c for c in changes.columns if c not in added]
     unknown = [k for k in keys if k not in columns]
     if unknown or not keys:
-        raise InvalidConfigError(f"keys {list(keys)}: name at least one of the table's columns {', '.join(columns)}")
+        raise InvalidConfigError(f"keys {list(keys)}: name one or more of the table's columns {', '.join(columns)}")
     order = F.struct("_commit_version", F.expr(_RANK))
     last = (
         changes.where("_change_type <> 'update_preimage'")

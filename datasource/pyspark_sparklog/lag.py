@@ -57,7 +57,7 @@ def _offsets(source: Any, name: str) -> dict[str, dict[str, int]]:
             if partitions and not topic.startswith("$")
         }
     except (ValueError, TypeError, AttributeError, SyntaxError) as e:
-        raise InvalidConfigError(f"{name} = {value!r} are not offsets of topics, as sparklog's source has them") from e
+        raise InvalidConfigError(f"{name} = {value!r} are not offsets of sparklog's source") from e
 
 
 def _parse(text: str) -> Any:

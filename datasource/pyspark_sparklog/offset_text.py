@@ -90,7 +90,7 @@ def _with_blanks(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> str
 
 
 def _beside(text: str, positions: Mapping[str, Any], bytes_max: int) -> dict[str, Any] | None:
-    """The state in the white space; None if there is no white space, or it was not written by this module."""
+    """Return the state in the white space; None if there is no white space, or it was not written by this module."""
     body = text[:-1]
     blanks = body[len(body.rstrip(" \t")) :]
     if not blanks or len(blanks) % 8 or len(blanks) > 8 * bytes_max:
@@ -107,7 +107,7 @@ def _beside(text: str, positions: Mapping[str, Any], bytes_max: int) -> dict[str
 
 
 def _short(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> bytes | None:
-    """The state of exactly the topics and partitions of `positions`; None for any other."""
+    """Return the state of exactly the topics and partitions of `positions`; None for any other."""
     ids, initial = beside.get(IDS, {}), beside.get(INITIAL)
     if beside.keys() - {IDS, INITIAL} or ids.keys() != positions.keys() or not positions:
         return None
@@ -127,7 +127,7 @@ def _short(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> bytes | N
 
 
 def _from_short(packed: bytes, positions: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The state; None if it was damaged or belongs to other topics."""
+    """Return the state; None if it was damaged or belongs to other topics."""
     body, checksum = packed[:-_CHECKSUM_BYTES], packed[-_CHECKSUM_BYTES:]
     end = 1 + ID_BYTES * len(positions)
     if len(body) < end or _checksum(body) != checksum:
@@ -150,7 +150,7 @@ def _checksum(body: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; all but the last have the eighth bit."""
+    """Encode a number with seven bits a byte, the lowest first; all bytes but the last have the eighth bit."""
     pieces = bytearray()
     while number > 127:
         pieces.append(number & 127 | 128)

@@ -38,7 +38,7 @@ class SourceOffset:
     initial: Positions | None = field(default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form, in a fixed order."""
+        """Return the JSON form, in a fixed order."""
         beside: dict[str, Any] = {IDS: {t: self.ids[t] for t in sorted(self.ids)}}
         if self.initial is not None:
             beside[INITIAL] = nested(self.initial)
@@ -66,7 +66,7 @@ class SourceOffset:
 
 
 def nested(positions: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """`{"topic": {"0": 12}}`, sorted."""
+    """Return `{"topic": {"0": 12}}`, sorted."""
     result: dict[str, dict[str, int]] = {}
     for tp in sorted(positions):
         result.setdefault(tp.topic, {})[str(tp.partition)] = positions[tp]
@@ -78,5 +78,5 @@ def _flat(data: Mapping[str, Mapping[str, int]]) -> Positions:
 
 
 def topics_of(partitions: Iterable[TopicPartition]) -> list[str]:
-    """The topics of `partitions`, each once, sorted."""
+    """Return the topics of `partitions`, each once, sorted."""
     return sorted({tp.topic for tp in partitions})

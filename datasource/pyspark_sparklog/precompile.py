@@ -59,7 +59,7 @@ def precompile(archive: Path) -> int:
 
 
 def _bytecode(source: bytes, name: str, directory: Path) -> bytes | None:
-    """The content of the .pyc of `source`, which is called `name` in tracebacks; None: it is no valid Python (a
+    """Return the content of the .pyc of `source`, which is called `name` in tracebacks; None: it is no valid Python (a
     template)."""
     module, compiled = directory / "module.py", directory / "module.pyc"
     module.write_bytes(source)
@@ -73,7 +73,7 @@ def _bytecode(source: bytes, name: str, directory: Path) -> bytes | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m pyspark_sparklog.precompile", description=__doc__)
     parser.add_argument(
         "spark_home", nargs="?", type=Path, help="Spark's directory (default: SPARK_HOME, else PySpark's)"

@@ -89,12 +89,12 @@ class ReadSchema:
         return self.stored_columns or [self.cheapest]
 
     def spark(self) -> StructType:
-        """The schema for Spark."""
+        """Return the schema for Spark."""
         return from_arrow_schema(self.arrow, prefer_timestamp_ntz=True)
 
 
 def common_shape(topics: Mapping[str, TopicShape]) -> TopicShape:
-    """The shape all `topics` (at least one) share. Raises SchemaMismatchError that names those that differ."""
+    """Return the shape all `topics` (at least one) share. Raises SchemaMismatchError that names those that differ."""
     names = sorted(topics)
     kinds: dict[str, list[str]] = {}
     for name in names:
@@ -125,17 +125,17 @@ def _difference(a: pa.Schema, b: pa.Schema) -> str:
 
 
 def join_schema(name: str, shape: TopicShape, topics: Mapping[str, TopicShape], read: ReadSchema) -> None:
-    """Checks that a topic that is new may join a running query of `topics`. Raises SchemaMismatchError."""
+    """Check that a new topic may join a running query of `topics`. Raises SchemaMismatchError."""
     if not topics and shape.kind != read.kind:
         raise SchemaMismatchError(
-            f"topic {name!r} is {shape.kind}; the query began when no topic matched, with the columns of envelope topics: "
-            "start it again to read this one"
+            f"topic {name!r} is {shape.kind}; the query began when no topic matched, with the columns of envelope "
+            "topics: restart the query to read this topic"
         )
     common_shape({**topics, name: shape})
 
 
 def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSchema) -> None:
-    """Checks that a running query that was planned with the shape `planned` can go on reading a topic of the shape
+    """Check that a running query that was planned with the shape `planned` can go on reading a topic of the shape
     `now`: columns that are new are left out.
 
     Raises SchemaMismatchError if a column the query reads has become wider, or if `now` is no later version of
@@ -145,14 +145,14 @@ def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSch
         return
     if now.kind != planned.kind or not is_evolution(planned.schema, now.schema):
         raise SchemaMismatchError(
-            f"topic {name!r} was created again with other columns: start the query again to read it"
+            f"topic {name!r} was deleted and created again with other columns: restart the query to read it"
         )
     for f in read.stored_layout:
         found = now.schema.field(f.name).type
         if found != f.type:
             raise SchemaMismatchError(
-                f"topic {name!r}: column {f.name!r} is {found} now, it was {f.type} when the query began: start the query "
-                f"again to go on, with the new type, where it stopped. If the query keeps state with the column (groupBy, "
+                f"topic {name!r}: column {f.name!r} is {found} now, it was {f.type} when the query started: restart "
+                "the query to continue with the new type. If the query keeps state with the column (groupBy, "
                 f"dropDuplicates, max, a join), read it as before: {_cast(f)}"
             )
 
@@ -172,14 +172,14 @@ def changed_columns(name: str, schemas: Mapping[int, pa.Schema], read: ReadSchem
     ways = [_cast(first.field(f.name)) for f in widened]
     ways += ["select() of the columns that it had"] if added else []
     return (
-        f"the columns of topic {name!r} have changed since it was made: {'; '.join(was)}. If Spark refuses this query's "
-        f"checkpoint (STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE or …_VALUE_…), its state is of the columns before: read them as "
-        f"they were, with {' and '.join(ways)}"
+        f"the columns of topic {name!r} have changed since its creation: {'; '.join(was)}. If Spark refuses this query's "
+        f"checkpoint (STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE or …_VALUE_…), its state has the earlier columns: read "
+        f"those columns, with {' and '.join(ways)}"
     )
 
 
 def _cast(before: pa.Field) -> str:
-    """The expression that gives a widened column its type before."""
+    """Return the expression that gives a widened column its type before."""
     spark = from_arrow_type(before.type).simpleString()
     return f'.withColumn("{before.name}", col("{before.name}").cast("{spark}"))'
 
@@ -203,7 +203,8 @@ def _read_schema(
 
 
 def select(schema: ReadSchema, names: Sequence[str]) -> ReadSchema:
-    """The columns `names` of `schema`, in that order. Raises SchemaMismatchError for a name that is not there."""
+    """Return the columns `names` of `schema`, in that order. Raises SchemaMismatchError for a name
+    that is not there."""
     by_name = {c.name: c for c in schema.columns}
     unknown = [n for n in names if n not in by_name]
     if unknown:
@@ -212,7 +213,7 @@ def select(schema: ReadSchema, names: Sequence[str]) -> ReadSchema:
 
 
 def project(schema: ReadSchema, wanted: StructType) -> ReadSchema:
-    """The columns a user's schema names, in its order.
+    """Return the columns a user's schema names, in its order.
 
     Raises SchemaMismatchError that names every column that is not there or has another type. A column declared NOT NULL
     is accepted; a null in it fails the read (`check_not_null`).
@@ -248,7 +249,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """The Arrow layout Spark hands a DataFrame of `schema` over in, with UTC timestamps.
+    """Return the Arrow layout Spark hands a DataFrame of `schema` over in, with UTC timestamps.
 
     Raises SchemaMismatchError for a type Spark has no Arrow layout for.
     """

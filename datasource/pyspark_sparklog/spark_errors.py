@@ -25,8 +25,8 @@ HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 def in_one_line(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, which Spark calls: a SparklogError that leaves it is shown without its traceback, which is logged at
-    DEBUG. The traceback of any other error is shown."""
+    """Wrap `function`, which Spark calls: a SparklogError that leaves it is shown without its traceback, which is
+    logged at DEBUG. The traceback of any other error is shown."""
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)
@@ -51,7 +51,7 @@ def in_one_line(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def all_in_one_line(cls: type[T]) -> type[T]:
-    """Applies `in_one_line` to the public methods of a reader or writer."""
+    """Apply `in_one_line` to the public methods of a reader or writer."""
     for name, member in list(vars(cls).items()):
         if inspect.isfunction(member) and not name.startswith("_"):
             setattr(cls, name, in_one_line(member))

@@ -123,7 +123,7 @@ def _options(
             "--profile",
             envvar="SPARKLOG_PROFILE",
             metavar="NAME",
-            help="Connect as ~/.config/sparklog/NAME.properties says: bootstrap.servers and security.",
+            help="Connect with the bootstrap.servers and security settings of ~/.config/sparklog/NAME.properties.",
         ),
     ] = None,
     version: Annotated[
@@ -138,7 +138,7 @@ def _options(
 
 @functools.cache
 def _command() -> Any:
-    """The tree of all commands. Its making takes most of the processor time of a short command."""
+    """Return the tree of all commands. Its making takes most of the processor time of a short command."""
     return typer.main.get_command(app)
 
 
@@ -196,7 +196,7 @@ def _report_encoding(error: UnicodeEncodeError, arguments: Sequence[str]) -> int
 
 
 def _report_failure(error: OSError) -> int:
-    """Reports the operation that the system has refused. Without a file's name it was standard output, or the
+    """Report the operation that the system has refused. Without a file's name it was standard output, or the
     network."""
     what = error.strerror or str(error) or type(error).__name__
     if isinstance(error.filename, (str, bytes)):
@@ -225,7 +225,7 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 def _flush(code: int) -> int:
-    """Flushes stdout while a reader that went away can be told from a failure."""
+    """Flush stdout while a reader that went away can be told from a failure."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -236,6 +236,6 @@ def _flush(code: int) -> int:
 
 
 def _close_pipe() -> int:
-    """The reader of the pipe has had enough (`| head`): no message, and nothing more at the interpreter's exit."""
+    """End quietly when the reader of the pipe has closed it (`| head`), also at the interpreter's exit."""
     abandon_stdout()
     return 0

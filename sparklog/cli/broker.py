@@ -87,7 +87,7 @@ def broker(
     brokers: Annotated[
         int | None,
         typer.Option(
-            min=1, max=100, help="With --secure-setup: so many brokers, which find one another at --zookeeper."
+            min=1, max=100, help="With --secure-setup: number of brokers; they find one another at --zookeeper."
         ),
     ] = None,
     super_user: Annotated[

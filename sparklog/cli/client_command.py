@@ -28,18 +28,18 @@ _profile: str | None = None
 
 
 def client_security() -> ClientSecurity | None:
-    """The connection settings of this command; None if neither option nor variable names a file. Raises
+    """Return the connection settings of this command; None if neither option nor variable names a file. Raises
     InvalidConfigError."""
     return None if _file is None else _file.security.resolve()
 
 
 def client_settings() -> SecuritySettings | None:
-    """The connection settings of this command as they are given; None as for `client_security`."""
+    """Return the connection settings of this command as they are given; None as for `client_security`."""
     return None if _file is None else _file.security
 
 
 def set_profile(name: str | None) -> None:
-    """Sets the value of `--profile` for all commands. Raises InvalidConfigError."""
+    """Set the value of `--profile` for all commands. Raises InvalidConfigError."""
     global _profile
     from sparklog.security.profiles import profile
 
@@ -47,7 +47,7 @@ def set_profile(name: str | None) -> None:
 
 
 def _read(ctx: typer.Context, path: str | None) -> None:
-    """A file that the command line names comes before a profile, and a profile before a variable's file."""
+    """Read the settings: a file on the command line comes before a profile, and a profile before a variable's file."""
     global _file
     _file = None
     source = ctx.get_parameter_source("command_config")
@@ -91,7 +91,7 @@ class ClientCommand(TyperCommand):
 
 @functools.cache
 def _command_config() -> Any:
-    """The option, as Typer makes it for a command that has nothing else."""
+    """Return the option, as Typer makes it for a command that has nothing else."""
     probe = typer.Typer(add_completion=False)
 
     @probe.command()

@@ -229,6 +229,6 @@ def _show(summary: dict[str, Any]) -> None:
 
 
 def _partitions(names: list[str]) -> str:
-    """The number of names, and the first few of them."""
+    """Return the number of names, and the first few of them."""
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return f"{len(names):,}" + (f"  ({shown})" if names else "")

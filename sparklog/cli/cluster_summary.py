@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def summarize(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> dict[str, Any]:
-    """Ready for JSON. Partitions are named `topic-number`. `problems` in words; a broker that is gone and has no
-    replicas is none."""
+    """Return a summary for JSON. Partitions are named `topic-number`. `problems` in words; a broker that is gone and
+    has no replicas is none."""
     leads: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
     in_sync: Counter[int] = Counter()
@@ -73,14 +73,14 @@ def summarize(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -
 
 
 def _skew(loads: list[int]) -> float:
-    """The most over the mean; 1 where nothing is."""
+    """Return the most over the mean; 1 where nothing is."""
     return max(loads) * len(loads) / sum(loads) if sum(loads) else 1.0
 
 
 def _problems(cluster: ClusterDescription, found: dict[str, list[str]], missing: list[int]) -> list[str]:
     problems = []
     if cluster.controller_id < 0:
-        problems.append("there is no controller: is ZooKeeper running, and can the brokers reach it?")
+        problems.append("no controller: is ZooKeeper running, and can the brokers reach it?")
     problems += [f"broker {i} is down, and has replicas: start it, or decommission it" for i in missing]
     told = {
         "offline": "offline: without a leader, their records can neither be read nor written",

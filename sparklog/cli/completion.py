@@ -30,24 +30,24 @@ Offers = list[tuple[str, str]]
 
 
 def topics(ctx: typer.Context, incomplete: str) -> Offers:
-    """Names of topics; internal ones where their underscores are typed already."""
+    """Return the names of topics; internal ones where their underscores are typed already."""
     found = _ask(ctx, lambda admin: admin.list_topics(include_internal=incomplete.startswith("_")))
     return _offers(found, incomplete)
 
 
 def groups(ctx: typer.Context, incomplete: str) -> Offers:
-    """Names of consumer groups."""
+    """Return the names of consumer groups."""
     return _offers(_ask(ctx, lambda admin: [group.group_id for group in admin.list_groups()]), incomplete)
 
 
 def transactional_ids(ctx: typer.Context, incomplete: str) -> Offers:
-    """Transactional ids and applications."""
+    """Return transactional ids and applications."""
     found = _ask(ctx, lambda admin: [transaction.transactional_id for transaction in admin.list_transactions()])
     return _offers(found, incomplete)
 
 
 def setting_names(scope: Scope) -> Callable[[str], Offers]:
-    """A completion of the names of settings."""
+    """Return a completion of the names of settings."""
 
     def complete(incomplete: str) -> Offers:
         return [(s.name, _first_sentence(s)) for s in settings_of(scope).values() if s.name.startswith(incomplete)]
@@ -56,7 +56,7 @@ def setting_names(scope: Scope) -> Callable[[str], Offers]:
 
 
 def settings(scope: Scope) -> Callable[[str], Offers]:
-    """A completion of NAME=VALUE: the names, and when one is left, its values."""
+    """Return a completion of NAME=VALUE: the names, and when one is left, its values."""
 
     def complete(incomplete: str) -> Offers:
         found = complete_setting(scope, _typed_before + incomplete)
@@ -66,8 +66,8 @@ def settings(scope: Scope) -> Callable[[str], Offers]:
 
 
 def complete_setting(scope: Scope, typed: str) -> Offers:
-    """The completions of `typed`. A single name comes with its values, so that the shell adds no space behind the
-    `=`."""
+    """Return the completions of `typed`. A single name comes with its values, so that the shell adds no space behind
+    the `=`."""
     name, equals, value = typed.partition("=")
     known = settings_of(scope).values()
     if not equals:
@@ -80,7 +80,7 @@ def complete_setting(scope: Scope, typed: str) -> Offers:
 
 
 def _first_sentence(setting: Setting) -> str:
-    """The first sentence: shells show it in one line."""
+    """Return the first sentence: shells show it in one line."""
     return setting.doc.split(". ")[0].rstrip(".")
 
 
@@ -97,7 +97,7 @@ def _values(setting: Setting) -> list[str]:
 
 
 def _ask(ctx: typer.Context, question: Callable[[Admin], list[str]]) -> list[str]:
-    """The broker's answer; empty if the broker does not answer."""
+    """Return the broker's answer; empty if the broker does not answer."""
     from sparklog.client.admin.admin import Admin
     from sparklog.errors import SparklogError
 
@@ -118,7 +118,7 @@ def _offers(names: list[str], incomplete: str) -> Offers:
 
 
 def join_bash_words(environment: MutableMapping[str, str]) -> None:
-    """Joins the pieces that bash has split at `=` and `:` (`host:9292`, `flush.mode=group`), for Typer to read.
+    """Join the pieces that bash has split at `=` and `:` (`host:9292`, `flush.mode=group`), for Typer to read.
 
     The piece that is being completed stays alone, as bash replaces nothing but that.
     """
@@ -132,7 +132,7 @@ def join_bash_words(environment: MutableMapping[str, str]) -> None:
 
 
 def joined_words(pieces: list[str], current: int) -> tuple[list[str], str, str]:
-    """(whole words before the current one, the part of the current word before the piece, the piece)."""
+    """Return (whole words before the current one, the part of the current word before the piece, the piece)."""
     *words, word = _join(pieces[: current + 1]) or [""]
     option, equals, rest = word.partition("=")
     if equals and option.startswith("--"):

@@ -82,7 +82,8 @@ def _print(scope: ConfigScope, output: Path | None) -> None:
 
 
 def broker_toml() -> str:
-    """The annotated broker configuration: broker settings, then the `[topic]` table; everything at its default."""
+    """Return the annotated broker configuration: broker settings, then the `[topic]` table;
+    everything at its default."""
     head = _comment(
         "Configuration of a sparklog broker: `sparklog broker --config broker.toml`. Every setting is here, commented out, with its "
         "default. Command-line options win over this file. An unknown or misspelt name is refused. This file is "
@@ -95,7 +96,7 @@ def broker_toml() -> str:
 
 
 def settings_toml(scope: Scope) -> str:
-    """The settings of one scope, each a comment and its commented-out default."""
+    """Return the settings of one scope, each a comment and its commented-out default."""
     return "\n".join(
         f"{_comment(s.doc)}\n{_comment(facts(s))}\n# {toml_key(s)} = {toml_value(s.default)}\n"
         for s in settings_of(scope).values()
@@ -103,8 +104,8 @@ def settings_toml(scope: Scope) -> str:
 
 
 def facts(setting: Setting) -> str:
-    """Type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000"; "dynamic": it can change while
-    the broker runs."""
+    """Return type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000"; "dynamic": it can change
+    while the broker runs."""
     parts = [{"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}[setting.type_name]]
     if setting.choices:
         parts = ["one of " + ", ".join(c or "empty" for c in setting.choices)]
@@ -132,7 +133,7 @@ def toml_key(setting: Setting) -> str:
 
 
 def toml_value(value: Value) -> str:
-    """A setting's value as TOML writes it."""
+    """Return a setting's value as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -142,7 +143,7 @@ def toml_value(value: Value) -> str:
 
 
 def markdown_table(scope: Scope) -> str:
-    """The settings of one scope as a Markdown table."""
+    """Return the settings of one scope as a Markdown table."""
     rows = [f"| `{s.name}` | `{toml_value(s.default)}` | {facts(s)} | {s.doc} |" for s in settings_of(scope).values()]
     return "\n".join(["| setting | default | values | meaning |", "|---|---|---|---|", *rows])
 

@@ -46,7 +46,7 @@ Without --everything the command shows the settings that are not at their defaul
 
 
 def _one(broker: int | None, is_all: bool) -> int | None:
-    """The broker's id; None: all. Raises typer.BadParameter."""
+    """Return the broker's id; None: all. Raises typer.BadParameter."""
     if is_all == (broker is not None):
         raise typer.BadParameter("name one broker with --broker ID, or --all")
     return broker
@@ -79,7 +79,7 @@ def alter(
 def describe(
     broker: BrokerId = None,
     is_all: Annotated[bool, typer.Option("--all", help="The values for all brokers.")] = False,
-    everything: Annotated[bool, typer.Option("--everything", help="Settings at their defaults, too.")] = False,
+    everything: Annotated[bool, typer.Option("--everything", help="Also settings at their defaults.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per setting.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

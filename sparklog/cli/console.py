@@ -15,12 +15,13 @@ _PIPE_WIDTH = 200
 
 
 def stdout() -> Console:
-    """Console for results. Without a terminal it is wide, so that a table is never cut in a file or a pipe."""
+    """Return the console for results. Without a terminal it is wide, so that a table is never cut
+    in a file or a pipe."""
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
 
 
 def stderr() -> Console:
-    """Console for progress and remarks."""
+    """Return the console for progress and remarks."""
     return Console(stderr=True, highlight=False, markup=False)
 
 
@@ -33,7 +34,7 @@ class _Table(Table):
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table; the columns named in `right` are numbers."""
+    """Return an empty table; the columns named in `right` are numbers."""
     made = _Table(show_edge=False, pad_edge=False, header_style="bold")
     for heading in headings:
         made.add_column(one_line(heading), justify="right" if heading in right else "left", overflow="fold")
@@ -45,7 +46,7 @@ def number(value: float) -> str:
 
 
 def size(size_bytes: float) -> str:
-    """A size with a unit: 1536 gives "1.5 KiB"."""
+    """Return a size with a unit: 1536 gives "1.5 KiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size_bytes) < 1024:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -54,14 +55,14 @@ def size(size_bytes: float) -> str:
 
 
 def time(timestamp_ms: int) -> str:
-    """A timestamp as ISO 8601 in UTC, "-" when there is none."""
+    """Return a timestamp as ISO 8601 in UTC, "-" when there is none."""
     if timestamp_ms < 0:
         return "-"
     return iso_time(timestamp_ms)
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """A timestamp as ISO 8601 in UTC with milliseconds; the bare number where the calendar ends."""
+    """Return a timestamp as ISO 8601 in UTC with milliseconds; the bare number where the calendar ends."""
     try:
         at = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):

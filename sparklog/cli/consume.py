@@ -209,7 +209,7 @@ def _form(text: str | None, format: OutputFormat | None) -> list[Part] | None:
 
 
 def _names(admin: Admin, given: Sequence[str]) -> list[str]:
-    """The topics that names and patterns stand for. Raises typer.BadParameter for a pattern that fits none."""
+    """Return the topics that names and patterns stand for. Raises typer.BadParameter for a pattern that fits none."""
     from fnmatch import fnmatchcase
 
     found: dict[str, None] = {}
@@ -219,7 +219,7 @@ def _names(admin: Admin, given: Sequence[str]) -> list[str]:
             continue
         fitting = sorted(t for t in admin.list_topics(include_internal=text.startswith("_")) if fnmatchcase(t, text))
         if not fitting:
-            raise typer.BadParameter(f"no topic fits {text!r}; `sparklog topic list` shows the topics")
+            raise typer.BadParameter(f"no topic matches {text!r}; `sparklog topic list` shows the topics")
         found |= dict.fromkeys(fitting)
     return list(found)
 
@@ -251,7 +251,7 @@ def _view(topic: TopicDescription, columns: str | None, key: str | None, form: l
 
 
 def _read_columns(views: Mapping[str, View]) -> list[str] | None:
-    """The columns that the consumer decodes; None: all, as topics may need different ones."""
+    """Return the columns that the consumer decodes; None: all, as topics may need different ones."""
     first = next(iter(views.values())).read
     return first if all(view.read == first for view in views.values()) else None
 
@@ -330,8 +330,8 @@ def _range(
 
 
 def _opened(output: Path | None, *, is_watched: bool) -> AbstractContextManager[BinaryIO]:
-    """The output. A file appears when it is complete, unless `is_watched`: of lines that go on forever, each is there
-    at once."""
+    """Return the output. A file appears when it is complete, unless `is_watched`: of lines that go on forever, each is
+    there at once."""
     from sparklog.cli.destination import destination, opened
 
     return opened(output) if output is not None and is_watched else destination(output)
@@ -388,7 +388,7 @@ def _copy(
         if batches:
             came_at = time.monotonic()
         elif end is not None and time.monotonic() - came_at >= timeout_ms() / 1000:
-            raise RequestTimedOutError(f"nothing came for {timeout_ms() / 1000:g} s (--timeout)")
+            raise RequestTimedOutError(f"no record arrived within {timeout_ms() / 1000:g} s (--timeout)")
         for batch in batches:
             tp = TopicPartition(batch.topic, batch.partition)
             rows = batch.data.num_rows if end is None else batch.rows_below(end[tp])
@@ -406,7 +406,7 @@ def _copy(
 
 
 def _chosen(batch: ConsumedBatch, view: View, rows: int) -> tuple[Any, int]:
-    """The wanted rows among the first `rows` of a batch, and their number."""
+    """Return the wanted rows among the first `rows` of a batch, and their number."""
     if view.key is None and (view.columns is None or batch.data.schema.names == view.columns):
         return batch, rows
     import numpy as np
@@ -428,7 +428,7 @@ def _remark(
     end: dict[TopicPartition, int] | None,
     begin: dict[TopicPartition, int],
 ) -> None:
-    """Writes facts that the output does not show to stderr."""
+    """Write facts that the output does not show to stderr."""
     if output is not None:
         print(f"wrote {count:,} records to {output}", file=sys.stderr)
         return

@@ -72,11 +72,11 @@ class _Reader:
             self._types = {name: _csv_type(options.schema.field(name)) for name in names}
 
     def table(self, text: bytes) -> pa.Table:
-        """The rows of a block of whole records. Raises ArrowException, SchemaMismatchError."""
+        """Return the rows of a block of whole records. Raises ArrowException, SchemaMismatchError."""
         from pyarrow import csv as arrow_csv
 
         if _is_open(text, self._options.delimiter):
-            raise SchemaMismatchError("a quote opens a field and none closes it before the end of the file")
+            raise SchemaMismatchError("a quoted field is not closed before the end of the file")
         table = arrow_csv.read_csv(
             io.BytesIO(text),
             read_options=arrow_csv.ReadOptions(column_names=self._names, block_size=len(text) + 1),
@@ -93,7 +93,7 @@ class _Reader:
         return parse_as(table, ENVELOPE_SCHEMA if self._options.schema is None else self._options.schema)
 
     def reason(self, error: Exception, piece: Piece) -> str:
-        """The text behind the line's number: the column, and the remedy for the commonest case."""
+        """Return the text behind the line's number: the column, and the remedy for the commonest case."""
         text = str(error).splitlines()[0]
         found = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", text)
         if found is None:
@@ -106,7 +106,7 @@ class _Reader:
 
 
 def _names(header: Piece, options: CsvOptions) -> list[str]:
-    """The columns that the first line names. Raises InputError if it does not name columns of the topic."""
+    """Return the columns that the first line names. Raises InputError if it does not name columns of the topic."""
     try:
         text = header.text.decode("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -129,7 +129,7 @@ def _names(header: Piece, options: CsvOptions) -> list[str]:
 
 
 def record_end(text: bytes, delimiter: str) -> int:
-    """The position behind the last whole record of a text that begins with a record; 0 if it has none.
+    """Return the position behind the last whole record of a text that begins with a record; 0 if it has none.
 
     A line end inside quotes does not end a record. If each quote stands where quotes of a field stand, their number
     tells which line ends are inside; else the text is read field by field.
@@ -188,7 +188,8 @@ def _csv_type(field: pa.Field) -> Any:
 
 
 def wide_type(t: Any) -> Any:
-    """The type with double in the place of float, at any depth: `parse_as` refuses values beyond the range of float."""
+    """Return the type with double in the place of float, at any depth: `parse_as` refuses values beyond the range of
+    float."""
     if pa.types.is_float32(t):
         return pa.float64()
     if pa.types.is_list(t):

@@ -61,7 +61,7 @@ def decommission(
 
 
 def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
-    """The necessary moves. Raises typer.BadParameter, InvalidReplicationFactorError."""
+    """Return the necessary moves. Raises typer.BadParameter, InvalidReplicationFactorError."""
     from sparklog.replication.controller.moves import plan_moves
 
     cluster = admin.describe_cluster()
@@ -86,7 +86,7 @@ def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
         moves = plan_moves(mine, others, staying=staying, balanced=False)
     except InvalidReplicationFactorError as e:
         raise InvalidReplicationFactorError(
-            f"broker {broker_id} cannot be taken away: {e}; start another broker, or lower the replication factor with "
+            f"broker {broker_id} cannot be decommissioned: {e}; start another broker, or lower the replication factor with "
             f"sparklog reassign plan --replication-factor N"
         ) from e
     return moves
@@ -111,4 +111,4 @@ def _cancel(admin: Admin, broker_id: int) -> None:
     leaving = [r.topic_partition for r in admin.list_partition_reassignments() if broker_id in r.removing]
     admin.cordon_broker(broker_id, cordoned=False)  # first: refused, and nothing has changed
     admin.cancel_partition_reassignments(leaving)
-    print(f"broker {broker_id} stays; {len(leaving)} partitions that were leaving it stay, too")
+    print(f"broker {broker_id} stays, and so do {len(leaving)} partitions that were being moved")

@@ -47,7 +47,7 @@ def opened(path: Path, *, name: str = "") -> BinaryIO:
 
 @contextmanager
 def destination(path: Path | None) -> Iterator[BinaryIO]:
-    """The output of a result: stdout, or a file that appears when it is complete."""
+    """Yield the output of a result: stdout, or a file that appears when it is complete."""
     if path is None or str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

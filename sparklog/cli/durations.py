@@ -8,7 +8,7 @@ from sparklog.units import parse_duration_ms as _parse_ms
 
 
 def parse_duration_ms(text: str) -> int:
-    """`90s`, `10m`, `1h30m`, `1d`, `500ms` in milliseconds. Raises typer.BadParameter."""
+    """Parse `90s`, `10m`, `1h30m`, `1d`, `500ms` in milliseconds. Raises typer.BadParameter."""
     try:
         return _parse_ms(text)
     except ValueError as e:
@@ -16,7 +16,8 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_number_or_ms(text: str, option: str, unit_ms: int, minimum_ms: int) -> int:
-    """A number of `unit_ms`, or a duration with a unit, in ms. Raises typer.BadParameter, which names `option`."""
+    """Return a number of `unit_ms`, or a duration with a unit, in ms. Raises typer.BadParameter,
+    which names `option`."""
     try:
         value_ms = round(float(text) * unit_ms)
     except (ValueError, OverflowError):
@@ -30,7 +31,7 @@ def parse_number_or_ms(text: str, option: str, unit_ms: int, minimum_ms: int) ->
 
 
 def parse_seconds(text: str, option: str, minimum_s: float, maximum_s: float) -> float:
-    """The same in seconds. Raises typer.BadParameter, which names `option`, for one that is out of bounds."""
+    """Return the same in seconds. Raises typer.BadParameter, which names `option`, for one that is out of bounds."""
     seconds = parse_duration_ms(text) / 1000
     if not minimum_s <= seconds <= maximum_s:
         raise typer.BadParameter(f"{option} {text}: {minimum_s:g} s to {maximum_s:g} s")
@@ -38,7 +39,7 @@ def parse_seconds(text: str, option: str, minimum_s: float, maximum_s: float) ->
 
 
 def now_ms() -> int:
-    """The time on this machine's clock, in ms since 1970."""
+    """Return the time on this machine's clock, in ms since 1970."""
     import time
 
     return time.time_ns() // 1_000_000

@@ -77,7 +77,7 @@ def _partitions(name: str, count: int) -> list[TopicPartition]:
 
 
 def _parse_partitions(text: str, topics: dict[str, int]) -> list[TopicPartition]:
-    """`events` or `events:3`. Raises typer.BadParameter."""
+    """Parse `events` or `events:3`. Raises typer.BadParameter."""
     name, colon, number = text.partition(":")
     if name not in topics:
         raise typer.BadParameter(

@@ -39,7 +39,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.TooManyConnectionsError: "close unused clients, or raise the broker's `max.connections`",
     errors.BufferExhaustedError: "the broker is slower than the producer: raise `buffer.memory` or `max.block.ms`, or send less",
     errors.FencedLeaderEpochError: "try again: the client reads the metadata again",
-    errors.UnknownLeaderEpochError: "try again: the broker learns of the new leader in a moment",
+    errors.UnknownLeaderEpochError: "try again: the broker soon receives the new metadata",
     errors.LocalReadUnavailableError: "read through the socket: option `sparklog.local.read=off`",
     errors.DataDirLockedError: "stop the other broker, or give this one a directory of its own with `--data-dir`",
     errors.ClosedError: "create a new producer or consumer; a closed one, or one from before a fork, cannot be used",
@@ -88,7 +88,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.NotControllerError: "the client tries again at the new controller",
     errors.InvalidReplicationFactorError: "choose a factor from 1 to the number of brokers, or start more brokers",
     errors.InvalidReplicaAssignmentError: "name existing brokers, each once per partition",
-    errors.NoReassignmentInProgressError: "there is nothing to cancel: the reassignment has ended or never began",
+    errors.NoReassignmentInProgressError: "nothing to cancel: the reassignment has ended or never began",
     errors.EligibleLeadersNotAvailableError: "start the brokers that were in the ISR; an unclean election would lose records",
     errors.SaslAuthenticationFailedError: "check user, password (or token) and `sasl.mechanism`; the broker's log has the details",
     errors.UnsupportedSaslMechanismError: "choose a `sasl.mechanism` that the message names, or enable yours with `sasl.enabled.mechanisms`",
@@ -108,7 +108,8 @@ HINTS: dict[type[SparklogError], str] = {
 
 
 def hint_for(error: SparklogError) -> str:
-    """The next step for `error`: the hint of its class or of the nearest base class that has one; "" if none has."""
+    """Return the next step for `error`: the hint of its class or of the nearest base class that has one; "" if none
+    has."""
     for cls in type(error).__mro__:
         if cls in HINTS:
             return HINTS[cls]

@@ -68,5 +68,5 @@ def file_format(path: Path | None, given: F | None, formats: type[F]) -> F | Non
 
 
 def delimiter_of(path: Path | None) -> str:
-    """The delimiter of a CSV file's columns, by its ending."""
+    """Return the delimiter of a CSV file's columns, by its ending."""
     return "\t" if path is not None and path.suffix.lower() == ".tsv" else ","

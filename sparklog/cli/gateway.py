@@ -37,7 +37,10 @@ def kafka(
     ] = "127.0.0.1:9092",
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Address that clients are told. [default: the one that they have used]"),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address in the metadata for clients. [default: the address that they connected to]",
+        ),
     ] = None,
     sasl: Annotated[
         bool, typer.Option("--sasl", help="Ask clients for a user and a password (SCRAM); the broker checks them.")
@@ -79,7 +82,7 @@ def kafka(
 
 
 def _address(text: str, option: str) -> tuple[str, int]:
-    """HOST:PORT, the port may be 0. Raises InvalidConfigError."""
+    """Parse HOST:PORT; the port may be 0. Raises InvalidConfigError."""
     from sparklog.errors import InvalidConfigError
 
     host, colon, port = text.rpartition(":")

@@ -150,7 +150,7 @@ def _print_members(group: GroupDescription) -> None:
 
 
 def _short(partitions: Iterable[TopicPartition]) -> str:
-    """ "t: 0, 1; u: 3"."""
+    """Return "t: 0, 1; u: 3"."""
     topics: dict[str, list[str]] = {}
     for tp in sorted(partitions):
         topics.setdefault(tp.topic, []).append(str(tp.partition))

@@ -55,7 +55,7 @@ class InputOptions:
 
 
 def open_input(path: Path | None, stdin: BinaryIO, format: str, options: InputOptions) -> Source:
-    """The input at `path` (None: `stdin`) read as `format`: csv, jsonl, parquet, arrow or lines.
+    """Return the input at `path` (None: `stdin`) read as `format`: csv, jsonl, parquet, arrow or lines.
 
     Raises InputError, OSError.
     """
@@ -152,7 +152,7 @@ def _json_table(block: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _json_reason(error: Exception, piece: Piece, schema: pa.Schema) -> str:
-    """The text behind the line's number. PyArrow does not name a field that the topic lacks."""
+    """Return the text behind the line's number. PyArrow does not name a field that the topic lacks."""
     text = re.sub(r" in row \d+", "", str(error).splitlines()[0].removeprefix("JSON parse error: "))
     try:
         row = json.loads(piece.text)

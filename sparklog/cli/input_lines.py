@@ -37,7 +37,7 @@ Refuse = Callable[[Refused], None]
 
 
 def fail(refused: Refused) -> None:
-    """The end of the input at its first refused record. Raises InputError."""
+    """End the input at its first refused record. Raises InputError."""
     raise InputError(f"line {refused.line}{refused.reason}")
 
 
@@ -59,22 +59,22 @@ class RefusedLines:
 
 
 def lines_of(text: bytes) -> list[bytes]:
-    """The lines, each with its end; the last one may have none."""
+    """Return the lines, each with its end; the last one may have none."""
     lines = [line + b"\n" for line in text.split(b"\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
 
 
 def last_line_end(text: bytes) -> int:
-    """The position behind the last whole line."""
+    """Return the position behind the last whole line."""
     return text.rfind(b"\n") + 1
 
 
 def blocks(
     file: BinaryIO, cut: Callable[[bytes], int] = last_line_end, *, line_bytes_max: int = LINE_BYTES_MAX
 ) -> Iterator[tuple[bytes, int]]:
-    """Blocks of whole records (the last one may lack its newline), with the bytes read so far. `cut` gives the position
-    behind the last whole record of a text; 0: it has none. Raises InputError for a line that is too long."""
+    """Yield blocks of whole records (the last one may lack its newline), with the bytes read so far. `cut` gives the
+    position behind the last whole record of a text; 0: it has none. Raises InputError for a line that is too long."""
     rest = b""
     done = 0
     # read1: lines typed or piped in slowly are handed on as they come

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def key_columns(topic: TopicDescription) -> tuple[str, ...]:
-    """The columns that hold a record's key. Raises typer.BadParameter for a topic without keys."""
+    """Return the columns that hold a record's key. Raises typer.BadParameter for a topic without keys."""
     if topic.kind == "envelope":
         return ("key",)
     if not topic.key_columns:
@@ -23,7 +23,7 @@ def key_columns(topic: TopicDescription) -> tuple[str, ...]:
 
 
 def key_values(topic: TopicDescription, text: str) -> dict[str, Any]:
-    """The value of each key column, as Arrow scalars of the columns' types. Raises typer.BadParameter."""
+    """Return the value of each key column, as Arrow scalars of the columns' types. Raises typer.BadParameter."""
     names = key_columns(topic)
     if topic.kind == "envelope":
         return {"key": pa.scalar(text.encode("utf-8", "surrogateescape"), pa.binary())}
@@ -53,7 +53,7 @@ def _scalar(topic: TopicDescription, name: str, value: Any) -> Any:
 
 
 def has_key(data: Any, values: dict[str, Any]) -> Any:
-    """A mask of the rows with the key."""
+    """Return a mask of the rows with the key."""
     mask = None
     for name, value in values.items():
         column = data.column(name)

@@ -80,7 +80,7 @@ def disable(topic: TopicName, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) 
     """Stop filling the table. It stays; `enable` with its location goes on with it."""
     with open_admin(bootstrap_servers) as admin:
         admin.disable_lake(topic)
-    print(f"the Delta table of topic {topic} is filled no longer; the table stays")
+    print(f"the Delta table of topic {topic} is no longer filled; the table stays")
 
 
 @app.command("pause")
@@ -100,16 +100,14 @@ def resume(
     topic: TopicName,
     from_table: Annotated[
         bool,
-        typer.Option(
-            "--from-table", help="Go on behind the last row of each partition: for a table that was restored."
-        ),
+        typer.Option("--from-table", help="Continue behind the last row of each partition: for a restored table."),
     ] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Resume the commits of a paused table."""
     with open_admin(bootstrap_servers) as admin:
         admin.resume_lake(topic, from_table=from_table)
-    print(f"the Delta table of topic {topic} goes on")
+    print(f"the Delta table of topic {topic} is resumed")
 
 
 @app.command("rebuild")
@@ -161,7 +159,7 @@ def status(
         shown = [_as_json(one) for one in found]
         print(json.dumps(shown[0] if topic is not None else shown))
     elif not found:
-        print("no topic has a Delta table; `sparklog lake enable TOPIC --location URL` makes one", file=sys.stderr)
+        print("no topic has a Delta table; `sparklog lake enable TOPIC --location URL` creates one", file=sys.stderr)
     elif topic is None:
         _print_all(found)
     else:
@@ -301,7 +299,7 @@ def run(
     from sparklog.lake.delta_table import require_deltalake
 
     if topic and not once:
-        raise typer.BadParameter("topics are for --once: a worker that goes on shares all topics with the others")
+        raise typer.BadParameter("topics need --once: a continuous worker shares all topics with the other workers")
     require_deltalake()
     if "jemalloc" in pa.supported_memory_backends():  # it returns freed memory sooner: 0.7 of the default's peak
         pa.set_memory_pool(pa.jemalloc_memory_pool())
@@ -329,7 +327,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _stop_with_parent(stop: Any) -> None:
-    """Calls `stop` when standard input ends."""
+    """Call `stop` when standard input ends."""
     import os
     import threading
 

@@ -17,7 +17,7 @@ BROKER_OPTIONS = (
 
 
 def run() -> None:
-    """Runs the command line of this process and exits with its code."""
+    """Run the command line of this process and exit with its code."""
     prepare()
     arguments = sys.argv[1:]
     if is_plain_broker(arguments):

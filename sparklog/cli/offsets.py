@@ -148,7 +148,7 @@ def _number(offset: int) -> str:
 
 
 def offsets_table(rows: list[PartitionOffsets]) -> Table:
-    """The rows and their sum as a table; with columns for the object store if something is there."""
+    """Return the rows and their sum as a table; with columns for the object store if something is there."""
     from sparklog.cli import console
 
     tiered = any(row.remote_bytes > 0 for row in rows)

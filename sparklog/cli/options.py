@@ -46,7 +46,7 @@ Bootstrap = Annotated[
 
 
 def config_option(scope: Scope, help: str) -> Any:
-    """`--config NAME=VALUE`, repeatable, for settings of `scope`, which the Tab key offers."""
+    """Return `--config NAME=VALUE`, repeatable, for settings of `scope`, which the Tab key offers."""
     return typer.Option("--config", "-c", metavar="K=V", help=help, autocompletion=completion.settings(scope))
 
 
@@ -76,13 +76,13 @@ _timeout_ms: int | None = None
 
 
 def set_timeout(timeout: str | None) -> None:
-    """Sets the value of `--timeout` for all commands. Raises typer.BadParameter."""
+    """Set the value of `--timeout` for all commands. Raises typer.BadParameter."""
     global _timeout_ms
     _timeout_ms = None if timeout is None else parse_number_or_ms(timeout, "--timeout", 1_000, 1)
 
 
 def timeout_ms() -> int:
-    """Longest wait for a broker's answer, in ms."""
+    """Return the longest wait for a broker's answer, in ms."""
     return DEFAULT_TIMEOUT_MS if _timeout_ms is None else _timeout_ms
 
 
@@ -94,7 +94,7 @@ def open_admin(bootstrap_servers: str) -> Admin:
 
 
 def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
-    """["a=1", "b=2"] as a dict. Raises typer.BadParameter naming `option`."""
+    """Return ["a=1", "b=2"] as a dict. Raises typer.BadParameter naming `option`."""
     parsed: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -105,12 +105,12 @@ def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
 
 
 def parse_list(text: str | None) -> list[str]:
-    """Comma-separated names, blanks removed."""
+    """Return comma-separated names, blanks removed."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def parse_settings(scope: Scope, pairs: list[str] | None) -> dict[str, Any]:
-    """`--config NAME=VALUE` options as checked settings, under their Python names.
+    """Return `--config NAME=VALUE` options as checked settings, under their Python names.
 
     Raises typer.BadParameter and InvalidConfigError.
     """

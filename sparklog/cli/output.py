@@ -49,7 +49,7 @@ class SelectedRows(NamedTuple):
 
 
 def select_rows(batch: ConsumedBatch, rows: np.ndarray, columns: Sequence[str] | None) -> SelectedRows:
-    """The rows with these indexes, in these columns (None: all)."""
+    """Return the rows with these indexes, in these columns (None: all)."""
     data = batch.data if columns is None else batch.data.select(list(columns))
     data = data if len(rows) == data.num_rows else data.take(pa.array(rows))
     return SelectedRows(batch.topic, batch.partition, data, rows, batch)
@@ -84,7 +84,8 @@ class JsonWriter:
 
 
 def _envelope_view(table: pa.Table, *, topic: bool, always_headers: bool = False) -> pa.Table:
-    """The envelope as one reads it: the record's own timestamp is the log's, headers only where there are any."""
+    """Return the envelope as one reads it: the record's own timestamp is the log's, headers only
+    where there are any."""
     wanted = {"_topic": "topic"} if topic else {}
     wanted |= {
         "_partition": "partition",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def time_option(text: str, option: str) -> int:
-    """A time in ms since 1970. Raises typer.BadParameter, which names `option`."""
+    """Return a time in ms since 1970. Raises typer.BadParameter, which names `option`."""
     try:
         return parse_time_ms(text, now_ms())
     except InvalidRequestError as e:
@@ -23,7 +23,7 @@ def time_option(text: str, option: str) -> int:
 
 
 def position_option(text: str, option: str) -> Position:
-    """A position in a topic. Raises typer.BadParameter, which names `option`."""
+    """Return a position in a topic. Raises typer.BadParameter, which names `option`."""
     from sparklog.client.reading.positions import parse_position
 
     try:

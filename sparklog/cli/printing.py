@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def printable(text: str, chars_max: int) -> str:
-    """A text as one line that cannot command the terminal: groups and transactions may be called anything."""
+    """Return a text as one line that cannot command the terminal: groups and transactions may be called anything."""
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: chars_max + 1])
     return shown if len(shown) <= chars_max else shown[: chars_max - 1] + "…"
 

@@ -118,7 +118,7 @@ def produce(
         typing = path is None and sys.stdin.isatty()
         if typing and not quiet:
             print("reading from the keyboard: one record per line, Ctrl-D ends", file=sys.stderr)
-        sent = _Sent(topic, partition)
+        sent = _SentRecords(topic, partition)
         _send(sent, path, chosen, options, bootstrap_servers, parameters, progress=not (quiet or typing))
     if not quiet:
         print(sent.summary(described.partitions), file=sys.stderr)
@@ -145,7 +145,7 @@ def _refusals(on_error: str) -> Iterator[RefusedLines | None]:
 
 
 def _send(
-    sent: _Sent,
+    sent: _SentRecords,
     path: Path | None,
     format: str,
     options: InputOptions,
@@ -205,7 +205,7 @@ def _check_file(path: Path | None) -> None:
         raise typer.BadParameter(f"{path}: {'a directory' if path.is_dir() else 'no such file'}", param_hint="FILE")
 
 
-class _Sent:
+class _SentRecords:
     """Sends chunks and counts acknowledged records; at most `IN_FLIGHT_MAX` sends wait for their answer."""
 
     def __init__(self, topic: str, partition: int | None) -> None:
@@ -246,7 +246,7 @@ class _Sent:
             self.records += rows
 
     def _report_partial(self) -> None:
-        """Reports the acknowledged records after a failure, so that the user can continue from there."""
+        """Report the acknowledged records after a failure, so that the user can continue from there."""
         while (
             self._unacknowledged
             and self._unacknowledged[0][0].done()
@@ -267,7 +267,7 @@ class _Sent:
 
 @contextmanager
 def _progress(source: Source, wanted: bool) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr when that is a terminal; yields `advance(done, records)`."""
+    """Yield a progress bar on stderr when that is a terminal; yields `advance(done, records)`."""
     if not wanted or not sys.stderr.isatty():
         yield lambda done, records: None
         return

@@ -88,7 +88,7 @@ def plan(
 
 
 def _onto(admin: Admin, brokers: str | None) -> dict[int, str | None]:
-    """Brokers that may have replicas, with their racks. Raises typer.BadParameter."""
+    """Return brokers that may have replicas, with their racks. Raises typer.BadParameter."""
     there = {b.broker_id: b.rack for b in admin.describe_cluster().brokers if not b.is_stopping and not b.is_cordoned}
     if brokers is None:
         return there
@@ -103,8 +103,8 @@ def _onto(admin: Admin, brokers: str | None) -> dict[int, str | None]:
 
 
 def assignment(admin: Admin, topics: list[str] | None = None) -> dict[TopicPartition, tuple[int, ...]]:
-    """The replicas of all partitions, as they are when reassignments under way are done; internal topics too. Raises
-    typer.BadParameter for a topic that does not exist."""
+    """Return the replicas of all partitions, as they are when reassignments under way are done; internal topics too.
+    Raises typer.BadParameter for a topic that does not exist."""
     found = admin.describe_topics(admin.list_topics(include_internal=True) if topics is None else topics)
     missing = [name for name in topics or () if name not in found]
     if missing:

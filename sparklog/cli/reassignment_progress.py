@@ -32,7 +32,7 @@ def summary(under_way: Sequence[PartitionReassignment], throttle_bytes: int) -> 
 
 
 def follow(admin: Admin) -> None:
-    """Returns when no partition is being reassigned any more. Says on stderr how far it is."""
+    """Wait until no partition is being reassigned any more. Says on stderr how far it is."""
     told, told_at = "", 0.0
     is_terminal = sys.stderr.isatty()
     throttle = 0

@@ -65,7 +65,7 @@ _DDL_NAMES = {
 
 
 def ddl_type(t: Any) -> str:
-    """A canonical Arrow type in Spark's DDL, as `topic describe` shows it."""
+    """Return a canonical Arrow type in Spark's DDL, as `topic describe` shows it."""
     if pa.types.is_decimal(t):
         return f"DECIMAL({t.precision},{t.scale})"
     if pa.types.is_list(t):

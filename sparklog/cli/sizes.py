@@ -8,7 +8,7 @@ from sparklog.units import parse_size_bytes as _parse
 
 
 def parse_size_bytes(text: str, option: str) -> int:
-    """`50MB`, `50MiB`, `512K`, `1000000` in bytes; "/s" behind it is fine. Raises typer.BadParameter, which names
+    """Parse `50MB`, `50MiB`, `512K`, `1000000` in bytes; "/s" behind it is fine. Raises typer.BadParameter, which names
     `option`."""
     try:
         return int(text) if text.strip().isascii() and text.strip().isdigit() and len(text) <= 18 else _parse(text)

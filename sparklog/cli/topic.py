@@ -135,7 +135,7 @@ def list_topics(
     with open_admin(bootstrap_servers) as admin:
         names = admin.list_topics(include_internal=internal)
         if not names:
-            print("no topics yet: make one with `sparklog topic create NAME`", file=sys.stderr)
+            print("no topics yet: create one with `sparklog topic create NAME`", file=sys.stderr)
         if not verbose:
             print("".join(f"{name}\n" for name in names), end="")
             return
@@ -244,7 +244,7 @@ def alter(
             topic = admin.alter_schema(name, add_columns=added, widen_columns=widened)
         except SparklogError:
             if configs:
-                print("the settings above are changed, the columns are not", file=sys.stderr)
+                print("the settings above are changed, but not the columns", file=sys.stderr)
             raise
     if topic.schema_id == before.schema_id:
         print(f"topic {name} has these columns already (schema {topic.schema_id})")
@@ -256,7 +256,7 @@ def alter(
 
 
 def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]:
-    """Notes on streaming queries that continue from their checkpoints after a change of columns."""
+    """Note on streaming queries that continue from their checkpoints after a change of columns."""
     from sparklog.cli.schema_source import ddl_type
 
     hints = []
@@ -264,8 +264,8 @@ def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]
         if after.schema.field(field.name).type != field.type:
             cast = f'.withColumn("{field.name}", col("{field.name}").cast("{ddl_type(field.type)}"))'
             hints.append(
-                f"a streaming query that reads {field.name} stops, and goes on with the new type when it is started again; if "
-                f"it keeps state with the column (groupBy, dropDuplicates, max, a join), read it as before: {cast}"
+                f"a streaming query that reads {field.name} stops, and continues with the new type after a restart; "
+                f"if it keeps state with the column (groupBy, dropDuplicates, max, a join), read it as before: {cast}"
             )
     if len(after.schema) > len(before.schema):
         hints.append(
@@ -291,7 +291,7 @@ def _warn_of_retention(topic: TopicDescription) -> None:
 
 
 def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | None]:
-    """Settings with their new values, None for those that get the default again. Raises typer.BadParameter."""
+    """Return settings with their new values, None for those that get the default again. Raises typer.BadParameter."""
     changes: dict[str, str | None] = dict(parse_pairs(given, "--config"))
     for name in removed:
         if name in changes:
@@ -343,19 +343,19 @@ def add_partitions(
             if not yes and sys.stdin.isatty():
                 typer.confirm(f"Give topic {name} {partitions} partitions instead of {topic.partitions}?", abort=True)
         grown = admin.add_partitions(name, partitions)
-    print(f"topic {name} has {_plural(grown.partitions, 'partition')} now, it had {topic.partitions}")
+    print(f"topic {name} now has {_plural(grown.partitions, 'partition')} instead of {topic.partitions}")
 
 
 def _moved_keys(topic: TopicDescription) -> str:
-    """The effect of more partitions on the topic's keys; "" if the topic has no keys."""
+    """Return the effect of more partitions on the topic's keys; "" if the topic has no keys."""
     if topic.kind != "envelope" and not topic.key_columns:
         return ""
     keys = f"keys ({', '.join(topic.key_columns)})" if topic.key_columns else "keys"
     text = f"warning: the next records of most {keys} go to another partition than those before, and may be read before them"
     if "compact" in str(topic.setting("cleanup.policy")).split(","):
         text += (
-            "\nwarning: the topic is compacted within each partition: what was the last record of such a key stays in its old "
-            "partition beside the new one, forever; to avoid that copy the topic into a new one"
+            "\nwarning: the topic is compacted within each partition: the old partition of a moved key keeps its "
+            "last record forever; to avoid this, copy the records into a new topic"
         )
     return text
 

@@ -197,7 +197,7 @@ def _state(text: str) -> str:
 
 
 def _describe(admin: Admin, id: str) -> TransactionDetails:
-    """The transaction of a transactional id, or of an application's id."""
+    """Return the transaction of a transactional id, or of an application's id."""
     from sparklog.errors import InvalidProducerIdMappingError
     from sparklog.types import SHARED_PREFIX, shared_transactional_id
 
@@ -210,5 +210,5 @@ def _describe(admin: Admin, id: str) -> TransactionDetails:
             return admin.describe_transaction(shared_transactional_id(id))
         except InvalidProducerIdMappingError as e:
             raise InvalidProducerIdMappingError(
-                f"there is no transactional id and no application {id!r}; `sparklog transaction list` shows them"
+                f"unknown transactional id or application {id!r}; `sparklog transaction list` shows them"
             ) from e

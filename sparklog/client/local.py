@@ -233,7 +233,7 @@ def start_broker(
         log.close()
         if temporary:
             shutil.rmtree(directory, ignore_errors=True)
-        raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'it said nothing'}")
+        raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'no output'}")
     address, *others = addresses
     forget(address)  # another broker may have used the port before
     told = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))
@@ -259,8 +259,8 @@ def _readable(descriptor: int, timeout_s: float) -> bool:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], timeout_s: float) -> list[str] | None:
-    """The addresses in the broker's `listening on` lines, which it writes at once, its own first; None if the broker
-    ended or wrote no line in time."""
+    """Return the addresses in the broker's `listening on` lines, which it writes at once, its own first; None if the
+    broker ended or wrote no line in time."""
     assert process.stdout is not None
     deadline = time.monotonic() + timeout_s
     said = b""

@@ -392,8 +392,8 @@ def request_start(directory: Path, timeout_s: float = START_TIMEOUT_S) -> list[i
     try:
         if not _wait(lambda: not request.exists(), REQUEST_TAKEN_S):
             raise InvalidConfigError(
-                f"the cluster in {directory} runs already, and is just starting or in a program: try again, or call "
-                f"start_missing() in that program"
+                f"the cluster in {directory} runs already, and is starting or part of a program: try again, or call "
+                "start_missing() in that program"
             )
         if not _wait(answer.exists, timeout_s * (len(_read_layout(directory).ports) + 1)):
             raise BrokerNotAvailableError(
@@ -430,7 +430,7 @@ def _is_secured(directory: Path, wanted: bool) -> bool:
 
 
 def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[int, dict[str, object]]:
-    """The security settings of each broker. Missing files are created. Raises InvalidConfigError."""
+    """Return the security settings of each broker. Missing files are created. Raises InvalidConfigError."""
     import datetime
 
     from sparklog.security import cluster_setup  # slow to import, and most do without
@@ -484,14 +484,14 @@ def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Lay
     layout = _read_layout(directory)
     if layout.ports and brokers is not None and brokers < len(layout.ports):
         raise InvalidConfigError(
-            f"{directory} has {len(layout.ports)} brokers: start them all, and take some away with "
+            f"{directory} has {len(layout.ports)} brokers: start all of them, and remove some with "
             f"`sparklog broker decommission`"
         )
     if zookeeper is not None and "/" not in zookeeper:
         zookeeper += CHROOT
     if layout.ports and zookeeper is not None and zookeeper != layout.zookeeper:
         where = layout.zookeeper or "its own ZooKeeper"
-        raise InvalidConfigError(f"the cluster in {directory} is at {where}, not at {zookeeper}")
+        raise InvalidConfigError(f"the cluster in {directory} uses {where}, not {zookeeper}")
     layout.zookeeper = zookeeper if zookeeper is not None else layout.zookeeper
     wanted = max(brokers if brokers is not None else len(layout.ports) or BROKERS_DEFAULT, len(layout.ports))
     free = iter(_free_ports(wanted + 1))

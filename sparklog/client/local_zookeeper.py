@@ -28,16 +28,18 @@ def has_java() -> bool:
 
 
 def _jars() -> list[str]:
-    """The jars to start ZooKeeper with. Raises InvalidConfigError with the package to install."""
+    """Return the jars to start ZooKeeper with. Raises InvalidConfigError with the package to install."""
     if not has_java():
-        raise InvalidConfigError("ZooKeeper needs Java: install Java 17, or name a ZooKeeper that runs already")
+        raise InvalidConfigError("ZooKeeper needs Java: install Java 17, or name a running ZooKeeper")
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise InvalidConfigError("ZooKeeper is started from PySpark's jars: pip install 'sparklog[spark]'")
     directory = Path(spec.origin).parent / "jars"
     found = [str(jar) for jar in sorted(directory.glob("*.jar")) if jar.name.startswith(NEEDED)]
     if not any(Path(jar).name.startswith(NEEDED[0]) for jar in found):
-        raise InvalidConfigError(f"there is no ZooKeeper in {directory}: this PySpark has none, install PySpark 4")
+        raise InvalidConfigError(
+            f"no ZooKeeper in {directory}: this PySpark does not include ZooKeeper; install PySpark 4"
+        )
     return found
 
 

@@ -121,7 +121,7 @@ def make_app(
 def _login(
     options: Options, environment: Environment, new_console: Callable[[ClientSecurity, str], Console]
 ) -> Login | None:
-    """The objects of logins; None for a console without them."""
+    """Return the objects of logins; None for a console without them."""
     if options.login is None:
         return None
     sessions: Sessions[Console] = Sessions(environment.clock)
@@ -184,11 +184,9 @@ async def _busy(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    return _error_page(request, error.status_code, str(error.status_code), "there is no such page")
+    return _error_page(request, error.status_code, str(error.status_code), "page not found")
 
 
 async def _defect(request: Request, error: Exception) -> Response:
     _log.error("a page failed: %s %s", request.method, request.url.path, exc_info=error)
-    return _error_page(
-        request, 500, "DEFECT", "the console failed in a way it has no name for; its log has the details"
-    )
+    return _error_page(request, 500, "DEFECT", "the console failed unexpectedly; its log has the details")

@@ -24,7 +24,7 @@ _LINK = re.compile(r'(?<=\s)(href|src|action|hx-get|hx-post)="/(?!/)')
 
 
 def check_base_path(text: str, name: str) -> str:
-    """The path without a slash at its end; "" for the root. Raises InvalidConfigError that names the option."""
+    """Return the path without a slash at its end; "" for the root. Raises InvalidConfigError that names the option."""
     path = text.strip().rstrip("/")
     if len(path) > BASE_PATH_CHARS_MAX or not _PATH.fullmatch(path):
         raise InvalidConfigError(
@@ -35,13 +35,13 @@ def check_base_path(text: str, name: str) -> str:
 
 
 def base_path_of(request: Request) -> str:
-    """The path of the proxy that has passed on the request; "" for none."""
+    """Return the path of the proxy that has passed on the request; "" for none."""
     found: str = request.scope.get(_SCOPE_KEY, "")
     return found
 
 
 def with_base_path(page: str, base_path: str) -> str:
-    """The page with the links that it has behind the proxy."""
+    """Return the page with the links that it has behind the proxy."""
     return _LINK.sub(rf'\1="{base_path}/', page) if base_path else page
 
 

@@ -50,7 +50,7 @@ def plan_of(kind: str, fields: Mapping[str, str], admin: Admin) -> Plan:
     """Return the plan. Raises InvalidRequestError, and the errors of Admin if it is needed."""
     make = PLANS.get(kind)
     if make is None:
-        raise InvalidRequestError(f"there is no change {kind!r}: {', '.join(PLANS)}")
+        raise InvalidRequestError(f"unknown change {kind!r}: use one of {', '.join(PLANS)}")
     return make(fields, admin)
 
 
@@ -97,7 +97,7 @@ def _reset_offsets(fields: Mapping[str, str], admin: Admin) -> Plan:
         try:
             offsets = moves_from_text(fields["moves"])
         except ValueError as e:
-            raise InvalidRequestError("the form's offsets cannot be read: begin at the group's page") from e
+            raise InvalidRequestError("the form's offsets cannot be read: start again on the group's page") from e
         moves = {tp: Move(None, offset) for tp, offset in offsets.items()}
     else:
         topic = fields.get("topic", "")
@@ -119,7 +119,7 @@ def _reset_offsets(fields: Mapping[str, str], admin: Admin) -> Plan:
         "Reset offsets",
         f"Set these {len(moves)} offsets of group {group}?",
         [
-            "The group's consumers read on from there: further back they read records again, further on they miss some.",
+            "The group's consumers continue at the new offsets: behind the old ones they read records again, beyond them they skip records.",
             "The group must have no members: stop its consumers first.",
         ],
         "Set offsets",
@@ -141,7 +141,7 @@ def _delete_group(fields: Mapping[str, str], admin: Admin) -> Plan:
         "delete-group",
         "Delete a group",
         f"Delete group {group} with its committed offsets?",
-        ["Consumers that come back to it begin where auto.offset.reset says.", "The group must have no members."],
+        ["Consumers that join the group again begin at auto.offset.reset.", "The group must have no members."],
         "Delete group",
         {"group": group},
         f"/group?{urlencode({'id': group})}",
@@ -163,8 +163,8 @@ def _abort_transaction(fields: Mapping[str, str], admin: Admin) -> Plan:
         "Abort a transaction",
         f"Abort the open transaction of {transactional_id}?",
         [
-            "What was written in it is never shown to readers of committed records.",
-            "Its producer is told with its next call. If it is still at work, it fails.",
+            "Readers of committed records never see its records.",
+            "Its producer gets an error at its next call.",
         ],
         "Abort transaction",
         {"id": transactional_id},
@@ -187,7 +187,7 @@ def _abort_hanging(fields: Mapping[str, str], admin: Admin) -> Plan:
         "abort-hanging",
         "Abort a hanging transaction",
         f"Abort the transaction of producer {producer_id} in partition {tp.partition} of {tp.topic}?",
-        ["What was written in it is never shown to readers of committed records, who then read on behind it."],
+        ["Readers of committed records skip the records of this transaction, and continue behind them."],
         "Abort transaction",
         {"topic": tp.topic, "partition": str(tp.partition), "producer_id": str(producer_id)},
         page,
@@ -197,7 +197,7 @@ def _abort_hanging(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _columns(fields: Mapping[str, str]) -> str:
-    """The columns of the form as Spark DDL; empty: none. Raises InvalidRequestError."""
+    """Return the columns of the form as Spark DDL; empty: none. Raises InvalidRequestError."""
     columns = []
     for n in range(1, COLUMNS_IN_FORM + 1):
         column, type = fields.get(f"column{n}", "").strip(), fields.get(f"type{n}", "").strip()
@@ -222,7 +222,7 @@ def _create_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
     keys, timestamp_column = fields.get("key_columns", "").strip(), fields.get("timestamp_column", "").strip()
     if schema is None and (keys or timestamp_column):
         raise InvalidRequestError(
-            "key columns and a timestamp column are for topics with columns: name the columns, too"
+            "key columns and a timestamp column are for topics with columns: also name the columns"
         )
     key_columns = column_names(keys, "key columns")
     if schema is not None:
@@ -270,7 +270,7 @@ def _add_partitions(fields: Mapping[str, str], admin: Admin) -> Plan:
         f"Give topic {name} {number(total)} partitions?",
         [
             "A key's next records may go to another partition than those before.",
-            "Partitions cannot be taken away again.",
+            "Partitions cannot be removed later.",
         ],
         "Add partitions",
         {"topic": name, "total": str(total)},
@@ -289,12 +289,14 @@ def _set_config(fields: Mapping[str, str], admin: Admin) -> Plan:
 
     def perform(admin: Admin) -> str:
         admin.alter_topic(topic, {name: value or None})
-        return f"{name} of {topic} is {value} now." if value else f"{name} of {topic} is the broker's again."
+        return f"{name} of {topic} is now {value}." if value else f"{name} of {topic} has the broker's value again."
 
-    question = f"Set {name} = {value} for topic {topic}?" if value else f"Take {name} of topic {topic} back?"
+    question = (
+        f"Set {name} = {value} for topic {topic}?" if value else f"Reset {name} of topic {topic} to the broker's value?"
+    )
     consequences = ["It is in effect at once."]
     if name.startswith(("retention.", "cleanup.", "delete.", "local.retention.")):
-        consequences.append("Records may be deleted because of it, for good.")
+        consequences.append("The change may delete records for good.")
     return Plan(
         "set-config",
         "Change a setting",
@@ -319,7 +321,7 @@ def _delete_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
         "delete-topic",
         "Delete a topic",
         f"Delete topic {name} with all its records?",
-        ["They are gone for good.", "Readers of the topic fail, and writers may create it again."],
+        ["The records cannot be restored.", "Readers of the topic fail, and writers may create it again."],
         "Delete topic",
         {"topic": name},
         f"/topics/{name}",

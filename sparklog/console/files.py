@@ -70,8 +70,8 @@ class _Drain:
 
 
 def file_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: str) -> Generator[bytes, None, None]:
-    """The bytes of a file with these rows, some at a time. A piece is empty where rows are gathered for the next one,
-    so that no step reads more than one of `batches`."""
+    """Yield the bytes of a file with these rows, some at a time. A piece is empty where rows are gathered for the next
+    one, so that no step reads more than one of `batches`."""
     drain = _Drain()
     writer = FORMATS[format].writer(cast(BinaryIO, drain), schema)
     for together in _together(batches):

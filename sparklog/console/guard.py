@@ -48,7 +48,7 @@ class Refusal(NamedTuple):
 
 
 def host_name(header: str) -> str:
-    """The name in a `Host` header, in lower case, without port and brackets; "" if there is none."""
+    """Return the name in a `Host` header, in lower case, without port and brackets; "" if there is none."""
     try:
         return (urlsplit(f"//{header}").hostname or "").lower()
     except ValueError:
@@ -70,12 +70,12 @@ def check_exposure(listen: str, host: str, *, allow_insecure: bool, has_login: b
     why = (
         f"passwords and records pass between browsers and {listen} without encryption"
         if has_login
-        else f"whoever reaches {listen} sees all records that the console may read, without a password"
+        else f"every client that reaches {listen} sees all records of the console, without a password"
     )
     if not allow_insecure:
         raise InvalidConfigError(
-            f"{why}: listen on 127.0.0.1 (SSH, or a proxy on this machine that knows your users, leads there), or add "
-            "--allow-insecure"
+            f"{why}: listen on 127.0.0.1 (reachable by SSH, or by a proxy with authentication on this machine), or "
+            "add --allow-insecure"
         )
     return f"--allow-insecure: {why}"
 
@@ -84,15 +84,15 @@ def refusal(method: str, headers: Headers, hosts: frozenset[str]) -> Refusal | N
     """Return the reason why the request is refused; None: it is accepted."""
     host = headers.get("host", "")
     if host_name(host) not in hosts:
-        return Refusal(421, f"this console is not {host!r}: name it with --allow-host, or ask it under its own address")
+        return Refusal(421, f"host name {host!r} is not allowed: add --allow-host, or use the console's address")
     if method in ("GET", "HEAD"):
         return None
     if method != "POST":
-        return Refusal(405, "only GET, HEAD and POST are answered")
+        return Refusal(405, "only GET, HEAD and POST are allowed")
     if headers.get("origin") not in (f"http://{host}", f"https://{host}"):  # a proxy may have taken TLS away
-        return Refusal(403, "the form comes from another site (its Origin is not this console): nothing was done")
+        return Refusal(403, "the form comes from another site (its Origin is not this console): nothing has changed")
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return Refusal(403, "the form comes from another site: nothing was done")
+        return Refusal(403, "the form comes from another site: nothing has changed")
     return None
 
 
@@ -110,7 +110,7 @@ class Tokens:
 
 
 def session_of(headers: Headers) -> str:
-    """The browser's session as its cookie says; "" if it has none, or one that we did not make."""
+    """Return the browser's session as its cookie says; "" if it has none, or one that we did not make."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:

@@ -113,7 +113,8 @@ class _Part:
 def look_through(
     read: Read, bounds: Mapping[int, Bounds], cursor: Cursor, rows_max: int, filter_text: str, budget: Budget
 ) -> RecordPage:
-    """The next `rows_max` records in the cursor's direction, those that have the text in one of their columns."""
+    """Return the next `rows_max` records in the cursor's direction, those that have the text in
+    one of their columns."""
     newer = cursor.direction == NEWER
     asked = {p: min(max(cursor.offsets[p], b.start), b.end) for p, b in bounds.items() if p in cursor.offsets}
     parts: dict[int, _Part] = {}
@@ -186,7 +187,7 @@ def _backward(
 
 
 def matching_rows(batch: ConsumedBatch, filter_text: str, rows_max: int | None) -> list[Row]:
-    """The rows that have the text in a column, the first `rows_max` of them."""
+    """Return the rows that have the text in a column, the first `rows_max` of them."""
     data = batch.data
     offsets, times_ms = batch.offsets(), batch.timestamps_ms()
     if filter_text:

@@ -27,7 +27,7 @@ class EnvelopeRecord(NamedTuple):
 
 
 def envelope_record(fields: Mapping[str, str]) -> EnvelopeRecord:
-    """The record of a form's fields. An empty key is no key. Raises InvalidRequestError."""
+    """Return the record of a form's fields. An empty key is no key. Raises InvalidRequestError."""
     key_form = fields.get("key_form") or "text"
     is_keyless = key_form == "text" and not fields.get("key")
     return EnvelopeRecord(
@@ -66,7 +66,7 @@ def _headers(text: str) -> list[tuple[str, bytes | None]]:
 
 
 def typed_row(text: str, schema: pa.Schema) -> pa.Table:
-    """The row of a JSON object. Raises InvalidRequestError."""
+    """Return the row of a JSON object. Raises InvalidRequestError."""
     try:
         line = json.dumps(json.loads(text))
         return read_rows(line.encode(), schema)
@@ -75,12 +75,12 @@ def typed_row(text: str, schema: pa.Schema) -> pa.Table:
 
 
 def row_example(schema: pa.Schema) -> str:
-    """A JSON object with all columns, each null, as the start for a row."""
+    """Return a JSON object with all columns, each null, as the start for a row."""
     return json.dumps(dict.fromkeys(schema.names), indent=2, ensure_ascii=False)
 
 
 def partition_of(fields: Mapping[str, str], partitions: int) -> int | None:
-    """The chosen partition; None: the producer chooses. Raises InvalidRequestError."""
+    """Return the chosen partition; None: the producer chooses. Raises InvalidRequestError."""
     given: Any = fields.get("partition", "").strip()
     if not given:
         return None

@@ -24,7 +24,7 @@ BACKLOG = 128
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`; "": all addresses. Raises InvalidConfigError."""
+    """Return the host and port of `HOST:PORT`; "": all addresses. Raises InvalidConfigError."""
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
         raise InvalidConfigError(f"listen {listen!r}: write HOST:PORT, for example 127.0.0.1:8080")
@@ -32,7 +32,7 @@ def parse_listen(listen: str) -> tuple[str, int]:
 
 
 def listening_socket(listen: str) -> tuple[str, socket.socket]:
-    """The host's name and a socket for `HOST:PORT`; port 0 is any free one. Raises InvalidConfigError."""
+    """Return the host's name and a socket for `HOST:PORT`; port 0 is any free one. Raises InvalidConfigError."""
     host, port = parse_listen(listen)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 
 def login_security(settings: SecuritySettings | None) -> ClientSecurity:
-    """Connection settings for logins, whose user is a placeholder. The mechanism is SCRAM-SHA-512 unless `settings` has
-    another one. Raises InvalidConfigError: they name a user, or have no SASL."""
+    """Return connection settings for logins, whose user is a placeholder. The mechanism is SCRAM-SHA-512 unless
+    `settings` has another one. Raises InvalidConfigError: they name a user, or have no SASL."""
     given = dict(settings.items()) if settings else {}
     named = next((name for name in _USER_SETTINGS if name in given), None)
     if named is not None:
@@ -62,8 +62,8 @@ def takes_token(template: ClientSecurity) -> bool:
 
 
 def security_as(template: ClientSecurity, name: str, secret: str) -> ClientSecurity:
-    """Connection settings of the user. `secret`: the password, or the token. References such as ${file:/path} in it are
-    text: a browser's user must not read the files of the console's machine."""
+    """Return connection settings of the user. `secret`: the password, or the token. References such as ${file:/path} in
+    it are text: a browser's user must not read the files of the console's machine."""
     if takes_token(template):
         return dataclasses.replace(template, token_endpoint=TokenEndpoint("", client_secret=Secret(secret)))
     return dataclasses.replace(template, username=name, password=Secret(secret))
@@ -85,8 +85,8 @@ class Sessions(Generic[T]):
         self._sessions: dict[str, _Session[T]] = {}
 
     def find(self, key: str, *, is_use: bool = True) -> T | None:
-        """The content of a session; None if it does not exist or has ended. `is_use`: the user has asked for the page,
-        not the page itself for new figures."""
+        """Return the content of a session; None if it does not exist or has ended. `is_use`: the user has asked for the
+        page, not the page itself for new figures."""
         self._drop_ended()
         found = self._sessions.get(key)
         if found is None:

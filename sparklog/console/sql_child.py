@@ -116,7 +116,7 @@ class _JobPickler(pickle.Pickler):
 
 
 def job_frame(job: Job) -> bytes:
-    """A job as a frame."""
+    """Return a job as a frame."""
     packed = io.BytesIO()
     _JobPickler(packed).dump(job)
     return frame(DATA, packed.getvalue())
@@ -128,7 +128,7 @@ def frame(kind: bytes, content: bytes | memoryview) -> bytes:
 
 
 def frame_head(data: bytes) -> tuple[bytes, int]:
-    """Kind and content length of a frame's first `HEAD_BYTES` bytes."""
+    """Return the kind and content length of a frame's first `HEAD_BYTES` bytes."""
     kind, length = _HEAD.unpack(data)
     return kind, length
 
@@ -188,7 +188,7 @@ def _send_all(send: Send, content: Any) -> None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The answer to the console for the error that ended a statement."""
+    """Return the answer to the console for the error that ended a statement."""
     if isinstance(error, SparklogError):
         return Failure(error.code, str(error))
     if isinstance(error, MemoryError):
@@ -237,7 +237,7 @@ def main() -> None:
                 try:
                     pids[job] = os.fork()
                 except OSError as e:  # too many processes
-                    _log.warning("no process can be started for a statement: %s", e)
+                    _log.warning("cannot start a process for a statement: %s", e)
                     control.sendall(ENDED.pack(job, os.EX_OSERR))
                 if pids.get(job) == 0:
                     signal.set_wakeup_fd(-1)
@@ -251,13 +251,13 @@ def main() -> None:
 
 
 def _exit_codes(pids: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Number and exit code of each job that has ended."""
+    """Return the number and exit code of each job that has ended."""
     waited = [(job, os.waitpid(pid, os.WNOHANG)) for job, pid in pids.items()]
     return [(job, os.waitstatus_to_exitcode(status)) for job, (pid, status) in waited if pid]
 
 
 def _run_job(connection: socket.socket) -> NoReturn:
-    """Receives a job, runs it, and ends the process."""
+    """Receive a job, run it, and end the process."""
     _end_with_parent()
     try:
         with connection.makefile("rb") as incoming:

@@ -82,7 +82,7 @@ class _Forker:
             self._control.send(ORDER.pack(KILL, number))
 
     async def close(self) -> None:
-        """Ends all processes and waits for that."""
+        """End all processes and wait for that."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()  # its children end with it
@@ -129,7 +129,7 @@ class Statement:
         await self._next()
 
     async def data(self) -> AsyncIterator[bytes]:
-        """The result's bytes, as they come.
+        """Yield the result's bytes, as they come.
 
         Raises:
             QueryCancelledError: The statement was stopped, or its time is over.
@@ -152,7 +152,7 @@ class Statement:
         self._writer.close()
 
     async def end(self) -> None:
-        """Stops the statement and waits until its process has ended, so that another one may run."""
+        """Stop the statement and wait until its process has ended, so that another one may run."""
         self.stop()
         await asyncio.shield(self._exit_code)
         await _wait_closed(self._writer)
@@ -175,7 +175,7 @@ class Statement:
         return kind, content
 
     async def _failure(self) -> SparklogError:
-        """The error for a process that has ended without an answer."""
+        """Return the error for a process that has ended without an answer."""
         returncode = await asyncio.shield(self._exit_code)
         if self._is_late:
             return QueryCancelledError(
@@ -185,13 +185,13 @@ class Statement:
             return QueryCancelledError("cancelled")
         if returncode == -signal.SIGXCPU:
             return QueryCancelledError(
-                "cancelled: it has taken all the processor time that a statement may take; `sparklog sql` in a terminal has no "
+                "cancelled: the statement reached its limit of processor time; `sparklog sql` in a terminal has no "
                 "such limit"
             )
         name = signal.Signals(-returncode).name if returncode < 0 else f"status {returncode}"
         return InvalidQueryError(
-            f"the statement has ended its process ({name}): it needs more than {DATA_BYTES_MAX // MIB} MiB of memory, or DuckDB "
-            "failed; no other statement is concerned"
+            f"the statement has ended its process ({name}): it needs more than {DATA_BYTES_MAX // MIB} MiB of memory, "
+            "or DuckDB failed; other statements are not affected"
         )
 
 
@@ -222,7 +222,7 @@ class Statements:
             BusyError: `at_once_max` statements run already, or no process can be started.
         """
         if self.running >= self._at_once_max:
-            raise BusyError(f"{self.running} SQL statements run already, {self._at_once_max} may")
+            raise BusyError(f"{self.running} SQL statements are running, of {self._at_once_max} allowed: try again")
         self.running += 1
         try:
             await self.prepare()
@@ -234,7 +234,7 @@ class Statements:
                 number, ended = forker.fork(theirs)
         except OSError as e:
             self.running -= 1
-            raise BusyError(f"no process can be started for the statement: {e.strerror or e}") from e
+            raise BusyError(f"cannot start a process for the statement: {e.strerror or e}") from e
         except BaseException:
             self.running -= 1
             raise
@@ -243,7 +243,7 @@ class Statements:
         return Statement(reader, writer, ended, lambda: forker.kill(number), seconds_max)
 
     async def close(self) -> None:
-        """Ends all processes and waits for that."""
+        """End all processes and wait for that."""
         if self._forker is not None:
             await self._forker.close()
 
@@ -272,6 +272,6 @@ async def _spawn() -> _Forker:
             )
     except OSError as e:
         ours.close()
-        raise BusyError(f"no process can be started for statements: {e.strerror or e}") from e
+        raise BusyError(f"cannot start a process for statements: {e.strerror or e}") from e
     reader, writer = await asyncio.open_connection(sock=ours)
     return _Forker(process, ours, reader, writer)

@@ -85,7 +85,7 @@ class TopicRates:
         self._samples: OrderedDict[str, deque[GrowthSample]] = OrderedDict()
 
     def note(self, topic_id: str, sample: GrowthSample) -> Rate | None:
-        """Keeps a sample; the rate over the last minute, None if there is no earlier one."""
+        """Keep a sample; the rate over the last minute, None if there is no earlier one."""
         with self._lock:
             samples = self._samples.setdefault(topic_id, deque(maxlen=RATE_SAMPLES_MAX))
             self._samples.move_to_end(topic_id)
@@ -112,7 +112,7 @@ class BrokerWatch:
         self._until_s = float("-inf")
 
     def down(self) -> list[int]:
-        """The brokers that were down at the last round, by id. Nothing before the first round."""
+        """Return the brokers that were down at the last round, by id. Nothing before the first round."""
         return sorted((self._with_replicas | self._missing) - self._registered_brokers)
 
     def measure(self) -> None:

@@ -146,7 +146,7 @@ def text(values: Mapping[str, str], name: str, default: str = "") -> str:
 
 
 def exact_text(values: Mapping[str, str], name: str, default: str = "") -> str:
-    """A parameter with the spaces around it, which may belong to a group's id. Raises InvalidRequestError."""
+    """Return a parameter with the spaces around it, which may belong to a group's id. Raises InvalidRequestError."""
     value = values.get(name, default)
     if len(value) > PARAMETER_CHARS_MAX:
         raise InvalidRequestError(f"{name} has {len(value)} characters: at most {PARAMETER_CHARS_MAX}")
@@ -154,7 +154,7 @@ def exact_text(values: Mapping[str, str], name: str, default: str = "") -> str:
 
 
 def whole_number(values: Mapping[str, str], name: str, default: int, first: int = 0, last: int = 2**63 - 1) -> int:
-    """A parameter in [first, last]; `default` if it is not given. Raises InvalidRequestError."""
+    """Return a parameter in [first, last]; `default` if it is not given. Raises InvalidRequestError."""
     given = text(values, name)
     if not given:
         return default
@@ -168,7 +168,7 @@ def whole_number(values: Mapping[str, str], name: str, default: int, first: int 
 
 
 def one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """A parameter that is one of `choices`; the first if it is not given. Raises InvalidRequestError."""
+    """Return a parameter that is one of `choices`; the first if it is not given. Raises InvalidRequestError."""
     given = text(values, name) or choices[0]
     if given not in choices:
         raise InvalidRequestError(f"{name} = {given!r}: use one of {', '.join(choices)}")
@@ -181,7 +181,8 @@ def is_on(values: Mapping[str, str], name: str) -> bool:
 
 
 def url(path: str, **parameters: object) -> str:
-    """The path with the parameters that say something. None, False and "" are left out; 0 stays, as of partition 0."""
+    """Return the path with the parameters that say something. None, False and "" are left out; 0 stays, as of partition
+    0."""
     given = {name: value for name, value in parameters.items() if not (value is None or value is False or value == "")}
     return f"{path}?{urlencode(given)}" if given else path
 
@@ -189,11 +190,11 @@ def url(path: str, **parameters: object) -> str:
 def require_changes(console: Console) -> None:
     """Raise RefusedError if the console does not allow changes."""
     if not console.options.allow_changes:
-        raise RefusedError("this console only shows: start it with --allow-changes to change anything")
+        raise RefusedError("this console is read-only: start it with --allow-changes to allow changes")
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form that one of our pages has sent. Raises RefusedError, InvalidRequestError."""
+    """Return the fields of a form that one of our pages has sent. Raises RefusedError, InvalidRequestError."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -204,7 +205,7 @@ async def read_form(request: Request) -> dict[str, str]:
     except ValueError as e:
         raise InvalidRequestError(f"the form cannot be read: {e}") from e
     if not console_of(request).tokens.is_right(session_of(request.headers), fields.pop("token", "")):
-        raise RefusedError("the form is not of this browser's session: load the page again; nothing was done")
+        raise RefusedError("the form is not of this browser's session: load the page again; nothing has changed")
     return fields
 
 
@@ -241,7 +242,7 @@ def is_fragment(request: Request) -> bool:
 
 
 def render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
-    """A page, or the part of one. Gives the browser a session if it has none."""
+    """Return a page, or the part of one. Gives the browser a session if it has none."""
     console = console_of(request)
     session = session_of(request.headers) or new_session(console.randomness)
     body = _TEMPLATES.get_template(template).render(
@@ -264,12 +265,12 @@ def redirect(request: Request, path: str) -> Response:
 
 
 def new_session(randomness: Randomness) -> str:
-    """A key that nobody can guess."""
+    """Return a key that nobody can guess."""
     return randomness.token_bytes(SESSION_HEX_DIGITS // 2).hex()
 
 
 def set_session(request: Request, response: Response, session: str) -> Response:
-    """The response with the session's cookie, which scripts and other sites cannot use."""
+    """Return the response with the session's cookie, which scripts and other sites cannot use."""
     seen = request.headers.get("origin", ""), request.headers.get("x-forwarded-proto", "")  # behind a proxy with TLS
     response.set_cookie(
         COOKIE,

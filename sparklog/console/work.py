@@ -34,7 +34,7 @@ class Work:
         """Return the result of `fn`, or raise its error. If the caller is cancelled, `fn` runs to its end and counts
         until then. Raises BusyError."""
         if self._under_way >= self._under_way_max:
-            raise BusyError(f"{self._under_way} questions are under way already")
+            raise BusyError(f"{self._under_way} requests are running already")
         self._under_way += 1
         loop = asyncio.get_running_loop()
         future = self._pool.submit(fn)

@@ -27,6 +27,6 @@ class Environment(NamedTuple):
 
 
 def real_environment(file_mode: int = FILE_MODE_DEFAULT) -> Environment:
-    """The machine itself. New files have the permissions `file_mode`."""
+    """Return the machine itself. New files have the permissions `file_mode`."""
     files = RealFiles(file_mode)
     return Environment(SystemClock(), files, ThreadExecutors(), SystemRandomness(), SqliteDatabases())

@@ -10,7 +10,7 @@ class Clock(Protocol):
     """Wall-clock time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970 UTC. May jump."""
+        """Return milliseconds since 1970 UTC. May jump."""
         ...
 
 
@@ -18,7 +18,7 @@ class MachineClock(Clock, Protocol):
     """All the clocks of a machine."""
 
     def monotonic_s(self) -> float:
-        """Seconds since some moment. Never goes back, does not jump when the wall clock is set."""
+        """Return seconds since some moment. Never goes back, does not jump when the wall clock is set."""
         ...
 
     def uptime_ms(self) -> int:
@@ -36,7 +36,7 @@ class SteadyClock:
         self._began_ms = clock.now_ms() - int(clock.monotonic_s() * 1_000)
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970 UTC."""
+        """Return milliseconds since 1970 UTC."""
         return self._began_ms + int(self._clock.monotonic_s() * 1_000)
 
 

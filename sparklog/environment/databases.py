@@ -23,8 +23,9 @@ class Databases(Protocol):
     """Opens databases."""
 
     def open(self, path: Path) -> sqlite3.Connection:
-        """A connection that any thread may use, one at a time; transactions are begun and ended by their statements,
-        and durable when COMMIT returns (with PRAGMA synchronous = FULL). Raises sqlite3.Error, StorageError."""
+        """Return a connection that any thread may use, one at a time; transactions are begun and ended by their
+        statements, and durable when COMMIT returns (with PRAGMA synchronous = FULL). Raises sqlite3.Error,
+        StorageError."""
         ...
 
 

@@ -47,8 +47,8 @@ class Executors(Protocol):
         ...
 
     def worker(self, name: str, run: Callable[[list[J]], None]) -> Worker[J]:
-        """A thread that calls `run` with the items that have gathered, in their order, at least one. `run` must not
-        raise."""
+        """Return a thread that calls `run` with the items that have gathered, in their order, at least one. `run` must
+        not raise."""
         ...
 
 
@@ -68,7 +68,8 @@ class ThreadExecutors:
 def future_of(
     fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Future[T], Callable[[], None]]:
-    """A call's future, and the job that runs the call and gives the future its outcome, as a pool's thread would."""
+    """Return a call's future, and the job that runs the call and gives the future its outcome, as a pool's thread
+    would."""
     future: Future[T] = Future()
 
     def job() -> None:

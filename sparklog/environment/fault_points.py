@@ -108,7 +108,7 @@ def reach(step: str) -> None:
 
 
 def arm(given: str, mark: str | None = None) -> None:
-    """Arms faults in this process instead of those before, as SPARKLOG_FAULT does at the import. Raises ValueError."""
+    """Arm faults in this process instead of those before, as SPARKLOG_FAULT does at the import. Raises ValueError."""
     _armed[:] = [_ArmedFault(parse_fault(fault), mark) for fault in given.split(",")]
 
 

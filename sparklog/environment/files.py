@@ -54,13 +54,13 @@ class File(Protocol):
         ...
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Writes all of `data`, or raises StorageFullError or StorageError with any part of it written."""
+        """Write all of `data`, or raises StorageFullError or StorageError with any part of it written."""
         ...
 
     def truncate(self, size_bytes: int) -> None: ...
 
     def sync(self) -> None:
-        """Returns when content and size are on the disk."""
+        """Return when content and size are on the disk."""
         ...
 
     def size(self) -> int: ...
@@ -81,7 +81,7 @@ class FileSystem(Protocol):
     """The log's operations on paths."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Opens for reading and writing; with `create` an absent file is made."""
+        """Open for reading and writing; with `create` an absent file is made."""
         ...
 
     def list_directory(self, path: Path) -> list[str]: ...
@@ -98,7 +98,7 @@ class FileSystem(Protocol):
     def rename(self, source: Path, target: Path) -> None: ...
 
     def remove(self, path: Path) -> None:
-        """Removes a file; an absent one is fine."""
+        """Remove a file; an absent one is fine."""
         ...
 
     def remove_tree(self, path: Path) -> None: ...
@@ -108,7 +108,7 @@ class FileSystem(Protocol):
     def is_directory(self, path: Path) -> bool: ...
 
     def write_atomic(self, path: Path, data: bytes) -> None:
-        """Replaces a small file so that a crash leaves the old or the new content, durable on return."""
+        """Replace a small file so that a crash leaves the old or the new content, durable on return."""
         ...
 
     def sync_directory(self, path: Path) -> None: ...
@@ -131,7 +131,8 @@ class FileSystem(Protocol):
         ...
 
     def space(self, path: Path) -> tuple[int, int]:
-        """Bytes of the disk that a directory is on, and how many of them can still be written. Raises StorageError."""
+        """Return bytes of the disk that a directory is on, and how many of them can still be written. Raises
+        StorageError."""
         ...
 
     def boot_id(self) -> str:
@@ -148,7 +149,7 @@ SYNC_THREADS = 8
 
 
 def read_whole(files: FileSystem, path: Path) -> bytes | None:
-    """The content of a small file, or None if there is none. Raises OddFileError, StorageError."""
+    """Return the content of a small file, or None if there is none. Raises OddFileError, StorageError."""
     if not files.exists(path):
         return None
     file = files.open(path)
@@ -166,7 +167,7 @@ def read_rebuildable(files: FileSystem, path: Path) -> bytes | None:
     try:
         return read_whole(files, path)
     except OddFileError as e:
-        logger.warning("%s; it counts as damaged", e)
+        logger.warning("%s; the file counts as damaged", e)
         return b""
 
 
@@ -177,7 +178,7 @@ MISPLACED_SUFFIX = ".misplaced"
 def put_aside(files: FileSystem, path: Path, reason: object) -> None:
     """Rename what is at `path`, so that a file can be written there. Raises StorageError."""
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}{MISPLACED_SUFFIX}")
-    logger.warning("%s; it is put aside as %s", reason, aside.name)
+    logger.warning("%s; the file is put aside as %s", reason, aside.name)
     files.rename(path, aside)
 
 
@@ -204,7 +205,7 @@ _KINDS = (
 def _check_size(path: Path, size_bytes: int, limit_bytes: int) -> None:
     if size_bytes > limit_bytes:
         raise OddFileError(
-            f"{path} is larger than {limit_bytes} bytes, the most that is read of it: it has {size_bytes}; move it away or restore it"
+            f"{path} is larger than {limit_bytes} bytes, the most allowed: it has {size_bytes}; move it away or restore it"
         )
 
 
@@ -239,7 +240,7 @@ def odd_file(path: Path, limit_bytes: int = FILE_BYTES_MAX) -> str:
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:
-        return f"{path} is a link that leads nowhere" if path.is_symlink() else ""
+        return f"{path} is a broken symbolic link" if path.is_symlink() else ""
     except OddFileError as e:
         return str(e)
     except OSError as e:
@@ -261,13 +262,13 @@ def read_regular(path: Path, limit_bytes: int = SMALL_FILE_BYTES_MAX) -> bytes:
 
 
 def read_ahead(file: File, size_bytes: int, position: int = 0) -> None:
-    """Asks the system for a range at once, before it is read here and there. Only a hint."""
+    """Ask the system for a range at once, before it is read here and there. Only a hint."""
     with suppress(OSError):  # simulated files have no descriptor
         os.posix_fadvise(file.fileno(), position, size_bytes, os.POSIX_FADV_WILLNEED)
 
 
 def write_whole(files: FileSystem, path: Path, data: bytes) -> None:
-    """Replaces a file's content in place; for files that can be rebuilt."""
+    """Replace a file's content in place; for files that can be rebuilt."""
     file = files.open(path, create=True)
     try:
         file.truncate(0)
@@ -277,7 +278,7 @@ def write_whole(files: FileSystem, path: Path, data: bytes) -> None:
 
 
 def sync_whole(files: FileSystem, path: Path) -> None:
-    """Fsyncs a file; one that is gone is fine."""
+    """Fsync a file; one that is gone is fine."""
     if not files.exists(path):
         return
     try:
@@ -305,7 +306,7 @@ def directory_mode(file_mode: int) -> int:
 
 
 def storage_error(what: str, path: Path, e: OSError) -> StorageError | StorageFullError:
-    """The typed error for an OSError met while doing `what` with `path`."""
+    """Return the typed error for an OSError met while doing `what` with `path`."""
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFullError(f"the disk is full: cannot {what} {path}; free space there, then try again")
     is_sync = what.startswith("fsync")
@@ -397,7 +398,7 @@ class RealFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        """A log that was dropped without `close`, as after a crash in a test, must not keep its descriptors."""
+        """Close the descriptors of a log that was dropped without `close`, as after a crash in a test."""
         self.close()
 
 
@@ -557,7 +558,9 @@ class RealFiles:
         except OSError as e:
             raise storage_error("look at", path, e) from e
         if found != identity:
-            raise StorageError(f"{path} is another one than it was: it was replaced, or something is mounted over it")
+            raise StorageError(
+                f"{path} is another file or directory than before: it was replaced, or a file system is mounted over it"
+            )
 
     def monotonic_s(self) -> float:
         return time.monotonic()
@@ -566,7 +569,7 @@ class RealFiles:
         try:
             found = os.statvfs(path)
         except OSError as e:
-            raise storage_error("look at the disk of", path, e) from e
+            raise storage_error("check the disk of", path, e) from e
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def boot_id(self) -> str:

@@ -52,7 +52,7 @@ def has_ended(read_end: int) -> bool:
 
 
 def _after_fork() -> None:
-    """A forked child keeps none of its parent's children alive."""
+    """Close the lifelines in a forked child: it keeps none of its parent's children alive."""
     global _lock
     _lock = threading.RLock()
     for lifeline in list(_held):

@@ -11,11 +11,11 @@ class Randomness(Protocol):
     """Source of ids and secrets."""
 
     def new_id(self) -> str:
-        """32 hexadecimal digits that no other call, process or machine gives."""
+        """Return 32 hexadecimal digits that no other call, process or machine gives."""
         ...
 
     def token_bytes(self, size_bytes: int) -> bytes:
-        """Bytes that cannot be guessed."""
+        """Return bytes that cannot be guessed."""
         ...
 
 

@@ -41,7 +41,7 @@ def needs_rows(t: Any, *, nested: bool = False) -> bool:
 
 
 def read_rows(block: bytes, schema: pa.Schema) -> pa.Table:
-    """The rows of a block of whole lines, with exactly the columns of `schema`.
+    """Return the rows of a block of whole lines, with exactly the columns of `schema`.
 
     Raises JsonValueError.
     """
@@ -76,7 +76,7 @@ def _column(rows: list[dict[str, Any]], field: pa.Field) -> Any:
 
 
 def _fit(values: list[Any], t: Any) -> Any:
-    """`values` as `t`, by the rules of `send_batch`: PyArrow with a type given would cut 1.5 to 1."""
+    """Return `values` as `t`, by the rules of `send_batch`: PyArrow with a type given would cut 1.5 to 1."""
     return fit_column(array_of_objects(values, t), t, rounded=True)
 
 
@@ -91,7 +91,7 @@ def _first_unfit(values: list[Any], field: pa.Field) -> JsonValueError:
 
 
 def _value(value: Any, t: Any) -> Any:
-    """A decoded JSON value in the form that `pa.array` accepts for `t`."""
+    """Return a decoded JSON value in the form that `pa.array` accepts for `t`."""
     if value is None:
         return None
     if pa.types.is_map(t):

@@ -23,7 +23,8 @@ _CELL_CHARS_MAX = 120
 
 
 def with_metadata(batch: ConsumedBatch) -> pa.Table:
-    """The batch's columns, behind `_topic`, `_partition`, `_offset`, `_timestamp` (as the Spark source names them)."""
+    """Return the batch's columns, behind `_topic`, `_partition`, `_offset`, `_timestamp` (as the Spark source names
+    them)."""
     rows = batch.data.num_rows
     timestamps = _from_numpy(np.asarray(batch.timestamps_ms(), np.int64) * 1000, pa.timestamp("us", tz="UTC"))
     columns = {
@@ -37,14 +38,14 @@ def with_metadata(batch: ConsumedBatch) -> pa.Table:
 
 
 def _from_numpy(values: np.ndarray, t: Any) -> Any:
-    """An int64 array as an Arrow array of a type with that layout; `pa.array` would import pandas (0.3 s) to look at
-    it."""
+    """Return an int64 array as an Arrow array of a type with that layout; `pa.array` would import pandas (0.3 s) to
+    look at it."""
     return pa.Array.from_buffers(t, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def printable(column: Any) -> list[Any]:
-    """A column's values for JSON: bytes as text, maps as objects, times in ISO 8601, or as the stored number where
-    Python has no object for them."""
+    """Return a column's values for JSON: bytes as text, maps as objects, times in ISO 8601, or as the stored number
+    where Python has no object for them."""
     if pa.types.is_binary(column.type):
         try:
             return list(column.cast(pa.string()).to_pylist())
@@ -67,7 +68,8 @@ def _has_union(t: Any) -> bool:
 
 
 def _object(scalar: Any) -> Any:
-    """The value of `as_py`, with numbers where Python has no object. A union's value has its form for JSON already."""
+    """Return the value of `as_py`, with numbers where Python has no object. A union's value has its form for JSON
+    already."""
     t = scalar.type
     if not scalar.is_valid:
         return None
@@ -97,7 +99,7 @@ def _text(value: bytes | None) -> Any:
 
 
 def _plain(value: Any, t: Any) -> Any:
-    """A nested value, with replacements for the values that have no form in JSON."""
+    """Return a nested value, with replacements for the values that have no form in JSON."""
     if value is None:
         return None
     if pa.types.is_binary(t):
@@ -114,7 +116,7 @@ def _plain(value: Any, t: Any) -> Any:
 
 
 def _interval(value: Any) -> str:
-    """SQL's INTERVAL in ISO 8601: without months as a duration is written, else each part with its own sign."""
+    """Return SQL's INTERVAL in ISO 8601: without months as a duration is written, else each part with its own sign."""
     try:
         rest = dt.timedelta(days=value.days, microseconds=value.nanoseconds // 1000)
     except OverflowError:

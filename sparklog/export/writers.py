@@ -119,7 +119,7 @@ def distinct(names: list[str]) -> list[str]:
 
 
 def plain_column(column: Any) -> Any:
-    """The column without chunks, in a type that `printable` knows."""
+    """Return the column without chunks, in a type that `printable` knows."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     plain = _plain_type(column.type)
@@ -127,7 +127,7 @@ def plain_column(column: Any) -> Any:
 
 
 def _plain_type(t: Any) -> Any:
-    """The type without what `printable` does not know, at any depth."""
+    """Return the type without what `printable` does not know, at any depth."""
     if pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t):
         return pa.binary()
     if pa.types.is_timestamp(t) and t.unit == "ns":

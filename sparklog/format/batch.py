@@ -232,7 +232,7 @@ def encode_batch(
 def write_producer_fields(
     message: memoryview, stamp_position: int, fields: ProducerFields, *, checksum: bool = True
 ) -> int:
-    """Writes the part of the header that the producer decides, and the CRC (returned; 0 without `checksum`)."""
+    """Write the part of the header that the producer decides, and the CRC (returned; 0 without `checksum`)."""
     start = stamp_position + STAMP_CHARS
     message[start : start + PRODUCER_FIELDS_CHARS] = binascii.b2a_base64(
         _PRODUCER_FIELDS.pack(*fields, 0), newline=False
@@ -251,8 +251,8 @@ def _codec(compression: str) -> Any:
 def _write_stream(
     batch: pa.RecordBatch, header: bytes, options: Any, *, allocate: Callable[[int], Any] | None
 ) -> memoryview:
-    """An Arrow IPC stream of one batch. `allocate`: its size can be told before, and memory need not grow while it is
-    written."""
+    """Return an Arrow IPC stream of one batch. `allocate`: its size can be told before, and memory need not grow while
+    it is written."""
     if allocate is not None and batch.num_rows >= SIZED_ROWS_MIN:
         size = pa.ipc.get_record_batch_size(batch) + STREAM_OVERHEAD_BYTES
         buffer = allocate(size)
@@ -298,7 +298,7 @@ def encode_marker(
     timestamp_ms: int,
     started_ms: int = -1,
 ) -> memoryview:
-    """Encodes the marker that ends a transaction: a control batch without rows that takes one offset.
+    """Encode the marker that ends a transaction: a control batch without rows that takes one offset.
 
     Its smallest timestamp is `started_ms`, the time at which the transaction began (-1: not known): the same
     in all markers of a shared transaction, whatever the clocks of the leaders say.
@@ -319,7 +319,7 @@ def encode_marker(
 
 
 def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None = None) -> BatchHeader:
-    """Decodes the header of the batch at `position` of `data`, which needs to hold only its prefix and metadata.
+    """Decode the header of the batch at `position` of `data`, which needs to hold only its prefix and metadata.
 
     `available_bytes`: how many bytes exist from `position` on (default: the rest of `data`); a batch that says it is
     longer raises TruncatedBatchError. Anything that cannot be a batch raises CorruptBatchError.
@@ -327,7 +327,7 @@ def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None
     held = len(data) - position
     available = held if available_bytes is None else available_bytes
     if held < PREFIX_BYTES:
-        raise TruncatedBatchError(f"{held} bytes are no batch")
+        raise TruncatedBatchError(f"{held} bytes are not a batch")
     continuation, metadata_length = _PREFIX.unpack_from(data, position)
     if (
         continuation != _CONTINUATION
@@ -358,15 +358,15 @@ def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None
     ):
         raise CorruptBatchError("the batch header contradicts itself")
     if header.size_bytes > available:
-        raise TruncatedBatchError(f"the batch needs {header.size_bytes} bytes, {available} are there")
+        raise TruncatedBatchError(f"the batch has {header.size_bytes} bytes, but only {available} are present")
     return header
 
 
 def verify_checksum(data: Bytes, position: int, header: BatchHeader) -> None:
-    """Checks the CRC: the batch is as its producer has made it. Raises CorruptBatchError."""
+    """Check the CRC: the batch is as its producer has made it. Raises CorruptBatchError."""
     crc = _crc(memoryview(data)[position : position + header.size_bytes], header.stamp_position, header.size_bytes)
     if crc != header.crc:
-        raise CorruptBatchError(f"checksum is {crc:08x}, the batch says {header.crc:08x}")
+        raise CorruptBatchError(f"checksum is {crc:08x}, the batch header has {header.crc:08x}")
 
 
 def verify_batch(data: Bytes, position: int, header: BatchHeader) -> None:
@@ -383,8 +383,8 @@ def message_of(data: Bytes, position: int, header: BatchHeader) -> RecordBatchMe
     message = record_batch_message(memoryview(data)[start : start + header.metadata_length_bytes])
     if message.body_length_bytes != header.body_length_bytes or message.rows != header.record_count:
         raise CorruptBatchError(
-            f"Arrow says {message.rows} rows in {message.body_length_bytes} bytes, "
-            f"the header {header.record_count} in {header.body_length_bytes}"
+            f"the Arrow message has {message.rows} rows in {message.body_length_bytes} bytes, the header "
+            f"{header.record_count} in {header.body_length_bytes}"
         )
     return message
 
@@ -412,7 +412,7 @@ def stamp_batch(
 
 
 def iterate_batches(data: Bytes, *, verify: bool = True) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields (position, header) of the batches that fill `data` exactly.
+    """Yield (position, header) of the batches that fill `data` exactly.
 
     Raises CorruptBatchError (TruncatedBatchError if the last one is cut) after having yielded the good ones.
     """

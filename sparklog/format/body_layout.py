@@ -139,7 +139,7 @@ class BodyLayout:
         if message.compression != "none":
             total = sum(sizes.tolist())  # may be more than an i64 holds
             if total > inflated_bytes_max:
-                raise _too_large(f"its buffers say that they take {total} bytes decompressed", inflated_bytes_max)
+                raise _too_large(f"its buffers declare {total} decompressed bytes", inflated_bytes_max)
         _check_longest(seen, inflated_bytes_max, message.body_length_bytes if message.compression == "none" else 0)
 
     def _check_nodes(self, rows: int, nodes: np.ndarray) -> None:
@@ -153,7 +153,7 @@ class BodyLayout:
             i = int(np.argmax(wrong))
             raise CorruptBatchError(
                 f"column {self._name(self._node_starts, i)}: {lengths[i]} values, {nulls[i]} of them null, where "
-                f"{expected[i]} are due"
+                f"{expected[i]} are expected"
             )
 
     def _rows_of(self, rows: int, nodes: np.ndarray) -> _Rows:
@@ -196,7 +196,7 @@ class BodyLayout:
             raise CorruptBatchError("a compressed buffer is too short for its size")
         found = words[at[filled] >> 3]
         if (found < -1).any():
-            raise CorruptBatchError(f"a compressed buffer says that it is {found.min()} bytes long")
+            raise CorruptBatchError(f"a compressed buffer declares a length of {found.min()} bytes")
         sizes[filled] = np.where(found == -1, held - _PREFIX_BYTES, found)
         return sizes
 
@@ -217,7 +217,7 @@ class BodyLayout:
         return mask
 
     def _name(self, starts: np.ndarray, number: int) -> str:
-        """The top-level column that a node or buffer belongs to, for messages."""
+        """Return the top-level column that a node or buffer belongs to, for messages."""
         return repr(self._names[int(np.searchsorted(starts, number, "right")) - 1])
 
 
@@ -239,9 +239,9 @@ def _are_sound(buffers: np.ndarray, bounds: Sequence[tuple[int, int]], body_byte
 
 def _check_longest(rows: _Rows, inflated_bytes_max: int, plain_body_bytes: int) -> None:
     if rows.rows > BATCH_ROWS_MAX:
-        raise InflatedSizeError(f"it says that it has {rows.rows} rows, at most {BATCH_ROWS_MAX} are allowed")
+        raise InflatedSizeError(f"it declares {rows.rows} rows, at most {BATCH_ROWS_MAX} are allowed")
     if rows.longest > max(inflated_bytes_max // ROW_BYTES, _BODY_ROWS_MAX * plain_body_bytes):
-        raise _too_large(f"it says that it has {rows.longest} rows", inflated_bytes_max)
+        raise _too_large(f"it declares {rows.longest} rows", inflated_bytes_max)
 
 
 def stated_bytes(message: RecordBatchMessage, body: Bytes) -> int:
@@ -307,7 +307,7 @@ class _CompiledLayout:
 
 
 def _buffers(kind: Any) -> Iterator[tuple[int, int, bool]]:
-    """(bits of a row, bits beside them, whether that is exact) of a type's own buffers behind the validity."""
+    """Yield (bits of a row, bits beside them, whether that is exact) of a type's own buffers behind the validity."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         yield 32, 32, False
         yield 0, 0, False
@@ -321,5 +321,5 @@ def _buffers(kind: Any) -> Iterator[tuple[int, int, bool]]:
 
 @kept_by_identity
 def layout_of_schema(schema: pa.Schema) -> BodyLayout:
-    """The layout of batches with `schema`. Raises CorruptBatchError."""
+    """Return the layout of batches with `schema`. Raises CorruptBatchError."""
     return BodyLayout(schema)

@@ -84,12 +84,12 @@ S = TypeVar("S", bound=Struct)
 
 
 def encode(content: Struct) -> bytes:
-    """The file's bytes: JSON, indented for people."""
+    """Return the file's bytes: JSON, indented for people."""
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
 
 def decode(data: bytes, content_type: type[S]) -> S | None:
-    """The content of a file, or None if it cannot be read as `content_type`."""
+    """Return the content of a file, or None if it cannot be read as `content_type`."""
     try:
         return json_decoder(content_type).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -16,7 +16,7 @@ _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,\s][^,]*)|)\s*(?:,|\Z)")
 
 
 def column_names(text: str, option: str = "columns") -> list[str]:
-    """The names in a text, in its order. Raises InvalidConfigError that names the option."""
+    """Return the names in a text, in its order. Raises InvalidConfigError that names the option."""
     names: list[str] = []
     position = 0
     while position < len(text):
@@ -36,7 +36,7 @@ def column_names(text: str, option: str = "columns") -> list[str]:
 
 
 def column_list(names: Iterable[str]) -> str:
-    """The text that `column_names` reads as these names."""
+    """Return the text that `column_names` reads as these names."""
     return ",".join(map(_written, names))
 
 

@@ -34,7 +34,7 @@ _I64 = struct.Struct("<q")
 def check_compressed(
     data: memoryview, schema: pa.Schema, header: BatchHeader, message: RecordBatchMessage, inflated_bytes_max: int
 ) -> bool:
-    """Checks the batch; False: it is not compressed, or so small that `decode_batch` is cheaper.
+    """Check the batch; False: it is not compressed, or so small that `decode_batch` is cheaper.
 
     Raises CorruptBatchError; InflatedSizeError, before anything is decompressed.
     """
@@ -117,10 +117,10 @@ class _Frames:
         data_bytes = self._stated_bytes(number + 1)
         offsets = np.frombuffer(self._inflate(number), "<i4", self._rows + 1)
         if offsets[0] < 0 or offsets[-1] > data_bytes or (offsets[1:] < offsets[:-1]).any():
-            raise CorruptBatchError(f"its offsets are outside of its {data_bytes} bytes, or fall")
+            raise CorruptBatchError(f"its offsets exceed its {data_bytes} bytes, or decrease")
 
     def text(self, first: int, nulls: int) -> Any:
-        """A text column, not validated."""
+        """Return a text column, not validated."""
         validity = self._inflate(first) if nulls else None
         return pa.Array.from_buffers(
             pa.string(), self._rows, [validity, self._inflate(first + 1), self._inflate(first + 2)], nulls
@@ -149,5 +149,5 @@ class _Frames:
         except (pa.ArrowException, OSError) as e:
             raise CorruptBatchError(f"it cannot be decompressed: {e}") from e
         if found.size != size:
-            raise CorruptBatchError(f"a buffer is not the {size} bytes that it says")
+            raise CorruptBatchError(f"a buffer does not have its declared {size} bytes")
         return found

@@ -38,7 +38,7 @@ def passing_json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 
 def convert(value: object, kind: type[T]) -> T:
-    """`msgspec.convert` to `kind`, as `msgpack_decoder`. Raises msgspec.ValidationError."""
+    """Return `msgspec.convert` to `kind`, as `msgpack_decoder`. Raises msgspec.ValidationError."""
     msgpack_decoder(kind)
     return msgspec.convert(value, kind)
 

@@ -129,7 +129,7 @@ def is_envelope(schema: pa.Schema) -> bool:
 
 
 def no_keys_and_headers(rows: int) -> tuple[Any, Any]:
-    """The columns of a batch in which no record has a key, and none headers."""
+    """Return the columns of a batch in which no record has a key, and none headers."""
     return _kept_nulls(rows) if rows <= _NULLS_KEPT_ROWS_MAX else _kept_nulls.__wrapped__(rows)
 
 

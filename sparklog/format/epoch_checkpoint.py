@@ -51,13 +51,13 @@ def _checksum(entries: Sequence[tuple[int, int]]) -> str:
 
 
 def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     pairs = [(e.epoch, e.start_offset) for e in entries]
     return encode(_Content(pairs, _checksum(pairs)))
 
 
 def decode_epochs(data: bytes) -> list[EpochEntry] | None:
-    """The entries, or None if the file is damaged or not sane."""
+    """Return the entries, or None if the file is damaged or not sane."""
     content = decode(data, _Content)
     if content is None or content.version != 1 or len(content.entries) > ENTRIES_MAX:
         return None

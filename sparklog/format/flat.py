@@ -49,7 +49,7 @@ def table_field(data: Bytes, table: int, number: int) -> int:
     """Position of field `number` of the table at `table`, or 0 if the field is absent. Raises struct.error."""
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:
-        raise struct.error("a vtable before the first byte")
+        raise struct.error("a vtable lies before the first byte")
     entry = 4 + 2 * number
     if entry >= _U16.unpack_from(data, vtable)[0]:
         return 0
@@ -101,7 +101,7 @@ def _codec(metadata: Bytes, table: int) -> str:
 
 
 def _pairs(metadata: Bytes, field: int) -> np.ndarray:
-    """The vector of structs of two i64 that the field points to."""
+    """Return the vector of structs of two i64 that the field points to."""
     if not field:
         return np.empty((0, 2), np.int64)
     vector = root_table(metadata, field)

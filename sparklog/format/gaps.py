@@ -28,12 +28,12 @@ class _Content(Struct, frozen=True):
 
 
 def encode_gaps(gaps: Iterable[Gap]) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     return encode(_Content(sorted(gaps)))
 
 
 def decode_gaps(data: bytes | None) -> list[Gap]:
-    """The gaps; none if there is no file or it cannot be read."""
+    """Return the gaps; none if there is no file or it cannot be read."""
     content = decode(data, _Content) if data is not None else None
     return list(content.gaps) if content is not None else []
 

@@ -14,7 +14,7 @@ CHECKSUM_BYTES = 4
 
 
 def index_checksum(base_offset: int, content: bytes) -> bytes:
-    """The checksum of `content`, of the segment that begins at `base_offset`: 4 bytes."""
+    """Return the checksum of `content`, of the segment that begins at `base_offset`: 4 bytes."""
     return struct.pack("<I", crc32c(content, crc32c(struct.pack("<q", base_offset))))
 
 

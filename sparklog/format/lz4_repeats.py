@@ -30,7 +30,7 @@ _PATTERN_AT = len(_HEADER) + 5
 
 
 def repeated(pattern: bytes, size_bytes: int) -> bytes:
-    """The frame of the first `size_bytes` of `pattern` (8 bytes) repeated without end."""
+    """Return the frame of the first `size_bytes` of `pattern` (8 bytes) repeated without end."""
     blocks, rest = divmod(size_bytes, _BLOCK_BYTES)
     return _HEADER + (_block(pattern, _BLOCK_BYTES) * blocks if blocks else b"") + _block(pattern, rest) + _END
 

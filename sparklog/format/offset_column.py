@@ -36,7 +36,7 @@ OFFSET_FIELD = pa.field(OFFSET_COLUMN, pa.int64(), nullable=False)
 
 @kept_by_identity
 def with_offset_column(schema: pa.Schema) -> pa.Schema:
-    """The schema of compacted batches of a topic with `schema`."""
+    """Return the schema of compacted batches of a topic with `schema`."""
     return schema.append(OFFSET_FIELD)
 
 
@@ -46,7 +46,7 @@ def has_offset_column(schema: pa.Schema) -> bool:
 
 
 def topic_schema(schema: pa.Schema) -> pa.Schema:
-    """The topic's schema, of the one in a segment's head."""
+    """Return the topic's schema, of the one in a segment's head."""
     index = schema.get_field_index(OFFSET_COLUMN)
     return schema if index < 0 else schema.remove(index)
 
@@ -116,7 +116,7 @@ def row_offsets(header: BatchHeader, offsets: np.ndarray | None) -> np.ndarray:
 def rows_between(
     header: BatchHeader, offsets: np.ndarray | None, start_offset: int, end_offset: int | None
 ) -> tuple[int, int]:
-    """(first, last + 1) of the rows with offsets in [start_offset, end_offset); None: to the batch's end."""
+    """Return (first, last + 1) of the rows with offsets in [start_offset, end_offset); None: to the batch's end."""
     if offsets is None:
         end = header.record_count if end_offset is None else min(header.record_count, end_offset - header.base_offset)
         return max(start_offset - header.base_offset, 0), end

@@ -62,17 +62,17 @@ class OffsetIndex:
         return len(self) * ENTRY.itemsize
 
     def append(self, relative_offset: int, position: int) -> None:
-        """Adds the next entry; both values must be larger than the last entry's."""
+        """Add the next entry; both values must be larger than the last entry's."""
         self._positions.append(position)  # first: a reader that sees the offset must find the position
         self._relative_offsets.append(relative_offset)
 
     def floor(self, relative_offset: int) -> OffsetEntry | None:
-        """The last entry that is not beyond `relative_offset`; None: before the first entry."""
+        """Return the last entry that is not beyond `relative_offset`; None: before the first entry."""
         i = bisect_right(self._relative_offsets, relative_offset) - 1
         return OffsetEntry(self._relative_offsets[i], self._positions[i]) if i >= 0 else None
 
     def floor_position(self, position: int) -> OffsetEntry | None:
-        """The last entry that does not begin beyond `position`; None: before the first entry."""
+        """Return the last entry that does not begin beyond `position`; None: before the first entry."""
         i = bisect_right(self._positions, position, 0, len(self._relative_offsets)) - 1
         return OffsetEntry(self._relative_offsets[i], self._positions[i]) if i >= 0 else None
 
@@ -80,13 +80,13 @@ class OffsetIndex:
         return OffsetEntry(self._relative_offsets[-1], self._positions[-1]) if self._relative_offsets else None
 
     def truncate(self, relative_offset: int) -> None:
-        """Drops the entries of batches that begin at `relative_offset` or beyond."""
+        """Drop the entries of batches that begin at `relative_offset` or beyond."""
         keep = bisect_right(self._relative_offsets, relative_offset - 1)
         del self._relative_offsets[keep:]
         del self._positions[keep:]
 
     def encode(self, base_offset: int) -> bytes:
-        """The file's bytes, for the segment that begins at `base_offset`."""
+        """Return the file's bytes, for the segment that begins at `base_offset`."""
         entries = np.empty(len(self), ENTRY)
         entries["relative_offset"] = np.array(self._relative_offsets, np.uint32)
         entries["position"] = np.array(self._positions, np.uint32)
@@ -97,7 +97,7 @@ class OffsetIndex:
 def decode_offset_index(
     data: bytes, *, base_offset: int, batch_positions: np.ndarray, relative_offset_end: int
 ) -> OffsetIndex | None:
-    """The index in `data`, or None if it is damaged or insane: the checksum does not fit, not whole entries, not
+    """Return the index in `data`, or None if it is damaged or insane: the checksum does not fit, not whole entries, not
     increasing, or not at batches.
 
     `batch_positions`: where the segment's batches begin (its footer's list, ascending); `relative_offset_end`: the

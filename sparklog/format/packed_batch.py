@@ -177,7 +177,8 @@ def _timestamps(array: Any) -> _Timestamps:
 
 
 def _put_column(body: memoryview, places: Sequence[int], column: _Column) -> None:
-    """`places`: position and length of the offsets, then of the bytes. The offsets written begin with 0."""
+    """Write a column. `places`: position and length of the offsets, then of the bytes. The offsets written begin with
+    0."""
     at, size, data_at, data_size = places
     I64.pack_into(body, at + (size - 1 & ~7), 0)  # the padding
     I64.pack_into(body, at, -1)
@@ -287,11 +288,11 @@ class _Body:
         return pa.RecordBatch.from_arrays(found, schema=_schema_of(None if columns is None else tuple(columns)))
 
     def _stored_buffer(self, number: int) -> pa.Buffer:
-        """A buffer as it stands in the body."""
+        """Return a buffer as it stands in the body."""
         return self._body.slice(*self._buffers[2 * number : 2 * number + 2])
 
     def _raw(self, number: int, size_min: int) -> pa.Buffer | None:
-        """A buffer that is not packed."""
+        """Return a buffer that is not packed."""
         stored = self._stored_buffer(number)
         if stored.size < 8 + size_min or I64.unpack_from(stored)[0] != -1:
             return None

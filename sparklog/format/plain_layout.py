@@ -40,7 +40,8 @@ def needs_rewriting(t: Any) -> bool:
 
 
 def plain_layout(array: Any) -> Any:
-    """The same values in the layouts of the table above. Raises pa.ArrowInvalid for more than one array can hold."""
+    """Return the same values in the layouts of the table above. Raises pa.ArrowInvalid for more than one array can
+    hold."""
     t = array.type
     if pa.types.is_string_view(t):
         return array.cast(pa.large_string())
@@ -82,7 +83,7 @@ def _plain_list(array: Any) -> Any:
 
 
 def _plain_list_view(array: Any) -> Any:
-    """A large_list: views may share elements, which are then stored once for each."""
+    """Return a large_list: views may share elements, which are then stored once for each."""
     sizes = array.value_lengths().fill_null(0).to_numpy().astype(np.int64)
     starts = array.offsets.to_numpy().astype(np.int64)
     offsets = np.zeros(len(array) + 1, np.int64)
@@ -108,5 +109,5 @@ def _plain_map(array: Any) -> Any:
 
 
 def _nulls(array: Any) -> Any:
-    """The mask of the rewritten array; None: no row is null."""
+    """Return the mask of the rewritten array; None: no row is null."""
     return array.is_null() if array.null_count else None

@@ -101,7 +101,7 @@ def snapshot_name(offset: int) -> str:
 
 
 def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     batches = [b for p in snapshot.producers for b in p.batches]
     parts = [
         _COUNTS.pack(
@@ -122,7 +122,7 @@ def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> ProducerSnapshot | None:
-    """The content, or None if the file is damaged or insane."""
+    """Return the content, or None if the file is damaged or insane."""
     if len(data) < _HEAD.size + _COUNTS.size:
         return None
     mark, crc = _HEAD.unpack_from(data)

@@ -60,7 +60,7 @@ SCHEMA_BYTES_MAX = 2 * 1024 * 1024
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema a typed topic stores for data of `schema`.
+    """Return the schema a typed topic stores for data of `schema`.
 
     Raises InvalidTopicError for no columns, duplicate or reserved names, a type that Spark has no layout for, or a
     schema that is too large or too deep.
@@ -84,12 +84,12 @@ def _require_distinct(names: list[str], what: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
-            raise InvalidTopicError(f"{what} {name!r} is there twice (Spark does not tell upper from lower case)")
+            raise InvalidTopicError(f"{what} {name!r} occurs twice (Spark ignores case)")
         seen.add(name.lower())
 
 
 def canonical_type(t: Any, column: str, depth: int = 0) -> Any:
-    """The stored type for `t`; `column` is named in the InvalidTopicError raised when there is none."""
+    """Return the stored type for `t`; `column` is named in the InvalidTopicError raised when there is none."""
     if depth > NESTING_MAX:
         raise InvalidTopicError(f"column {column[:80]!r} is nested more than {NESTING_MAX} levels deep")
     if is_encoded(t):
@@ -140,7 +140,7 @@ _SIMPLE = {
 
 
 def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = ()) -> pa.Table:
-    """`table` with exactly the columns, order and types of the canonical `schema`.
+    """Return `table` with exactly the columns, order and types of the canonical `schema`.
 
     Columns are matched by name; a missing column becomes null; casts must be lossless, except that in the columns
     `rounded` a double becomes the nearest float. Raises SchemaMismatchError that names every column that does not fit,
@@ -158,7 +158,7 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
     for f in schema:
         indexes = table.schema.get_all_field_indices(f.name)
         if len(indexes) > 1:
-            problems.append(f"column {f.name!r} is there {len(indexes)} times")
+            problems.append(f"column {f.name!r} occurs {len(indexes)} times")
         elif not indexes:
             columns.append(pa.nulls(table.num_rows, f.type))
         else:
@@ -177,7 +177,7 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
 
 
 def fit_column(column: Any, target: Any, *, rounded: bool = False) -> Any:
-    """`column` cast to the canonical type `target` without loss; families stay apart (a string is not a number).
+    """Return `column` cast to the canonical type `target` without loss; families stay apart (a string is not a number).
 
     `rounded`: a double becomes the nearest float, as a number in JSON does. Raises pa.ArrowInvalid or
     pa.ArrowNotImplementedError.
@@ -215,15 +215,17 @@ def _cast(column: Any, target: Any) -> Any:
         reason = str(e).splitlines()[0]
         if "[ns" in str(source) and "would lose data" in reason:
             raise pa.ArrowInvalid(
-                f'{reason}; the log keeps microseconds: cut off what is below them, for example with .dt.floor("us")'
+                f'{reason}; the log keeps microseconds: truncate the times, for example with .dt.floor("us")'
             ) from e
         if pa.types.is_floating(source) and pc.any(pc.is_nan(column)).as_py():
-            raise pa.ArrowInvalid(f"{reason}; NaN is a number, and no {target}: give null (None) for no value") from e
+            raise pa.ArrowInvalid(
+                f"{reason}; NaN is a number, but not a {target}: use null (None) for a missing value"
+            ) from e
         raise
 
 
 def null_column(rows: int, t: Any) -> Any:
-    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored).
+    """Return `rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored).
     Without `pa.array`, which imports pandas (0.3 s) to see whether it is given some."""
     bitmap = pa.py_buffer(bytes((rows + 7) // 8))
     if pa.types.is_struct(t):
@@ -267,7 +269,7 @@ def _refusal(source: Any, target: Any, *, nested: bool, rounded: bool) -> str:
     if _is(source, _RAW) and pa.types.is_string(target):
         return "bytes are not text: decode them first"
     if bool(getattr(source, "tz", None)) != bool(getattr(target, "tz", None)):
-        return "one has a time zone, the other has not: say which zone is meant"
+        return "only one of both has a time zone: add a time zone"
     if nested and _may_round(source, target) and not (rounded and _is_double_to_float(source, target)):
         return f"{source} may lose digits as {target}: cast it before"
     if pa.types.is_struct(target):
@@ -284,7 +286,7 @@ def _struct_refusal(source: Any, target: Any, rounded: bool) -> str:
     names = [f.name for f in source]
     for name in names:
         if names.count(name) > 1:
-            return f"field {name!r} is there twice"
+            return f"field {name!r} occurs twice"
         if target.get_field_index(name) < 0:
             return f"unknown field {name!r}"
         reason = _refusal(source.field(name).type, target.field(name).type, nested=True, rounded=rounded)
@@ -318,7 +320,7 @@ def _require_finite(before: Any, after: Any) -> None:
 
 
 def _rounded_leaves(before: Any, after: Any) -> Iterator[tuple[Any, Any]]:
-    """The arrays of doubles in `before` that are floats in `after`, at any depth, each with its floats."""
+    """Yield the arrays of doubles in `before` that are floats in `after`, at any depth, each with its floats."""
     if isinstance(before, pa.ChunkedArray):
         pairs = zip(before.chunks, after.chunks, strict=True)
     else:
@@ -352,7 +354,7 @@ def _require_equal(before: Any, after: Any) -> None:
 
 
 def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column: str | None) -> None:
-    """Checks that the topic's key and timestamp columns exist and have usable types. Raises InvalidTopicError."""
+    """Check that the topic's key and timestamp columns exist and have usable types. Raises InvalidTopicError."""
     names = ", ".join(schema.names)
     for name in key_columns:
         if schema.get_field_index(name) < 0:
@@ -370,7 +372,7 @@ def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column:
 
 
 def timestamp_bounds_ms(column: Any, default_ms: int) -> tuple[int, int]:
-    """Smallest and largest timestamp of a timestamp column in ms (floor). A null counts as the largest one.
+    """Return the smallest and largest timestamp of a timestamp column in ms (floor). A null counts as the largest one.
 
     `default_ms` twice if all are null.
     """

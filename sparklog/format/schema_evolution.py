@@ -56,7 +56,7 @@ class SchemaChange(Struct, frozen=True):
     whole: pa.Schema | None = None
 
     def applied_to(self, schema: pa.Schema, key_columns: Sequence[str], timestamp_column: str | None) -> pa.Schema:
-        """The canonical schema after the change; `schema` itself if nothing changes.
+        """Return the canonical schema after the change; `schema` itself if nothing changes.
 
         Raises InvalidTopicError that names every column in the way, with its types.
         """
@@ -67,7 +67,7 @@ class SchemaChange(Struct, frozen=True):
             wanted = canonical_schema(self._edit(schema, problems))
         problems += _refusals(schema, wanted, key_columns, timestamp_column)
         if problems:
-            raise InvalidTopicError("the schema cannot be changed so: " + "; ".join(problems))
+            raise InvalidTopicError("the schema cannot be changed like this: " + "; ".join(problems))
         return schema if wanted.equals(schema) else wanted
 
     def _edit(self, schema: pa.Schema, problems: list[str]) -> pa.Schema:
@@ -81,11 +81,13 @@ class SchemaChange(Struct, frozen=True):
             elif at >= len(schema):
                 problems.append(f"column {f.name!r} is to be added twice")
             elif fields[at].name != f.name or canonical_type(f.type, f.name) != fields[at].type:
-                problems.append(f"column {f.name!r} cannot be added: there is {fields[at].name!r} ({fields[at].type})")
+                problems.append(
+                    f"column {f.name!r} cannot be added: column {fields[at].name!r} ({fields[at].type}) exists"
+                )
         for f in self.widen or ():
             at = schema.get_field_index(f.name)
             if at < 0:
-                problems.append(f"there is no column {f.name!r} to widen{did_you_mean(f.name, schema.names)}")
+                problems.append(f"unknown column {f.name!r} to widen{did_you_mean(f.name, schema.names)}")
             else:
                 fields[at] = pa.field(f.name, f.type)
         return pa.schema(fields)
@@ -115,7 +117,7 @@ def _type_refusals(
 ) -> Iterator[str]:
     if name in key_columns:
         yield (
-            f"column {name!r} is a key column and must stay {source}: as {target} equal keys would go to other partitions"
+            f"column {name!r} is a key column and must stay {source}: as {target}, equal keys would go to other partitions"
         )
     elif name == timestamp_column:
         yield f"column {name!r} is the timestamp column and must stay {source}, not {target}"
@@ -156,13 +158,13 @@ class RowAdapter:
         for f, at in zip(wanted, self._sources, strict=True):
             if at >= 0 and written.field(at).type != f.type and not can_widen(written.field(at).type, f.type):
                 raise SchemaMismatchError(
-                    f"topic {topic!r}: column {f.name!r} is {written.field(at).type} now, it was {f.type} when this read "
-                    "began: start the read (or the streaming query) again to go on with the new type"
+                    f"topic {topic!r}: column {f.name!r} is {written.field(at).type} now, it was {f.type} when this "
+                    "read started: restart the read (or the streaming query) to continue with the new type"
                 )
         self._unchanged = [f.name for f in wanted] == written.names and wanted.types == written.types
 
     def adapt(self, batch: Rows) -> Rows:
-        """`batch` has the columns of `written`, or only those of `indexes`, by name."""
+        """Return `batch` in the newest schema. It has the columns of `written`, or only those of `indexes`, by name."""
         if self._unchanged:
             return batch
         if not len(self.wanted):

@@ -112,7 +112,7 @@ def segment_name(base_offset: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """The base offset in a segment's file name, or None if the name is not one."""
+    """Return the base offset in a segment's file name, or None if the name is not one."""
     stem = name.removesuffix(SUFFIX)
     if not (name.endswith(SUFFIX) and len(stem) == 20 and stem.isascii() and stem.isdigit()):
         return None
@@ -125,15 +125,15 @@ def _with_info(schema: pa.Schema, info: SegmentInfo) -> pa.Schema:
 
 
 def encode_head(schema: pa.Schema, info: SegmentInfo) -> bytes:
-    """The bytes a new segment starts with."""
+    """Return the bytes a new segment starts with."""
     return HEAD_MAGIC + bytes(_with_info(schema, info).serialize())
 
 
 def decode_head(read: PositionedRead) -> SegmentHead:
-    """Reads a segment's head. Raises LogCorruptError if the file is not a segment, TruncatedBatchError if it is cut."""
+    """Read a segment's head. Raises LogCorruptError if the file is not a segment, TruncatedBatchError if it is cut."""
     first = read(0, _HEAD_READ_BYTES)
     if len(first) < len(HEAD_MAGIC) + PREFIX_BYTES:
-        raise TruncatedBatchError(f"{len(first)} bytes are no segment head")
+        raise TruncatedBatchError(f"{len(first)} bytes are not a segment head")
     if first[: len(HEAD_MAGIC)] != HEAD_MAGIC:
         raise LogCorruptError("the file does not begin as an Arrow file")
     data_position = _data_position(first)
@@ -175,8 +175,8 @@ def _parse_info(text: bytes) -> SegmentInfo:
 def encode_seal(
     schema: pa.Schema, info: SegmentInfo, positions: np.ndarray, metadata_lengths: np.ndarray, end: int
 ) -> bytes:
-    """End-of-stream mark and footer for batches at `positions` (i64), each with a flatbuffer of `metadata_lengths`
-    (i32) bytes, the data ending at `end`.
+    """Return end-of-stream mark and footer for batches at `positions` (i64), each with a flatbuffer of
+    `metadata_lengths` (i32) bytes, the data ending at `end`.
 
     PyArrow writes no footer for messages it has not written itself, so the one of an empty file supplies the Schema
     table, and a new root (Footer table, block list) is laid in front of it.
@@ -217,7 +217,7 @@ class SealedBlocks(NamedTuple):
 
 
 def decode_seal(read: PositionedRead, file_size_bytes: int) -> SealedBlocks | None:
-    """The block list of a sealed segment, or None if the file has no (sane) footer.
+    """Return the block list of a sealed segment, or None if the file has no (sane) footer.
 
     Sane: the blocks fill the file from the end of the head to the end-of-stream mark.
     """
@@ -294,7 +294,7 @@ def scan(
     verify: bool = True,
     trusted_below: int = 0,
 ) -> ScanResult:
-    """Walks batches from `position` to `end`, calling `visit(position, header)` for each good one.
+    """Walk batches from `position` to `end`, calling `visit(position, header)` for each good one.
 
     `next_offset`: the first batch must not have a lower base offset. With `verify` each batch's CRC is checked, else
     only headers are read; of batches that end at or below `trusted_below` never more than the headers.
@@ -308,7 +308,7 @@ def scan(
         try:
             header = read_header(read, position, end, head)
             if header.base_offset < next_offset:
-                raise CorruptBatchError(f"base offset {header.base_offset} where at least {next_offset} is due")
+                raise CorruptBatchError(f"base offset {header.base_offset} where {next_offset} or more is expected")
             if verify and header.next_offset > trusted_below:
                 verify_batch(read(position, header.size_bytes), 0, header)
         except CorruptBatchError as e:
@@ -321,7 +321,7 @@ def scan(
 
 
 def read_header(read: PositionedRead, position: int, end: int, head: bytes) -> BatchHeader:
-    """Decodes the header at `position`, reading more than `head` when the metadata are longer."""
+    """Decode the header at `position`, reading more than `head` when the metadata are longer."""
     if len(head) >= PREFIX_BYTES:
         needed = PREFIX_BYTES + struct.unpack_from("<i", head, 4)[0]
         if len(head) < needed <= end - position and needed <= HEAD_BYTES_MAX:
@@ -360,7 +360,7 @@ def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_off
             continue
         budget -= max(metadata_length, HEADER_READ_BYTES)
         if budget < 0:
-            raise LogCorruptError(f"behind position {position} too many bytes look like batches that are none")
+            raise LogCorruptError(f"behind position {position} too many bytes look like batches but are not")
         try:
             header = read_header(read, at, end, read(at, min(HEADER_READ_BYTES, end - at)))
             if header.base_offset < next_offset:
@@ -374,7 +374,7 @@ def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_off
 
 
 def _find_all(read: PositionedRead, start: int, end: int) -> np.ndarray:
-    """Positions of all header marks in [start, end), in ascending order."""
+    """Return positions of all header marks in [start, end), in ascending order."""
     found: list[int] = []
     overlap = len(HEADER_MARK) - 1
     for chunk_position in range(start, end, _SEARCH_STEP_BYTES):
@@ -387,7 +387,7 @@ def _find_all(read: PositionedRead, start: int, end: int) -> np.ndarray:
 
 
 def _candidates(read: PositionedRead, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """(position, metadata length) of every place a batch could begin at: a multiple of 8 bytes from `start`."""
+    """Yield (position, metadata length) of every place a batch could begin at: a multiple of 8 bytes from `start`."""
     for chunk_position in range(start, end - 7, _SEARCH_STEP_BYTES):
         chunk = read(chunk_position, min(_SEARCH_STEP_BYTES, end - chunk_position))
         words = np.frombuffer(chunk, "<u4", len(chunk) // 8 * 2).reshape(-1, 2)

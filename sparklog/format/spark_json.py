@@ -21,7 +21,7 @@ _SPARK_TYPES = {
 
 
 def parse_spark_json(text: str) -> pa.Schema:
-    """The schema in Spark's JSON form, as `df.schema.json()` gives it. Raises InvalidTopicError."""
+    """Return the schema in Spark's JSON form, as `df.schema.json()` gives it. Raises InvalidTopicError."""
     try:
         root = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as e:

@@ -62,13 +62,13 @@ class TimeIndex:
         return len(self._timestamps)
 
     def append_if_later(self, timestamp_ms: int, relative_offset: int) -> None:
-        """Adds an entry if the timestamp is larger than the last entry's."""
+        """Add an entry if the timestamp is larger than the last entry's."""
         if not self._timestamps or timestamp_ms > self._timestamps[-1]:
             self._relative_offsets.append(relative_offset)  # first: see OffsetIndex.append
             self._timestamps.append(timestamp_ms)
 
     def ceiling(self, timestamp_ms: int) -> TimeEntry | None:
-        """The first entry with at least this timestamp; None when all are smaller."""
+        """Return the first entry with at least this timestamp; None when all are smaller."""
         i = bisect_left(self._timestamps, timestamp_ms)
         return TimeEntry(self._timestamps[i], self._relative_offsets[i]) if i < len(self._timestamps) else None
 
@@ -76,13 +76,13 @@ class TimeIndex:
         return TimeEntry(self._timestamps[-1], self._relative_offsets[-1]) if self._timestamps else None
 
     def truncate(self, relative_offset: int) -> None:
-        """Drops the entries of batches that begin at `relative_offset` or beyond."""
+        """Drop the entries of batches that begin at `relative_offset` or beyond."""
         keep = bisect_left(self._relative_offsets, relative_offset)
         del self._timestamps[keep:]
         del self._relative_offsets[keep:]
 
     def encode(self, base_offset: int) -> bytes:
-        """The file's bytes, for the segment that begins at `base_offset`."""
+        """Return the file's bytes, for the segment that begins at `base_offset`."""
         entries = np.empty(len(self), ENTRY)
         entries["timestamp_ms"] = np.array(self._timestamps, np.int64)
         entries["relative_offset"] = np.array(self._relative_offsets, np.uint32)
@@ -91,8 +91,8 @@ class TimeIndex:
 
 
 def decode_last_entry(data: bytes, *, base_offset: int, relative_offset_end: int) -> TimeEntry | None:
-    """The last entry of a file, from its last LAST_ENTRY_BYTES; None if they are not there or damaged, or the entry
-    names no batch of the segment."""
+    """Return the last entry of a file, from its last LAST_ENTRY_BYTES; None if they are not there or damaged, or the
+    entry names no batch of the segment."""
     if len(data) != LAST_ENTRY_BYTES:
         return None
     entry = without_checksum(base_offset, data[:-CHECKSUM_BYTES])
@@ -103,7 +103,7 @@ def decode_last_entry(data: bytes, *, base_offset: int, relative_offset_end: int
 
 
 def decode_time_index(data: bytes, *, base_offset: int, relative_offset_end: int) -> TimeIndex | None:
-    """The index in `data`, or None if it is damaged or insane: the checksums do not fit, not whole entries, not
+    """Return the index in `data`, or None if it is damaged or insane: the checksums do not fit, not whole entries, not
     increasing, beyond the segment.
 
     `relative_offset_end`: the offset after the segment's last record, relative to `base_offset`. The index of a segment

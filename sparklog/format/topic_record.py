@@ -45,11 +45,11 @@ def _checksum(record: TopicRecord) -> str:
 
 
 def encode_topic(record: TopicRecord) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     return encode(_Content(record, _checksum(record)))
 
 
 def decode_topic(data: bytes) -> TopicRecord | None:
-    """The topic, or None if the file is damaged."""
+    """Return the topic, or None if the file is damaged."""
     content = decode(data, _Content)
     return content.topic if content is not None and content.crc32c == _checksum(content.topic) else None

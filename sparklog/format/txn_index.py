@@ -50,7 +50,7 @@ class AbortedEntry(NamedTuple):
 
 
 def entries_crc(entries: Sequence[AbortedEntry]) -> int:
-    """Checksum of some entries' bytes."""
+    """Return the checksum of some entries' bytes."""
     value: int = crc32c(_pack(entries))
     return value
 
@@ -60,13 +60,13 @@ def _pack(entries: Sequence[AbortedEntry]) -> bytes:
 
 
 def encode_txn_index(entries: Sequence[AbortedEntry]) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     body = _COUNT.pack(VERSION, len(entries)) + _pack(entries)
     return _HEAD.pack(MARK, crc32c(body)) + body
 
 
 def decode_txn_index(data: bytes) -> list[AbortedEntry] | None:
-    """The entries, or None if the file is damaged or insane."""
+    """Return the entries, or None if the file is damaged or insane."""
     if len(data) < _HEAD.size + _COUNT.size:
         return None
     mark, crc = _HEAD.unpack_from(data)

@@ -34,7 +34,7 @@ def check_values(batch: pa.RecordBatch, schema: pa.Schema, columns: Sequence[int
 
 
 def check_text(column: Any, as_bytes: Any) -> None:
-    """Checks a column with text; `as_bytes`: its type with binary in the place of text. Raises pa.ArrowInvalid."""
+    """Check a column with text; `as_bytes`: its type with binary in the place of text. Raises pa.ArrowInvalid."""
     if column.null_count < len(column):
         column.view(as_bytes).validate(full=True)
         if _is_ascii(column):
@@ -43,7 +43,7 @@ def check_text(column: Any, as_bytes: Any) -> None:
 
 
 def type_as_bytes(kind: Any) -> Any:
-    """The type with binary in the place of text."""
+    """Return the type with binary in the place of text."""
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_struct(kind):

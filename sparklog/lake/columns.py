@@ -106,7 +106,7 @@ def check_partition_by(columns: Sequence[str], schema: pa.Schema) -> None:
                 f"lake.partition.by names column {name!r} of type {t}: use a whole number, a text, a date or a boolean"
             )
     if len(set(columns)) < len(columns):
-        raise InvalidConfigError(f"lake.partition.by = {','.join(columns)!r}: a column is there twice")
+        raise InvalidConfigError(f"lake.partition.by = {','.join(columns)!r}: a column occurs twice")
     if columns and len(columns) >= len(schema):
         raise InvalidConfigError("lake.partition.by names all columns: leave one out")
 
@@ -131,12 +131,12 @@ def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
         if own is None:
             missing.append(f)
         elif own.name != f.name:
-            problems.append(f"column {f.name!r} is called {own.name!r} in the table")
+            problems.append(f"column {f.name!r} has the name {own.name!r} in the table")
         elif not same_type(own.type, f.type):
             problems.append(f"column {f.name!r} is {f.type} in the topic and {own.type} in the table")
     names = {f.name.lower() for f in wanted}
     problems += [
-        f"column {f.name!r} of the table is NOT NULL, and the topic does not have it"
+        f"column {f.name!r} of the table is NOT NULL, and the topic lacks it"
         for f in table
         if not f.nullable and f.name.lower() not in names
     ]

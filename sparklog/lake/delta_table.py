@@ -226,7 +226,7 @@ class LakeTable:
                 raise
         found = LakeTable.open(location)
         if found is None:
-            raise LakeUnavailableError(f"the table at {location} was created and is not there")
+            raise LakeUnavailableError(f"the table at {location} was created but cannot be found")
         return found
 
     # -- facts

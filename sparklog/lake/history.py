@@ -296,7 +296,8 @@ class History:
         columns: Sequence[str],
         time_ms: int | None = None,
     ) -> Iterator[pa.Table]:
-        """The rows of the range in one file, row group by row group. `time_ms`: groups of older rows are left out."""
+        """Yield the rows of the range in one file, row group by row group. `time_ms`: groups of older rows are left
+        out."""
         assert self._masks is not None
         mask = self._masks.get(unquote(file.path).rsplit("/", 1)[-1])
         wanted = [*columns, "_partition", "_offset", "_timestamp"]
@@ -372,7 +373,7 @@ def _is_older(metadata: Any, time_ms: int) -> bool:
 
 
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
-    """Groups of files whose offsets overlap, in the order of their offsets."""
+    """Yield groups of files whose offsets overlap, in the order of their offsets."""
     group: list[TableFile] = []
     end = -1
     for file in sorted(files, key=lambda f: f.first_offset or 0):

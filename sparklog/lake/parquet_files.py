@@ -239,7 +239,7 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _statistic(value: Any, t: Any, *, up: bool) -> Any:
-    """The value in Delta's JSON; None: it cannot be given exactly or as a bound."""
+    """Return the value in Delta's JSON; None: it cannot be given exactly or as a bound."""
     if isinstance(value, bool):
         return None
     if pa.types.is_integer(t):

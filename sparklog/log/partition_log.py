@@ -116,18 +116,18 @@ class PartitionLog:
             self._state.producers.states.limit = self._state.config.producers_max
 
     def use_schemas(self, schema_of: SchemaOf, newest_id: int | None = None) -> None:
-        """The topic's schemas from now on: those there were, and newer ones."""
+        """Use these schemas of the topic from now on: the earlier schemas, and newer ones."""
         self._state.schema_of = self._state.writer.schema_of = schema_of
         if newest_id is not None:
             self._state.newest_schema_id = newest_id
 
     def raise_high_watermark(self, offset: int) -> None:
-        """Moves the high watermark up to `offset`, at most to the log end; it never goes back."""
+        """Move the high watermark up to `offset`, at most to the log end; it never goes back."""
         self._state.offsets.raise_high_watermark(offset)
         self._state.producers.open.on_high_watermark(self._state.offsets.high_watermark)
 
     def close(self, *, seal: bool = True) -> None:
-        """Closes the log; with `seal` its last segment is sealed and everything fsynced before. Slices stay readable.
+        """Close the log; with `seal` its last segment is sealed and everything fsynced before. Slices stay readable.
 
         Raises StorageFullError, StorageError; the log is closed then too, but not cleanly.
         """
@@ -286,17 +286,17 @@ class PartitionLog:
         return self._state.producers.last_commit_offset >= offset
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that may have records in [start_offset, end_offset), which lies below the last
-        stable offset; in the order of their markers."""
+        """Return the aborted transactions that may have records in [start_offset, end_offset), which lies below the
+        last stable offset; in the order of their markers."""
         return self._state.producers.aborted.between(start_offset, end_offset)
 
     def end_with_few_aborted(self, count_max: int, start_offset: int, end_offset: int) -> int:
-        """`end_offset`, or a smaller one, above `start_offset`, up to which `aborted_transactions` has about
+        """Return `end_offset`, or a smaller one, above `start_offset`, up to which `aborted_transactions` has about
         `count_max`."""
         return self._state.producers.aborted.end_with_at_most(count_max, start_offset, end_offset)
 
     def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
-        """The aborted transactions whose markers are in [start_offset, end_offset)."""
+        """Return the aborted transactions whose markers are in [start_offset, end_offset)."""
         return list(self._state.producers.aborted.entries(start_offset, end_offset))
 
     def producers(self) -> list[ProducerInfo]:
@@ -309,7 +309,7 @@ class PartitionLog:
         return len(self._state.producers.states)
 
     def last_offsets_of_producers(self) -> frozenset[int]:
-        """Base offsets of the last batch, or marker, of everyone in `producers`."""
+        """Return base offsets of the last batch, or marker, of everyone in `producers`."""
         return self._state.producers.last_offsets()
 
     # --- tiering ---
@@ -336,7 +336,7 @@ class PartitionLog:
 
     @property
     def remote_size_bytes(self) -> int:
-        """Bytes of batches that are only in the object store."""
+        """Bytes of batches in the object store without a local copy."""
         return sum(s.data_bytes for s in self._state.segments.all if s.is_remote)
 
     @property
@@ -345,12 +345,12 @@ class PartitionLog:
         return bool(self._state.segments.all) and self._state.segments.all[0].is_remote
 
     def bases_in(self, start_offset: int, end_offset: int) -> list[int]:
-        """The base offsets in [start_offset, end_offset) of segments."""
+        """Return the base offsets in [start_offset, end_offset) of segments."""
         bases = self._state.segments.bases
         return bases[bisect_left(bases, start_offset) : bisect_left(bases, end_offset)]
 
     def epochs_in(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Pairs (leader epoch, its first offset) of the records in [start_offset, end_offset)."""
+        """Return pairs (leader epoch, its first offset) of the records in [start_offset, end_offset)."""
         entries = self._state.epochs.entries
         inside = [(e.epoch, e.start_offset) for e in entries if start_offset < e.start_offset < end_offset]
         return [(self._state.epochs.epoch_of(start_offset), start_offset), *inside]

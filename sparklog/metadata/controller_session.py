@@ -118,7 +118,7 @@ class ControllerSession:
             if node is not None and node.owner == self._zk.session_id:
                 yield self._zk.delete(znodes.CONTROLLER, node.version)
         except CoordinationError as e:
-            logger.info("another controller is elected when the session ends: %s", e)
+            logger.info("the brokers elect a new controller when this session ends: %s", e)
 
     def handle(self, event: Event) -> None:
         """Pass an event to the controller, and carry out the effects."""
@@ -209,7 +209,7 @@ class ControllerSession:
                     self._call(self._retry)
 
     def _on_failed(self, error: StoreWriteError) -> None:
-        logger.error("the cluster's metadata cannot be written, which is tried again: %s", error)
+        logger.error("the cluster's metadata cannot be written; the controller retries: %s", error)
         self._has_failed = True
 
     def is_older(self) -> Steps:
@@ -220,13 +220,13 @@ class ControllerSession:
         self.is_comparing = False
         if reason and reason != self.older:
             logger.error(
-                "ZooKeeper's data are older than what broker %d has seen, or another cluster's (%s): the broker goes on "
-                "with what it has seen, deletes nothing and is not the controller. Restore a newer copy, or write back "
-                "what the brokers know: sparklog cluster restore-metadata", self._broker_id, reason,
+                "ZooKeeper's data are older than the copy of broker %d, or another cluster's (%s): the broker "
+                "continues with its copy, deletes nothing and is not the controller. Restore newer data, or write "
+                "the brokers' copies back: sparklog cluster restore-metadata", self._broker_id, reason,
             )  # fmt: skip
         elif self.older and not reason:
             logger.info(
-                "ZooKeeper's data are as new as what broker %d has seen; it follows them again", self._broker_id
+                "ZooKeeper's data are as new as the copy of broker %d; the broker uses them again", self._broker_id
             )
         self.older = reason
         return bool(reason)

@@ -103,12 +103,12 @@ def _topics(db: sqlite3.Connection, broker_id: int, unfinished: dict[str, str]) 
 
 
 def sole_replica(broker_id: int, leader_epoch: int) -> PartitionImage:
-    """The state of a partition that this broker alone has. It is elected when it registers."""
+    """Return the state of a partition that this broker alone has. It is elected when it registers."""
     return PartitionImage((broker_id,), NO_LEADER, leader_epoch, 0, (broker_id,), last_leader=broker_id)
 
 
 def nodes_of(image: ClusterImage, cluster_id: str, *, next_producer_id: int, next_schema_id: int) -> list[Node]:
-    """The nodes of a store that has `image`, each behind its parent."""
+    """Return the nodes of a store that has `image`, each behind its parent."""
     delta = ClusterDelta(topics=dict(image.topics), security=dict(image.security), deleted=dict(image.deleted))
     tree = Znodes()
     ops = [

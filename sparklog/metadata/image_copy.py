@@ -75,9 +75,7 @@ def read_copy(files: FileSystem, data_dir: Path) -> ImageCopy | None:
     data = read_hint(files, data_dir / CLUSTER_IMAGE_FILE)
     copy = None if data is None else decode_copy(data)
     if data is not None and copy is None:
-        logger.warning(
-            "%s is damaged: an older copy of ZooKeeper's data is not noticed now", data_dir / CLUSTER_IMAGE_FILE
-        )
+        logger.warning("%s is damaged: older data in ZooKeeper cannot be detected now", data_dir / CLUSTER_IMAGE_FILE)
     return copy
 
 

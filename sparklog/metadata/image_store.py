@@ -28,7 +28,7 @@ TIMEOUT_S = 15.0
 
 
 def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
-    """The topic as brokers use it. `known`: an older state of it, whose schemas are not decoded again."""
+    """Return the topic as brokers use it. `known`: an older state of it, whose schemas are not decoded again."""
     schemas = {
         i: known.schemas[i] if known is not None and i in known.schemas else _schema(data)
         for i, data in image.schemas.items()
@@ -93,7 +93,7 @@ class IdBlocks:
         except StoreWriteError as e:
             raise e.reason from e
         except (CoordinationError, TimeoutError) as e:
-            raise StorageUnavailableError(f"ZooKeeper cannot be reached to take new ids ({path}): {e}") from e
+            raise StorageUnavailableError(f"cannot reserve new ids in ZooKeeper ({path}): {e}") from e
 
     def take_producer_ids(self, count: int, at_least: int = 0) -> int:
         """Take ids of producers, as `take`."""
@@ -104,7 +104,7 @@ class IdBlocks:
         return self.take(SCHEMA_IDS, 1, ENVELOPE_SCHEMA_ID + 1)
 
     def producer_ids_end(self) -> int:
-        """The end of the ids of producers that brokers have taken. Raises StorageUnavailableError."""
+        """Return the end of the ids of producers that brokers have taken. Raises StorageUnavailableError."""
         return self.end(PRODUCER_IDS)
 
     def end(self, path: str) -> int:

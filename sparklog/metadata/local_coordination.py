@@ -60,7 +60,7 @@ TABLES = (
 
 
 def way_out(path: Path) -> str:
-    """The remedy for a file that is lost."""
+    """Return the remedy for a file that is lost."""
     return f"restore it from a copy, or make it again from the partitions: sparklog log rebuild-metadata --data-dir {path.parent}"
 
 
@@ -114,7 +114,7 @@ class LocalCoordination:
         self._child_watches: dict[str, dict[Watch, None]] = {}
         self._is_closed = False
         if not create and not environment.files.exists(path):
-            raise StorageError(f"the metadata store {path} is gone; {way_out(path)}")
+            raise StorageError(f"the metadata store {path} is missing; {way_out(path)}")
         with self._storage_errors("open"):
             self._db = environment.databases.open(path)
         try:
@@ -196,10 +196,10 @@ class LocalCoordination:
             return [node for node in self._tree.nodes() if not node.owner]
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
-        """The state never changes."""
+        """Do nothing: the state never changes."""
 
     def close(self) -> None:
-        """Ends the session once all calls are answered. Blocks; again is fine."""
+        """End the session once all calls are answered. Blocks; again is fine."""
         self._work()
         with self._lock:
             if not self._is_closed:

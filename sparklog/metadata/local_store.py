@@ -57,7 +57,7 @@ def run_steps(steps: Generator[Any, Any, Any]) -> Any:
 
 
 def wait_for(future: Future[Any]) -> Any:
-    """The result of a call. Blocks."""
+    """Return the result of a call. Blocks."""
     return future.result(WAIT_S)
 
 
@@ -156,22 +156,24 @@ def take_epochs(
 
 
 def problem_with(path: Path, cluster_id: str) -> str | None:
-    """The reason why the store at `path` cannot be used for the log directories of `cluster_id`; None if it can.
+    """Return the reason why the store at `path` cannot be used for the log directories of `cluster_id`; None if it can.
     Changes nothing."""
     try:
         nodes = _read_nodes(path)
         if nodes is None:
-            return f"the metadata store {path} is gone; {way_out(path)}"
+            return f"the metadata store {path} is missing; {way_out(path)}"
         found = nodes[znodes.CLUSTER]
     except (sqlite3.Error, StorageError, KeyError, ValueError) as e:
         return f"the metadata store {path} is damaged: {e!r}; {way_out(path)}"
     if found != cluster_id:
-        return f"{path} is of another cluster than the log directories: a new one, made after the old was lost"
+        return (
+            f"{path} belongs to another cluster than the log directories: it was created after the old store was lost"
+        )
     return None
 
 
 def _read_nodes(path: Path) -> dict[str, str] | None:
-    """The cluster's id under its node's path, once all tables could be read; None: there is no file."""
+    """Return the cluster's id under its node's path, once all tables could be read; None: there is no file."""
     if not path.exists():
         return None
     with closing(real_environment().databases.open(path)) as db:
@@ -189,7 +191,7 @@ def _read_nodes(path: Path) -> dict[str, str] | None:
 
 
 def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
-    """The security records of a store, also if other parts of it are damaged; None: not all of them can be read.
+    """Return the security records of a store, also if other parts of it are damaged; None: not all of them can be read.
     Changes nothing."""
     if not path.exists():
         return None

@@ -14,7 +14,7 @@ from sparklog.security.records import RecordId
 
 
 def denies_everything() -> dict[RecordId, bytes]:
-    """ACLs after which nobody but `super.users` may do anything."""
+    """Return ACLs after which nobody but `super.users` may do anything."""
     return dict(
         acl_record(Acl(resource, PatternType.LITERAL, ANY_NAME, ANY_USER, "*", Operation.ALL, Permission.DENY))
         for resource in ResourceType

@@ -56,7 +56,7 @@ class Rebuilt(Struct):
     """Number of a store's session (`local_coordination.py`); no broker epoch in the directories is above it."""
 
 
-class _Found(Struct):
+class _FoundTopic(Struct):
     """A topic's directories by partition, and their content."""
 
     name: str
@@ -103,11 +103,11 @@ def rebuild(
         StorageError: A directory cannot be read, or the log directories belong to several clusters, or to none.
     """
     rebuilt = Rebuilt(*_identity(log_dirs, files))
-    found: dict[str, _Found] = {}
+    found: dict[str, _FoundTopic] = {}
     highest_producer_id = -1
     for path, owner in _partitions(log_dirs, files, rebuilt):
         on_directory(path)
-        topic = found.setdefault(owner.topic_id, _Found(owner.topic))
+        topic = found.setdefault(owner.topic_id, _FoundTopic(owner.topic))
         if owner.partition in topic.directories:
             rebuilt.left_out.append((path, f"{topic.directories[owner.partition]} holds the same partition"))
             continue
@@ -149,7 +149,7 @@ def _identity(log_dirs: Sequence[Path], files: FileSystem) -> tuple[str, int]:
         if meta is not None:
             ids[(meta.cluster_id, meta.broker_id)] = path
     if len(ids) != 1:
-        what = f"are of several clusters or brokers: {ids}" if ids else f"have no {META_FILE} that can be read"
+        what = f"belong to several clusters or brokers: {ids}" if ids else f"have no {META_FILE} that can be read"
         raise StorageError(f"the log directories {', '.join(map(str, log_dirs))} {what}")
     return next(iter(ids))
 
@@ -168,7 +168,7 @@ def _partitions(log_dirs: Sequence[Path], files: FileSystem, rebuilt: Rebuilt) -
                 rebuilt.left_out.append((path, f"its {PARTITION_FILE} cannot be read, or is another partition's"))
 
 
-def _read_segments(path: Path, files: FileSystem, topic: _Found, rebuilt: Rebuilt) -> int:
+def _read_segments(path: Path, files: FileSystem, topic: _FoundTopic, rebuilt: Rebuilt) -> int:
     """Add the schemas of a partition's segments; return the largest producer id in its files, or -1."""
     highest = -1
     for name in files.list_directory(path):
@@ -197,7 +197,7 @@ def _read_segments(path: Path, files: FileSystem, topic: _Found, rebuilt: Rebuil
 
 
 def _topic(
-    topic_id: str, found: _Found, rebuilt: Rebuilt, configs: Mapping[str, int | float | str | bool]
+    topic_id: str, found: _FoundTopic, rebuilt: Rebuilt, configs: Mapping[str, int | float | str | bool]
 ) -> Topic | None:
     """Return the topic. If no file has its columns, return None and leave its directories out."""
     unknown: list[str] = []
@@ -206,7 +206,7 @@ def _topic(
     if record is not None:
         schemas |= {i: pa.ipc.read_schema(pa.py_buffer(message)) for i, message in record.schemas.items()}
     if not schemas:
-        reason = f"there is neither {TOPIC_FILE} nor a segment: nothing says which columns the topic has"
+        reason = f"{TOPIC_FILE} and all segments are missing: the topic's columns are unknown"
         rebuilt.left_out += [(path, reason) for path in found.directories.values()]
         return None
     highest = max(found.directories)

@@ -100,8 +100,8 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
     configs = kept | given
     if configs.get(TIMESTAMP_TYPE_SETTING) != topic.configs.get(TIMESTAMP_TYPE_SETTING):
         raise InvalidConfigError(
-            f"topic {topic.name!r}: {TIMESTAMP_TYPE_SETTING} cannot be changed, running producers write the old kind of timestamps; "
-            f"make a new topic with it"
+            f"topic {topic.name!r}: {TIMESTAMP_TYPE_SETTING} cannot be changed, running producers write timestamps "
+            "of the old type; create a new topic with the setting"
         )
     check_cleanup_policy(topic.name, topic.record_key_columns, configs)
     check_tiering(topic.name, configs)
@@ -114,8 +114,8 @@ def grown_topic(topic: Topic, total: int) -> Topic:
         raise InvalidPartitionsError(f"topic {topic.name!r}: {total} partitions; use 1 to {PARTITIONS_MAX}")
     if total <= topic.partitions:
         raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {topic.partitions} partitions, {total} are not more: partitions can only be added; "
-            "to have fewer make a new topic"
+            f"topic {topic.name!r} has {topic.partitions} partitions, and cannot get {total}: partitions can only be "
+            "added; for fewer partitions create a new topic"
         )
     return replace(topic, partitions=total)
 
@@ -178,8 +178,8 @@ def changed_columns(
     """Return a topic's columns after a change; `newest` itself if nothing changes. Raises InvalidTopicError."""
     if kind == KIND_ENVELOPE:
         raise InvalidTopicError(
-            f"topic {name!r} is an envelope topic: its columns are key, value, headers, timestamp and stay so; "
-            "create a typed topic to have columns of your own"
+            f"topic {name!r} is an envelope topic: its columns key, value, headers and timestamp cannot change; "
+            "create a typed topic for other columns"
         )
     try:
         return change.applied_to(newest, key_columns, timestamp_column)

@@ -48,7 +48,7 @@ class StoreMark(NamedTuple):
 
 
 def mark_of(cluster_id: str, image: ClusterImage) -> StoreMark:
-    """The point in the history at which the store had `image`."""
+    """Return the point in the history at which the store had `image`."""
     return StoreMark(cluster_id, *image.version, image.writes, image.generation, image.term)
 
 
@@ -59,16 +59,16 @@ def older(one: StoreMark, other: StoreMark) -> str:
         The reason why `one` is older than `other`, or of another cluster; "" if it is neither.
     """
     if other.cluster_id and one.cluster_id != other.cluster_id:
-        return f"it has cluster {one.cluster_id or 'none'}, not {other.cluster_id}"
+        return f"its cluster id is {one.cluster_id or 'none'}, not {other.cluster_id}"
     if one.generation != other.generation:
         is_older = one.generation < other.generation
-        return f"its generation is {one.generation}, after {other.generation}" if is_older else ""
+        return f"its generation is {one.generation}, earlier {other.generation}" if is_older else ""
     if one.controller_epoch < other.controller_epoch:
-        return f"its controller epoch is {one.controller_epoch}, after {other.controller_epoch}"
+        return f"its controller epoch is {one.controller_epoch}, earlier {other.controller_epoch}"
     if one.zxid < other.zxid:
-        return f"its last write of a controller is zxid {one.zxid:#x}, after {other.zxid:#x}"
+        return f"its last write of a controller is zxid {one.zxid:#x}, earlier {other.zxid:#x}"
     if UNKNOWN_WRITES not in (one.writes, other.writes) and _is_less(one.writes, other.writes):
-        return f"its controllers have written {one.writes} times, after {other.writes}"
+        return f"its controllers have made {one.writes} writes, earlier {other.writes}"
     return _branch(one.terms, other)
 
 
@@ -80,7 +80,7 @@ def _branch(terms: tuple[Term, ...], other: StoreMark) -> str:
             return f"another controller had the controller epoch {term.epoch}"
         is_before = term.epoch > other.controller_epoch and other.writes != UNKNOWN_WRITES
         if is_before and _is_less(term.first_write, other.writes):
-            return f"controller epoch {term.epoch} began with write {term.first_write}, before {other.writes} of an earlier one"
+            return f"controller epoch {term.epoch} began with write {term.first_write}, below write {other.writes} of an earlier epoch"
     return ""
 
 

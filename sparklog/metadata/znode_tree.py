@@ -153,5 +153,5 @@ def _find_existing(nodes: dict[str, _Znode], path: str, version: int = ANY_VERSI
     if node is None:
         raise NoNodeError(path)
     if version not in (ANY_VERSION, node.version):
-        raise BadVersionError(f"{path}: version {version} where it is {node.version}")
+        raise BadVersionError(f"{path}: version {version} where {node.version} is expected")
     return node

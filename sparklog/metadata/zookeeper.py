@@ -91,10 +91,10 @@ class ZooKeeper:
         set_acl: bool = False,
         tls: ZooKeeperTls | None = None,
     ) -> ZooKeeper:
-        """`hosts`: host:port, several with commas, behind them a path under which everything is (made if it is not
-        there). `login`: name and password of ZooKeeper's scheme `digest`; with `set_acl` the nodes that are made are
-        for this login alone. `tls` None: in plain text. Raises ConnectionLossError if none answers within
-        `timeout_ms`, or none has a certificate that is valid."""
+        """Connect to ZooKeeper. `hosts`: host:port, several with commas, behind them a path under which everything is
+        (made if it is not there). `login`: name and password of ZooKeeper's scheme `digest`; with `set_acl` the nodes
+        that are made are for this login alone. `tls` None: in plain text. Raises ConnectionLossError if none answers
+        within `timeout_ms`, or none has a certificate that is valid."""
         servers, slash, path = hosts.partition("/")
         secured: dict[str, Any] = {}
         if login is not None:
@@ -149,7 +149,8 @@ class ZooKeeper:
         return _future(self._client.set_async(path, data, version), lambda stat: _node(path, data, stat))
 
     def get(self, path: str, watch: Watch | None = None) -> Future[Node | None]:
-        """A node that is not there is watched with `exists`; if it has come in between it is read again."""
+        """Read a node and watch it. A node that does not exist is watched with `exists`; if it has come in between it
+        is read again."""
         future: Future[Node | None] = Future()
         watcher = _watcher(watch)
 
@@ -226,7 +227,7 @@ class ZooKeeper:
 
 
 def _future(result: Any, convert: Callable[[Any], Any]) -> Future[Any]:
-    """kazoo's result as a future; `convert` may raise a CoordinationError."""
+    """Return kazoo's result as a future; `convert` may raise a CoordinationError."""
     future: Future[Any] = Future()
 
     def done(source: Any) -> None:

@@ -18,7 +18,8 @@ _ANY = "any"
 
 
 def act_detail(api: Api, request: Message) -> str:
-    """The items of the request, separated by semicolons, with how many more there are; "": its resources say it all."""
+    """Return the items of the request, separated by semicolons, with how many more there are; "": its resources say it
+    all."""
     describe = _DESCRIBED.get(api)
     if describe is None:
         return ""

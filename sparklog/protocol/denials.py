@@ -87,7 +87,9 @@ def without(
 
 def _payload_without(items: list[m.ProducePartition], payload: memoryview, denied: frozenset[int]) -> memoryview:
     if sum(item.length_bytes for item in items) != len(payload):
-        raise InvalidRequestError(f"the partitions announce other than the {len(payload)} bytes that the payload has")
+        raise InvalidRequestError(
+            f"the lengths of the partitions do not add up to the {len(payload)} bytes of the payload"
+        )
     kept, position = bytearray(), 0
     for place, item in enumerate(items):
         if place not in denied:

@@ -67,30 +67,30 @@ class ResponsePrefix(NamedTuple):
 
 
 def encode_request(api: int, version: int, correlation_id: int, header: bytes, payload_bytes: int = 0) -> bytes:
-    """Prefix and header of a request; `payload_bytes` bytes of payload follow it on the wire."""
+    """Return the prefix and header of a request; `payload_bytes` bytes of payload follow it on the wire."""
     length = FRAME_LENGTH_MIN + len(header) + payload_bytes
     return PREFIX.pack(length, api, version, correlation_id, len(header)) + header
 
 
 def encode_response(api: int, error_code: int, correlation_id: int, header: bytes, payload_bytes: int = 0) -> bytes:
-    """Prefix and header of a response; `payload_bytes` bytes of payload follow it on the wire."""
+    """Return the prefix and header of a response; `payload_bytes` bytes of payload follow it on the wire."""
     length = FRAME_LENGTH_MIN + len(header) + payload_bytes
     return RESPONSE_PREFIX.pack(length, api, error_code, correlation_id, len(header)) + header
 
 
 def encode_response_prefix(api: int, correlation_id: int, header_bytes: int, payload_bytes: int) -> bytes:
-    """Prefix of a successful response; its header and payload follow on the wire."""
+    """Return the prefix of a successful response; its header and payload follow on the wire."""
     length = FRAME_LENGTH_MIN + header_bytes + payload_bytes
     return RESPONSE_PREFIX.pack(length, api, 0, correlation_id, header_bytes)
 
 
 def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
-    """The protocol that the first 16 bytes of a connection belong to if it is another one, with the remedy; "" if they
-    may be a frame. No first request of a sparklog client looks like one of these."""
+    """Return the protocol that the first 16 bytes of a connection belong to if it is another one, with the remedy; ""
+    if they may be a frame. No first request of a sparklog client looks like one of these."""
     start = bytes(data[:PREFIX_BYTES])
     if start.startswith(_TLS_HANDSHAKE):
         return (
-            "the peer begins with TLS, and this listener does not encrypt: set the client's security.protocol to PLAINTEXT "
+            "the peer speaks TLS, but this listener does not encrypt: set the client's security.protocol to PLAINTEXT "
             "or SASL_PLAINTEXT, or let it connect to a listener with SSL or SASL_SSL"
         )
     if start.startswith(_HTTP):
@@ -114,7 +114,7 @@ def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
 
 
 def decode_request_prefix(data: bytes | bytearray | memoryview, frame_bytes_max: int) -> RequestPrefix:
-    """Decodes the first 16 bytes of a request. Raises FrameTooLargeError or InvalidRequestError, nothing else."""
+    """Decode the first 16 bytes of a request. Raises FrameTooLargeError or InvalidRequestError, nothing else."""
     if len(data) < PREFIX_BYTES:
         raise InvalidRequestError("a frame begins with 16 bytes")
     length, api, version, correlation_id, header_bytes = PREFIX.unpack_from(data, 0)
@@ -123,14 +123,14 @@ def decode_request_prefix(data: bytes | bytearray | memoryview, frame_bytes_max:
 
 
 def decode_response_prefix(data: bytes | bytearray | memoryview, frame_bytes_max: int) -> ResponsePrefix:
-    """Decodes the first 16 bytes of a response. Raises FrameTooLargeError or InvalidRequestError, nothing else."""
+    """Decode the first 16 bytes of a response. Raises FrameTooLargeError or InvalidRequestError, nothing else."""
     if len(data) < PREFIX_BYTES:
         raise InvalidRequestError("a frame begins with 16 bytes")
     length, api, error_code, correlation_id, header_bytes = RESPONSE_PREFIX.unpack_from(data, 0)
     if length > frame_bytes_max and bytes(data[: len(_HTTP_ANSWER)]) == _HTTP_ANSWER:
         raise InvalidRequestError(
-            "the server speaks HTTP, it is no sparklog broker: give the address of a broker's listener, not that of its "
-            "metrics, of the console or of a proxy"
+            "the server speaks HTTP and is not a sparklog broker: use the address of a broker's listener, not the "
+            "address of its metrics, of the console or of a proxy"
         )
     body = _body_bytes(length, header_bytes, frame_bytes_max)
     return ResponsePrefix(api, error_code, correlation_id, header_bytes, body)

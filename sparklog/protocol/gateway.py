@@ -70,13 +70,13 @@ _START = json_decoder(GatewayStart)
 
 
 def encode_preamble(client: OnBehalf) -> bytes:
-    """The preamble of a connection."""
+    """Return the preamble of a connection."""
     body = _ENCODER.encode(client)
     return LENGTH.pack(len(body)) + body
 
 
 def decode_preamble(body: bytes) -> OnBehalf:
-    """The client of a connection. Raises InvalidRequestError."""
+    """Return the client of a connection. Raises InvalidRequestError."""
     try:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
@@ -84,12 +84,12 @@ def decode_preamble(body: bytes) -> OnBehalf:
 
 
 def encode_start(start: GatewayStart) -> bytes:
-    """JSON of a start."""
+    """Return JSON of a start."""
     return msgspec.json.encode(start)
 
 
 def decode_start(data: bytes) -> GatewayStart:
-    """The start that the JSON in `data` describes. Raises InvalidRequestError."""
+    """Return the start that the JSON in `data` describes. Raises InvalidRequestError."""
     try:
         return _START.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:

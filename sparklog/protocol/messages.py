@@ -601,7 +601,7 @@ def _without_silent_end(hello: HandshakeRequest) -> list[Any]:
 
 
 def encode_value(value: object, version: int | None = None) -> bytes:
-    """MessagePack bytes of one field. Raises as `encode`."""
+    """Return MessagePack bytes of one field. Raises as `encode`."""
     return _ENCODER.encode(value if version is None else in_version(value, version))
 
 
@@ -630,7 +630,7 @@ def decode_request(api: int, version: int, header: bytes | bytearray | memoryvie
 
 
 def decode_response(api: Api, header: bytes | bytearray | memoryview, response_type: type[M]) -> M:
-    """Decodes a successful response of `api`. Raises InvalidRequestError if it does not have the type."""
+    """Decode a successful response of `api`. Raises InvalidRequestError if it does not have the type."""
     try:
         message = _RESPONSE_DECODERS[api].decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
@@ -641,12 +641,12 @@ def decode_response(api: Api, header: bytes | bytearray | memoryview, response_t
 
 
 def decode_error(header: bytes | bytearray | memoryview) -> str:
-    """The message of an error response; a text of its own if it cannot be read."""
+    """Return the message of an error response; a text of its own if it cannot be read."""
     return decode_error_body(header).message
 
 
 def decode_error_body(header: bytes | bytearray | memoryview) -> ErrorBody:
-    """An error response; with a text of its own if it cannot be read."""
+    """Return an error response; with a text of its own if it cannot be read."""
     try:
         return _ERROR_DECODER.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

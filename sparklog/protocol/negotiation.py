@@ -40,10 +40,10 @@ class SpokenVersions:
         try:
             self._peer_ranges, self._common = _agree(tuple((r.api, r.version_min, r.version_max) for r in apis))
         except ValueError as e:
-            raise InvalidRequestError(f"{broker} cannot be understood: {e}") from e
+            raise InvalidRequestError(f"the response of {broker} cannot be read: {e}") from e
 
     def version_of(self, api: Api) -> Version:
-        """The version to send a request in. Raises UnsupportedApiError, or UnsupportedVersionError."""
+        """Return the version to send a request in. Raises UnsupportedApiError, or UnsupportedVersionError."""
         version = self._common.get(api)
         if version is None:
             raise self.no_common_version(api, self._peer_ranges.get(api))
@@ -55,13 +55,15 @@ class SpokenVersions:
         spec = APIS[api]
         ours = f"this client has {_versions_text((spec.version_min, spec.version_max))}"
         if theirs is None:
-            return UnsupportedApiError(f"{self._broker} has no {api.name}, {ours} of it: upgrade the broker")
+            return UnsupportedApiError(
+                f"{self._broker} does not have the API {api.name}, {ours} of it: upgrade the broker"
+            )
         if theirs[NEWEST] < spec.version_min:
             remedy = "upgrade the broker"
         elif theirs[OLDEST] > spec.version_max:
             remedy = "upgrade the client"
         else:
-            remedy = "it refuses what it says that it has: see its log"
+            remedy = "it refuses a version that it announces: see the broker's log"
         return UnsupportedVersionError(
             f"{self._broker} has {_versions_text(theirs)} of {api.name}, {ours}: {remedy}", supported=theirs
         )
@@ -69,7 +71,7 @@ class SpokenVersions:
 
 @lru_cache(maxsize=RANGES_CACHED_MAX)
 def _agree(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
-    """The broker's versions, and the newest common one, per API. Brokers of one release say the same with each
+    """Return the broker's versions, and the newest common one, per API. Brokers of one release say the same with each
     connection. Raises ValueError."""
     theirs: dict[int, tuple[int, int]] = {}
     for number, oldest, newest in ranges:

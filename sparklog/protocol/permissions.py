@@ -84,7 +84,7 @@ class Verdict(NamedTuple):
 
 
 def application_resource(transactional_id: str) -> str:
-    """The name under which a transactional id is protected: that of the application for a shared transaction."""
+    """Return the name under which a transactional id is protected: that of the application for a shared transaction."""
     return transactional_id.removeprefix(SHARED_PREFIX)
 
 
@@ -305,13 +305,13 @@ def _fulfils(rule: Rule, name: str, peer: Peer, authorizer: Authorizer) -> bool:
 
 
 def _error(rule: Rule, name: str) -> SparklogError:
-    """The same text whether the resource exists or not."""
+    """Return the same text whether the resource exists or not."""
     what = f"the {rule.resource_type} {name!r}" if name else f"this {rule.resource_type}"
     what = "the cluster" if rule.resource_type is ResourceType.CLUSTER else what
     if rule.or_else is not None and rule.or_else[1] == ANY_TOPIC:  # an additional need, no alternative
         other = rule.or_else[0]
         return _ERRORS[rule.resource_type](
-            f"{other} on {ANY_TOPIC} is not allowed, nor {rule.operation} on {what}: one of them is needed"
+            f"neither {other} on {ANY_TOPIC} nor {rule.operation} on {what} is allowed: one of them is required"
         )
     return _ERRORS[rule.resource_type](f"{rule.operation} on {what} is not allowed")
 

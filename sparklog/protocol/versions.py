@@ -32,7 +32,7 @@ def _since(message_type: type[Message]) -> dict[str, Since]:
 
 @cache
 def field_names(message_type: type[Message], version: int | None) -> tuple[str, ...]:
-    """The fields of a message in a version (None: the newest), in their order."""
+    """Return the fields of a message in a version (None: the newest), in their order."""
     if version is None:
         return message_type.__struct_fields__
     since = _since(message_type)
@@ -41,14 +41,14 @@ def field_names(message_type: type[Message], version: int | None) -> tuple[str, 
 
 @cache
 def newest_field_version(message_type: type[Message]) -> int:
-    """The version that a message's newest field came with, those of the messages in it included."""
+    """Return the version that a message's newest field came with, those of the messages in it included."""
     versions = [mark.version for mark in _since(message_type).values()]
     return max([0, *versions, *map(newest_field_version, _parts(message_type))])
 
 
 @cache
 def _parts(message_type: type[Message]) -> tuple[type[Message], ...]:
-    """The types of messages in a message's fields."""
+    """Return the types of messages in a message's fields."""
     return tuple(t for hint in typing.get_type_hints(message_type).values() for t in _named_in(hint))
 
 
@@ -121,6 +121,7 @@ def _forget_within(value: Any, version: int) -> None:
 
 @cache
 def _default(message_type: type[Message], name: str) -> Any:
-    """Defaults of newer fields are never changed in place: texts, numbers, None, lists that are empty."""
+    """Return the default of a field; defaults are never changed in place: texts, numbers, None,
+    lists that are empty."""
     field = next(f for f in structs.fields(message_type) if f.name == name)
     return field.default if field.default_factory is NODEFAULT else field.default_factory()

@@ -80,6 +80,6 @@ FILTERS: dict[Api, Filter] = {
 
 
 def shown(api: Api, pieces: Iterable[T], sees: Sees) -> Iterator[T]:
-    """The pieces of an answer, each as the peer may see it."""
+    """Return the pieces of an answer, each as the peer may see it."""
     look = FILTERS[api].shown
     return (piece for found in pieces if (piece := look(found, sees)) is not None)

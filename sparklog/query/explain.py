@@ -21,8 +21,8 @@ _GUESS = re.compile(r"\nDid you mean [^\n]*\?")
 def explained(
     kind: str, message: str, query: str, topics: Iterable[str], columns: Mapping[str, Sequence[str]]
 ) -> SparklogError:
-    """The error for DuckDB's message. `kind` is the name of its exception, `topics` are all topics, `columns` those of
-    the topics in the statement."""
+    """Return the error for DuckDB's message. `kind` is the name of its exception, `topics` are all topics, `columns`
+    those of the topics in the statement."""
     refused = _OWN_FUNCTION.search(message)
     if refused is not None:
         return InvalidQueryError(refused["message"].strip())
@@ -42,7 +42,7 @@ def explained(
 
 
 def _moment(message: str) -> str:
-    """A line on the function `moment` for a time that DuckDB does not know and sparklog does."""
+    """Return a line on the function `moment` for a time that DuckDB does not know and sparklog does."""
     found = _WRONG_TIME.search(message)
     if found is None:
         return ""
@@ -50,7 +50,7 @@ def _moment(message: str) -> str:
         parse_time_ms(found["text"], 0)
     except InvalidRequestError:
         return ""
-    return f"\nWords for times stand in the function moment: moment('{found['text']}')"
+    return f"\nFor words such as yesterday use the function moment: moment('{found['text']}')"
 
 
 def _nearest(name: str, topics: Iterable[str]) -> str:
@@ -63,7 +63,7 @@ def _nearest(name: str, topics: Iterable[str]) -> str:
 
 
 def _quote(query: str, topics: Iterable[str]) -> str:
-    """A line on topics that stand in the statement without the quotes that they need."""
+    """Return a line on topics that stand in the statement without the quotes that they need."""
     bare = [t for t in topics if needs_quotes(t) and re.search(rf'(?<![\w."-]){re.escape(t)}(?![\w"-])', query)]
     if not bare:
         return ""

@@ -11,7 +11,7 @@ HOURS_MAX = 2_562_046
 
 
 def with_checked_intervals(relation: Any) -> Any:
-    """A DuckDB relation whose columns raise an error for an INTERVAL, at any depth, that Arrow has no form for;
+    """Return a DuckDB relation whose columns raise an error for an INTERVAL, at any depth, that Arrow has no form for;
     `relation` itself if it has none."""
     checks = [_too_long(f"#{place}", t, 0) for place, t in enumerate(relation.types, 1)]
     if not any(checks):
@@ -21,7 +21,7 @@ def with_checked_intervals(relation: Any) -> Any:
 
 
 def _column(number: int, name: str, t: Any, check: str) -> str:
-    """The column by its place: a result may have two columns of a name."""
+    """Return the column by its place: a result may have two columns of a name."""
     if not check:
         return f"#{number} AS {quoted(name)}"
     as_number = f"epoch_us({written(name)}), a number of microseconds, or as " if t.id == "interval" else ""
@@ -33,8 +33,8 @@ def _column(number: int, name: str, t: Any, check: str) -> str:
 
 
 def _too_long(value: str, t: Any, depth: int) -> str:
-    """The SQL condition that `value` of the type `t` has such an INTERVAL inside; "" for a type that has none. `depth`
-    gives each lambda a parameter of its own."""
+    """Return the SQL condition that `value` of the type `t` has such an INTERVAL inside; "" for a type that has none.
+    `depth` gives each lambda a parameter of its own."""
     if t.id == "interval":
         return f"abs(extract('hour' FROM {value})) > {HOURS_MAX}"
     if t.id in ("list", "array"):

@@ -12,7 +12,7 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE | re.ASCII)
 
 
 def topics_named(query: str, known: Collection[str]) -> list[str]:
-    """The topics whose names occur in a statement as words or in double quotes, perhaps with another meaning.
+    """Return the topics whose names occur in a statement as words or in double quotes, perhaps with another meaning.
 
     DuckDB does not distinguish names by case: "TRIPS" is the topic "trips" if there is no other. Raises
     InvalidQueryError for two topics that differ only by case.
@@ -40,11 +40,11 @@ def needs_quotes(name: str) -> bool:
 
 
 def quoted(name: str) -> str:
-    """A name as an SQL identifier in double quotes."""
+    """Return a name as an SQL identifier in double quotes."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
 
 def written(name: str) -> str:
-    """A name as one writes it in SQL: in double quotes if it needs them."""
+    """Return a name as one writes it in SQL: in double quotes if it needs them."""
     return quoted(name) if needs_quotes(name) else name

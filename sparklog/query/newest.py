@@ -47,7 +47,7 @@ class NewestRows(NamedTuple):
 
 
 def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str]) -> list[NewestRows]:
-    """The SELECTs for newest rows in a statement, in the form of `json_serialize_sql`.
+    """Return the SELECTs for newest rows in a statement, in the form of `json_serialize_sql`.
 
     `row_functions`: functions that give a value for each row, and the same value when they run again. The topics are
     names only: their existence is not known here.
@@ -63,7 +63,7 @@ def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str])
 
 
 def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[str, Any]:
-    """A statement that gives `by` of the rows that pass the SELECT's WHERE, read from `table`; all, or the first
+    """Return a statement that gives `by` of the rows that pass the SELECT's WHERE, read from `table`; all, or the first
     `rows` by `by` descending."""
     column = {
         "class": "COLUMN_REF",
@@ -83,7 +83,7 @@ def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[st
 
 
 def with_tables(sql: bytes, replaced: Sequence[tuple[NewestRows, str]]) -> str:
-    """The statement with other tables where the topics of these SELECTs stand."""
+    """Return the statement with other tables where the topics of these SELECTs stand."""
     for newest, table in sorted(replaced, key=lambda r: r[0].start, reverse=True):
         text = f'"{table}" AS {quoted(newest.alias)}'
         sql = sql[: newest.start] + text.encode() + sql[newest.end :]
@@ -116,7 +116,7 @@ def bound(
     probe: Callable[[Sequence[OffsetRange]], Sequence[int]],
     offsets_from_ms: Callable[[int], Mapping[int, int]],
 ) -> list[OffsetRange] | None:
-    """The part of `logs` that the SELECT needs; None: all, as far as is known.
+    """Return the part of `logs` that the SELECT needs; None: all, as far as is known.
 
     `probe` returns the values of `by` (times in ms) of the first `rows` rows that pass the WHERE in these offsets,
     descending. `offsets_from_ms` returns the first offset with at least a time by partition; partitions without one are

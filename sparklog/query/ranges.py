@@ -58,11 +58,11 @@ class OffsetRange(NamedTuple):
     floor: int
 
     def between(self, first: int, end: int) -> OffsetRange:
-        """The part of it with offsets in [first, end)."""
+        """Return the part of it with offsets in [first, end)."""
         return OffsetRange(self.partition, max(self.start, first), min(self.end, end), max(self.floor, first))
 
     def begun_at(self, start: int) -> OffsetRange:
-        """The part of it from the batch on that `start` lies in."""
+        """Return the part of it from the batch on that `start` lies in."""
         return self._replace(start=max(self.start, start))
 
 
@@ -76,20 +76,20 @@ class Filter:
         """The columns of the expression, in the schema's order."""
 
     def partitions(self, partitions: Sequence[int]) -> list[int]:
-        """The partitions of `partitions` that the filter may hold in."""
+        """Return the partitions of `partitions` that the filter may hold in."""
         if PARTITION not in self.columns:
             return list(partitions)
         given = [_is(PARTITION, p) for p in partitions]
         return [p for p, may in zip(partitions, self._may_hold(given), strict=True) if may]
 
     def offsets(self, within: Interval, partition: int | None = None) -> list[Interval]:
-        """The offsets of `within` that the filter may hold for (in this partition), ascending."""
+        """Return the offsets of `within` that the filter may hold for (in this partition), ascending."""
         if OFFSET not in self.columns:
             return [within]
         return self._intervals(OFFSET, within, 1, partition)
 
     def times_ms(self) -> list[Interval]:
-        """The `_timestamp`s in ms that the filter may hold for, ascending."""
+        """Return the `_timestamp`s in ms that the filter may hold for, ascending."""
         within = Interval(-TIME_MS_MAX, TIME_MS_MAX)
         if TIMESTAMP not in self.columns:
             return [within]
@@ -105,7 +105,7 @@ class Filter:
         return narrow(within, ask, self._constants(column))
 
     def _constants(self, column: str) -> list[int]:
-        """Numbers in the expression's text, where its answer may change: only hints, which save questions."""
+        """Return numbers in the expression's text, where its answer may change: only hints, which save questions."""
         text = str(self.expression)
         if column == TIMESTAMP:
             return list(_times_ms(text))
@@ -124,7 +124,7 @@ class Filter:
 
 
 def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """The offsets of `logs` to read, by partition and in their order."""
+    """Return the offsets of `logs` to read, by partition and in their order."""
     kept = set(given.partitions([log.partition for log in logs]))
     logs = [log for log in logs if log.partition in kept and log.start < log.end]
     if OFFSET not in given.columns or not logs:
@@ -142,7 +142,7 @@ def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
 def narrow(
     within: Interval, ask: Callable[[Sequence[Interval]], list[bool]], hints: Sequence[int] = ()
 ) -> list[Interval]:
-    """Intervals that hold every number of `within` for which `ask` does not rule out all intervals around it.
+    """Return intervals that hold every number of `within` for which `ask` does not rule out all intervals around it.
 
     `ask` returns for each interval if any of its numbers may do; False is a proof, True is not. `hints` are numbers
     near which its answer is likely to change.
@@ -159,7 +159,7 @@ class _RangeNarrower:
         self._questions_left = QUESTIONS_MAX
 
     def of(self, pieces: Sequence[Interval]) -> list[Interval]:
-        """The intervals of `pieces`, which follow each other without gaps, for which the filter may hold."""
+        """Return the intervals of `pieces`, which follow each other without gaps, for which the filter may hold."""
         if self._questions_left <= 0:
             return [Interval(pieces[0].first, pieces[-1].last)]
         found: list[Interval] = []
@@ -174,7 +174,7 @@ class _RangeNarrower:
         return found
 
     def _runs(self, pieces: Sequence[Interval]) -> list[list[Interval]]:
-        """The pieces that may do, neighbours together."""
+        """Return the pieces that may do, neighbours together."""
         runs: list[list[Interval]] = []
         before = False
         for piece, may in self._ask_offsets(pieces):

@@ -13,11 +13,9 @@ ALLOWED = frozenset(
     }
 )  # fmt: skip
 """Kinds as DuckDB names them; MULTI is PIVOT. Other kinds, those of later releases too, are refused."""
-_FILES = "no files are written, and read only with --allow-files: a result is saved with --output, or in the console with “Save as”"
-_EXTENSIONS = "no extensions are installed, loaded or updated: the functions and types of DuckDB itself are there"
-_DATABASES = (
-    "topics are the only tables, and no other database can be attached: views and tables of a session need none"
-)
+_FILES = "statements cannot write files, and read files only with --allow-files: save a result with --output, or in the console with “Save as”"
+_EXTENSIONS = "extensions cannot be installed, loaded or updated: use the functions and types of DuckDB itself"
+_DATABASES = "topics are the only tables, and no other database can be attached; create views and tables in the session"
 _SETTINGS = (
     "the settings of DuckDB are locked; times are UTC, and memory is limited by memory_limit_bytes (--memory-limit). SET "
     "VARIABLE is allowed"
@@ -32,7 +30,7 @@ REASONS = {
     "EXTENSION": _EXTENSIONS,
     "SET": _SETTINGS,
     "VARIABLE_SET": _SETTINGS,
-    "PRAGMA": "PRAGMA and IMPORT are not available; SHOW TABLES, DESCRIBE name and SUMMARIZE name tell about tables",
+    "PRAGMA": "PRAGMA and IMPORT are not available; use SHOW TABLES, DESCRIBE name and SUMMARIZE name",
 }
 _VARIABLE = re.compile(r"\s*(re)?set\s+variable\b", re.IGNORECASE)
 _FIRST_WORDS = re.compile(r"\s*([A-Za-z_]+(?:\s+[A-Za-z_]+)?)")
@@ -53,7 +51,5 @@ def check_kind(kind: str, query: str, *, allows_files: bool = False) -> None:
         return
     words = _FIRST_WORDS.match(text)
     named = words[1].upper() if words else kind or "this statement"
-    reason = (
-        _EXTENSIONS if "EXTENSION" in named else REASONS.get(kind, "such a statement has nothing to do with topics")
-    )
+    reason = _EXTENSIONS if "EXTENSION" in named else REASONS.get(kind, "this kind of statement is not supported")
     raise InvalidQueryError(f"{named}: {reason}")

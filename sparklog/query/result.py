@@ -51,9 +51,7 @@ class QueryResult:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows in batches. Raises the errors of `sql`."""
         if self.is_parents:
-            raise ClosedError(
-                "this result belongs to the parent process: ask in the child with a SqlSession made there"
-            )
+            raise ClosedError("this result belongs to the parent process: create a SqlSession in the child")
         while True:
             try:
                 batch = self._reader.read_next_batch()
@@ -135,7 +133,7 @@ class QueryResult:
 
 
 def _rows_within(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> int:
-    """The number of first rows whose size is at most `bytes_max`."""
+    """Return the number of first rows whose size is at most `bytes_max`."""
     if batch.slice(0, rows_max).nbytes <= bytes_max:
         return rows_max
     return bisect_right(range(1, rows_max + 1), bytes_max, key=lambda rows: batch.slice(0, rows).nbytes)

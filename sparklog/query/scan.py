@@ -104,12 +104,12 @@ class TopicSnapshot(NamedTuple):
 
 
 def table_schema(info: TopicInfo) -> pa.Schema:
-    """A topic's columns as SQL sees them, behind `_partition`, `_offset`, `_timestamp`."""
+    """Return a topic's columns as SQL sees them, behind `_partition`, `_offset`, `_timestamp`."""
     return pa.schema([*METADATA_SCHEMA, *info.schema])
 
 
 def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
-    """The topic's newest metadata. The call waits for a broker that is away.
+    """Return the topic's newest metadata. The call waits for a broker that is away.
 
     Raises UnknownTopicOrPartitionError and the errors of requests.
     """
@@ -118,7 +118,7 @@ def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
 
 
 def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest: bool = False) -> TopicSnapshot:
-    """The current beginning and end of the topic's partitions. `newest`: the newest row of each key is enough.
+    """Return the current beginning and end of the topic's partitions. `newest`: the newest row of each key is enough.
 
     Raises UnknownTopicOrPartitionError and the errors of requests.
     """
@@ -146,14 +146,14 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest:
 
 
 def _history(info: TopicInfo, *, newest: bool) -> HistorySource | None:
-    """The topic's Delta table, if it has all rows and this process can read it."""
+    """Return the topic's Delta table, if it has all rows and this process can read it."""
     settings = LakeSettings.of(info.configs, info.broker_defaults)
     if not settings.location or (settings.is_upsert and not newest):
         return None
     try:
         source = HistorySource(info, required=False, newest=newest)
     except (LakeUnavailableError, InvalidConfigError) as e:  # the log has the newest rows all the same
-        _log.warning("topic %s is read from its log alone: %s", info.name, e)
+        _log.warning("reading topic %s from its log alone: %s", info.name, e)
         return None
     return None if source.history is None else source
 
@@ -190,7 +190,7 @@ class TopicScan:
         self._rows_together = ROWS_TOGETHER_FIRST
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows for which the filter holds, partition by partition in offset order."""
+        """Yield the rows for which the filter holds, partition by partition in offset order."""
         try:
             planned = plan(self._filter, self._logs)
             ranges = self._ranges(planned if self._history is None else self._log_parts(planned, self._history))
@@ -208,12 +208,12 @@ class TopicScan:
 
     @staticmethod
     def _log_parts(ranges: Sequence[OffsetRange], source: HistorySource) -> list[OffsetRange]:
-        """The parts of ranges that the Delta table does not have."""
+        """Return the parts of ranges that the Delta table does not have."""
         parts = [r.between(source.next_offset(r.partition), r.end) for r in ranges]
         return [r for r in parts if r.start < r.end]
 
     def _from_table(self, ranges: Sequence[OffsetRange], source: HistorySource) -> Iterator[pa.RecordBatch]:
-        """The rows of ranges that the Delta table has."""
+        """Yield the rows of ranges that the Delta table has."""
         history = source.history
         assert history is not None
         parts = [r._replace(end=min(r.end, source.next_offset(r.partition))) for r in ranges]
@@ -254,12 +254,12 @@ class TopicScan:
         return [r for r in ranges if r.start < r.end]
 
     def _offsets_from(self, ranges: Sequence[OffsetRange], time_ms: int) -> dict[int, int]:
-        """The first offset with at least this time by partition; partitions without one are left out."""
+        """Return the first offset with at least this time by partition; partitions without one are left out."""
         asked = {TopicPartition(self._topic, r.partition): time_ms for r in ranges}
         return offsets_from(self._cluster, asked, self._options)
 
     def _groups(self, found: OffsetRange) -> Iterator[list[ConsumedBatch]]:
-        """The range's batches in groups."""
+        """Yield the range's batches in groups."""
         statistics = self._control.statistics
         group: list[ConsumedBatch] = []
         rows = size_bytes = 0
@@ -340,7 +340,7 @@ class TopicScan:
 
 
 def offsets_from(cluster: Cluster, times_ms: Mapping[TopicPartition, int], options: ReadOptions) -> dict[int, int]:
-    """The first offset with at least a time (not negative) by partition; partitions without one are left out."""
+    """Return the first offset with at least a time (not negative) by partition; partitions without one are left out."""
     found = list_offsets(cluster, times_ms, isolation=options.isolation, timeout_ms=options.request_timeout_ms)
     return {tp.partition: at.offset for tp, at in found.items() if at.offset >= 0}
 

@@ -274,7 +274,7 @@ class SqlSession:
         except self._duckdb.Error as e:
             raise self._syntax_error(e, query) from e
         except UnicodeEncodeError as e:
-            raise InvalidQueryError(f"the statement is no Unicode text: {e.reason} at position {e.start}") from e
+            raise InvalidQueryError(f"the statement is not valid Unicode: {e.reason} at position {e.start}") from e
         if not statements:
             raise InvalidQueryError("no statement: write SQL, for example SELECT count(*) FROM topic")
         kinds = [_kind_of(statement) for statement in statements]
@@ -324,7 +324,7 @@ class SqlSession:
     def close(self) -> None:
         """End the running statement and close the session. A second call does nothing."""
         if not self._closed:
-            self._closed = "this SqlSession is closed: make a new one"
+            self._closed = "this SqlSession is closed: create a new one"
             self._end_statement()
             self._bound.clear()
             self._connection.close()
@@ -418,7 +418,7 @@ class SqlSession:
             self._connection.execute(f"CREATE OR REPLACE VIEW {LATEST_SCHEMA}.{quoted(topic)} AS {view}")
 
     def _snapshot(self, topic: str) -> TopicSnapshot:
-        """The topic's state for the statement. A view of an earlier statement may name the topic."""
+        """Return the topic's state for the statement. A view of an earlier statement may name the topic."""
         found = self._snapshots.get(topic)
         if found is None:
             found = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
@@ -433,7 +433,7 @@ class SqlSession:
         return TopicTable(schema, self._noting(open_scan))
 
     def _noting(self, open_scan: OpenScan) -> OpenScan:
-        """`open_scan`, which also keeps its exception, because DuckDB keeps only the text."""
+        """Return `open_scan`, which also keeps its exception, because DuckDB keeps only the text."""
 
         def open_noting(columns: Sequence[str] | None, expression: Any) -> Any:
             try:
@@ -493,7 +493,7 @@ class SqlSession:
         return TopicPart(snapshot.logs, make, offsets_from_ms)
 
     def _moment(self, text: str) -> datetime:
-        """The SQL function `moment`: a time as people write it."""
+        """Return the SQL function `moment`: a time as people write it."""
         time_ms = parse_time_ms(text, self._now_ms)
         try:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
@@ -501,7 +501,8 @@ class SqlSession:
             raise InvalidRequestError(f"time {text!r} lies outside of the years 1 to 9999") from e
 
     def _syntax_error(self, error: Exception, query: str) -> SparklogError:
-        """The error to raise for text that cannot be parsed: with the quotes that it lacks, if these are the reason."""
+        """Return the error to raise for text that cannot be parsed: with the quotes that it lacks, if these are the
+        reason."""
         known = self._known_topics()
         words = words_of(query) & self._reserved_words()
         if words:
@@ -530,7 +531,7 @@ class SqlSession:
         return self._keywords
 
     def _translate(self, error: Exception, query: str, known: Collection[str], named: Sequence[str]) -> BaseException:
-        """The error to raise for DuckDB's error: the error of a scan, if a scan has failed."""
+        """Return the error to raise for DuckDB's error: the error of a scan, if a scan has failed."""
         control = self._control
         if control.failure is not None:
             return control.failure
@@ -541,7 +542,7 @@ class SqlSession:
 
 
 def _kind_of(statement: Any) -> str:
-    """DuckDB's name for a statement's kind; empty if the binding knows none, as for UPDATE EXTENSIONS."""
+    """Return DuckDB's name for a statement's kind; empty if the binding knows none, as for UPDATE EXTENSIONS."""
     try:
         kind: str = statement.type.name
     except ValueError:
@@ -552,7 +553,7 @@ def _kind_of(statement: Any) -> str:
 def _locked_connection(
     module: Any, memory_limit_bytes: int, threads: int | None, allow_files: Sequence[str] = ()
 ) -> duckdb.DuckDBPyConnection:
-    """A connection without access to anything but the files below `allow_files`."""
+    """Return a connection without access to anything but the files below `allow_files`."""
     config: dict[str, Any] = {
         "enable_external_access": bool(allow_files),
         "python_enable_replacements": False,
@@ -582,7 +583,7 @@ def _directory(path: str) -> Path:
     except (ValueError, OSError):  # a null byte, a name that is too long
         is_there = False
     if not is_there:
-        raise InvalidConfigError(f"allow_files = {path!r}: an existing directory is needed")
+        raise InvalidConfigError(f"allow_files = {path!r}: use an existing directory")
     return found
 
 
@@ -600,7 +601,7 @@ def _drop_after_fork() -> None:
     """Keep the parent's sessions alive, because closing a connection would wait forever for threads that the child
     lacks."""
     for session in list(_live):
-        session._closed = "this SqlSession belongs to the parent process: make one in the child"
+        session._closed = "this SqlSession belongs to the parent process: create one in the child"
         if session._result is not None:
             session._result.is_parents = True
         _parents.append(session)

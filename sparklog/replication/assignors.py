@@ -39,7 +39,7 @@ def assignor_of(name: str) -> Assignor:
     """Return the assignor of this name. Raises UnsupportedAssignorError."""
     found = ASSIGNORS.get(name)
     if found is None:
-        raise UnsupportedAssignorError(f"there is no assignor {name!r}: use {' or '.join(sorted(ASSIGNORS))}")
+        raise UnsupportedAssignorError(f"unknown assignor {name!r}: use {' or '.join(sorted(ASSIGNORS))}")
     return found
 
 
@@ -57,8 +57,8 @@ def assign_range(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -
 
 
 def assign_uniform(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
-    """Sticky and balanced. Where all members want the same topics the numbers differ by at most one; else no partition
-    could move to a member that has at least two fewer."""
+    """Assign partitions sticky and balanced. Where all members want the same topics the numbers differ by at most one;
+    else no partition could move to a member that has at least two fewer."""
     subscribers = _subscribers(members, counts)
     chosen, taken = _still_valid(members, counts)
     alike = len({frozenset(m.topics) for m in members.values()}) == 1
@@ -121,7 +121,7 @@ def _cut_to_quota(
 def _by_subscribers(
     free: Iterable[TopicPartition], subscribers: Mapping[str, list[str]]
 ) -> list[tuple[tuple[str, ...], list[TopicPartition]]]:
-    """Partitions with the same candidates together, in the order they come."""
+    """Return partitions with the same candidates together, in the order they come."""
     groups: dict[tuple[str, ...], list[TopicPartition]] = {}
     for tp in free:
         groups.setdefault(tuple(subscribers[tp.topic]), []).append(tp)
@@ -129,7 +129,7 @@ def _by_subscribers(
 
 
 def _level(chosen: dict[str, set[TopicPartition]], subscribers: Mapping[str, list[str]]) -> None:
-    """Moves partitions to members that have at least two fewer, until there are none. Every move makes the sum of the
+    """Move partitions to members that have at least two fewer, until there are none. Every move makes the sum of the
     squared loads smaller, so it ends."""
     moved = True
     while moved:

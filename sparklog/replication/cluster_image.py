@@ -164,8 +164,8 @@ class ClusterImage(Struct, frozen=True):
     """Rises when an operator writes the cluster's metadata back into an older store."""
 
     def apply(self, delta: ClusterDelta, version: Version) -> ClusterImage:
-        """The image after `delta`; this very one if `version` is not newer. Raises KeyError for a partition of a topic
-        that there is not."""
+        """Return the image after `delta`; this very one if `version` is not newer. Raises KeyError for a partition of a
+        topic that there is not."""
         if version <= self.version:
             return self
         topics = _merge(self.topics, delta.topics)
@@ -198,8 +198,8 @@ class ClusterImage(Struct, frozen=True):
         return topic.partitions[tp.partition]
 
     def eligible(self) -> dict[int, int]:
-        """Broker epochs of the brokers that may join an ISR: registered and not stopping. Ids and epochs come from one
-        image, so no code pairs an id with the epoch of another life (KAFKA-15221)."""
+        """Return broker epochs of the brokers that may join an ISR: registered and not stopping. Ids and epochs come
+        from one image, so no code pairs an id with the epoch of another life (KAFKA-15221)."""
         return {b.broker_id: b.broker_epoch for b in self.brokers.values() if not b.is_stopping}
 
     def setting(self, topic: TopicImage, name: str, default: Value) -> Value:

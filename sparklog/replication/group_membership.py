@@ -101,7 +101,7 @@ class Member(Struct):
         """Note a commit's sequence. Raises StaleMemberEpochError if a later commit of this member was accepted
         already."""
         if safeguards.order and 0 <= sequence <= self.last_commit:
-            raise StaleMemberEpochError("a later commit of this member has been taken already")
+            raise StaleMemberEpochError("a later commit of this member was already accepted")
         self.last_commit = max(self.last_commit, sequence)
 
     @property
@@ -146,9 +146,10 @@ class Group(Struct):
     def heartbeat(
         self, request: GroupHeartbeatRequest, host: str, topics: Topics, now_ms: int, wall_ms: int
     ) -> HeartbeatAnswer:
-        """A member joins, is alive, has let go, or leaves. Raises UnknownMemberIdError, FencedMemberEpochError,
-        StaleMemberEpochError (overtaken), FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError,
-        UnsupportedAssignorError, InvalidRequestError; then nothing has changed."""
+        """Handle a heartbeat, with which a member joins, stays alive, confirms revoked partitions, or leaves. Raises
+        UnknownMemberIdError, FencedMemberEpochError, StaleMemberEpochError (overtaken), FencedInstanceIdError,
+        UnreleasedInstanceIdError, GroupMaxSizeReachedError, UnsupportedAssignorError, InvalidRequestError; then nothing
+        has changed."""
         if request.assignor is not None:
             assignor_of(request.assignor)
         if request.member_epoch < 0:
@@ -194,24 +195,24 @@ class Group(Struct):
         )
         if not lost_answer:
             raise FencedMemberEpochError(
-                f"member {member.member_id!r} of group {self.group_id!r} names epoch {request.member_epoch}, "
-                f"it is in {member.epoch}: let go of everything and join again"
+                f"member {member.member_id!r} of group {self.group_id!r} names epoch {request.member_epoch}, but its "
+                f"epoch is {member.epoch}: revoke all partitions and join again"
             )
         return member
 
     def _check_order(self, member: Member, request: GroupHeartbeatRequest) -> None:
         if self.safeguards.order and 0 <= request.sequence <= member.last_sequence:
-            raise StaleMemberEpochError("a later heartbeat of this member has been answered already")
+            raise StaleMemberEpochError("a later heartbeat of this member was already answered")
 
     def _check_instance(self, request: GroupHeartbeatRequest) -> None:
         holder = self.member_of_instance(request.instance_id)
         if holder is not None and holder.member_id != request.member_id:
             raise FencedInstanceIdError(
-                f"instance {request.instance_id!r} of group {self.group_id!r} is another process now"
+                f"instance {request.instance_id!r} of group {self.group_id!r} is now used by another process"
             )
 
     def member_of_instance(self, instance_id: str | None) -> Member | None:
-        """The static member of this name."""
+        """Return the static member of this name."""
         if instance_id is None:
             return None
         return next((m for m in self.members.values() if m.wish.instance_id == instance_id), None)
@@ -221,7 +222,7 @@ class Group(Struct):
     def _join(self, request: GroupHeartbeatRequest, host: str, now_ms: int) -> tuple[Member, bool]:
         """Return the member, and True if the target has to be computed again for it."""
         if request.topics is None:
-            raise InvalidRequestError("a member that joins has to name its topics")
+            raise InvalidRequestError("a joining member has to name its topics")
         names = request.member_id, request.instance_id or "", request.client_id
         if max(map(len, names)) > NAME_CHARS_MAX:
             raise InvalidRequestError(
@@ -256,11 +257,12 @@ class Group(Struct):
         return member, True
 
     def _replace(self, holder: Member, member_id: str, wish: MemberValue) -> Member:
-        """A static member is back under a new id: it inherits the place."""
+        """Replace a static member that is back under a new id: it inherits the place."""
         if not holder.away:
             raise UnreleasedInstanceIdError(
-                f"instance {wish.instance_id!r} of group {self.group_id!r} is in use by member {holder.member_id!r}; if that "
-                f"process has died, its place is free after its session timeout ({holder.wish.session_timeout_ms} ms)"
+                f"instance {wish.instance_id!r} of group {self.group_id!r} is in use by member {holder.member_id!r}; "
+                "if that process has ended, the instance id is free after its session timeout"
+                f" ({holder.wish.session_timeout_ms} ms)"
             )
         owned, target = holder.owned, self.targets.get(holder.member_id, _NONE)
         before = holder.wish  # to compare the new subscription with
@@ -308,7 +310,7 @@ class Group(Struct):
     # -- the target, and the way there
 
     def on_topics(self, topics: Topics, wall_ms: int) -> None:
-        """The cluster's topics have changed: a new target if this group wants one of them."""
+        """Follow a change of the cluster's topics: compute a new target if this group wants one of them."""
         if self.members and self._basis(topics) != self.basis:
             self._rebalance(topics, wall_ms)
 
@@ -330,7 +332,7 @@ class Group(Struct):
         return True
 
     def _rebalance(self, topics: Topics, wall_ms: int) -> None:
-        """The next epoch, with a new target."""
+        """Begin the next epoch, with a new target."""
         self.epoch += 1
         self.assignor = self._choose_assignor()
         self.basis = self._basis(topics)
@@ -447,7 +449,7 @@ class GroupValues(Struct):
 def group_from_values(
     group_id: str, values: GroupValues, config: GroupConfig, safeguards: Safeguards, now_ms: int
 ) -> Group | None:
-    """The group as its records describe it; all members get a fresh session. None: it was deleted."""
+    """Return the group as its records describe it; all members get a fresh session. None: it was deleted."""
     if values.group is None:
         return None
     made = Group(group_id, config, safeguards, values.group.epoch, values.group.assignor, values.group.empty_since_ms)

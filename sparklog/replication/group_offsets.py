@@ -50,7 +50,7 @@ class GroupOffsets:
     # -- as they are written and read again
 
     def put(self, group_id: str, tp: TopicPartition, value: OffsetValue, producer_id: int = -1) -> None:
-        """A record: of the transaction of `producer_id`, or (-1) in effect at once."""
+        """Enter a record: of the transaction of `producer_id`, or (-1) in effect at once."""
         self._number += 1
         committed = Committed(value, self._number)
         if producer_id >= 0 and self._safeguards.pending_offsets:
@@ -71,7 +71,7 @@ class GroupOffsets:
             self._committed.pop(group_id, None)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """A marker."""
+        """End a transaction by its marker."""
         for group_id, offsets in self._pending.pop(producer_id, {}).items():
             self._count(group_id, -len(offsets))
             if not committed:
@@ -86,7 +86,7 @@ class GroupOffsets:
     # -- present state
 
     def groups(self) -> set[str]:
-        """Groups with committed or pending offsets."""
+        """Return groups with committed or pending offsets."""
         return set(self.counts)
 
     def get(self, group_id: str, tp: TopicPartition) -> OffsetValue | None:
@@ -97,7 +97,7 @@ class GroupOffsets:
         return {tp: c.value for tp, c in self._committed.get(group_id, {}).items()}
 
     def pending_of(self, group_id: str) -> set[TopicPartition]:
-        """Partitions with offsets in a transaction that has not ended."""
+        """Return partitions with offsets in a transaction that has not ended."""
         return {tp for pending in self._pending.values() for tp in pending.get(group_id, ())}
 
     def items(self) -> Iterator[tuple[str, TopicPartition, OffsetValue]]:
@@ -106,7 +106,7 @@ class GroupOffsets:
                 yield group_id, tp, committed.value
 
     def delete(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[Record]:
-        """Forgets offsets; the records that say so."""
+        """Forget offsets; the records that say so."""
         out: list[Record] = []
         for tp in partitions:
             self.remove(group_id, tp)

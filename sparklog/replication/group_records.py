@@ -124,7 +124,8 @@ def decode_key(key: bytes) -> DecodedKey:
 
 
 def decode_value(kind: int, value: bytes) -> Any:
-    """The value of a key of `kind`: OffsetValue, GroupValue, MemberValue, a frozenset of partitions, CurrentValue.
+    """Return the value of a key of `kind`: OffsetValue, GroupValue, MemberValue, a frozenset of partitions,
+    CurrentValue.
 
     Raises LogCorruptError.
     """
@@ -149,7 +150,7 @@ def decode_value(kind: int, value: bytes) -> Any:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, sorted."""
+    """Return partition numbers by topic, sorted."""
     found: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         found.setdefault(tp.topic, []).append(tp.partition)

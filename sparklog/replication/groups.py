@@ -171,7 +171,7 @@ class GroupCoordinator:
         sequence: int = -1,
         producer_id: int = -1,
     ) -> Step[list[m.OffsetResult]]:
-        """Commits for a member, or (epoch -1) for a group without members; in the transaction of `producer_id`, if it
+        """Commit for a member, or (epoch -1) for a group without members; in the transaction of `producer_id`, if it
         is not -1. Each partition has its own result.
 
         Raises InvalidGroupIdError, UnknownMemberIdError, StaleMemberEpochError, NonEmptyGroupError,
@@ -202,15 +202,15 @@ class GroupCoordinator:
         """Check that there is room for one more group."""
         if groups >= self._config.groups_max:
             raise GroupMaxSizeReachedError(
-                f"{groups} groups are kept here, max.groups.per.partition is {self._config.groups_max}: delete some "
-                f"(`sparklog group delete`), or raise it"
+                f"this partition of __consumer_offsets keeps {groups} groups, max.groups.per.partition is "
+                f"{self._config.groups_max}: delete unused groups (`sparklog group delete`), or raise the setting"
             )
 
     def _check_member(self, group: Group | None, group_id: str, member_id: str, member_epoch: int) -> Member | None:
         if not member_id and member_epoch == NO_EPOCH:
             if group is not None and group.members:
                 raise NonEmptyGroupError(
-                    f"only members of group {group_id!r} can change its offsets while it has some ({len(group.members)}): stop them first"
+                    f"group {group_id!r} has members ({len(group.members)}), and only they can change its offsets: stop them first"
                 )
             return None
         member = None if group is None else group.members.get(member_id)
@@ -220,7 +220,7 @@ class GroupCoordinator:
             raise UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}; it has to join again")
         if member_epoch != member.epoch and self._safeguards.member_epoch:
             raise StaleMemberEpochError(
-                f"member {member_id!r} of group {group_id!r} names epoch {member_epoch}, it is in {member.epoch}"
+                f"member {member_id!r} of group {group_id!r} names epoch {member_epoch}, but its epoch is {member.epoch}"
             )
         return member
 
@@ -228,11 +228,11 @@ class GroupCoordinator:
         """Return the reason why an offset of this partition cannot be committed."""
         topic = self._topics.get(tp.topic)
         if topic is None or tp.partition >= topic[1]:
-            return UnknownTopicOrPartitionError(f"there is no partition {tp}")
+            return UnknownTopicOrPartitionError(f"partition {tp} does not exist")
         if group is None or member is None or tp.topic not in group.basis or not self._safeguards.owner:
             return None
         if group.owners.get(tp) != member.member_id:
-            return FencedMemberEpochError(f"{tp} does not belong to member {member.member_id!r} (any more)")
+            return FencedMemberEpochError(f"{tp} is not assigned to member {member.member_id!r}")
         return None
 
     def _no_room_for(self, group_id: str, tp: TopicPartition) -> SparklogError | None:
@@ -240,8 +240,9 @@ class GroupCoordinator:
         if self.offsets.total < most or self.offsets.get(group_id, tp) is not None:
             return None
         return GroupMaxSizeReachedError(
-            f"{self.offsets.total} committed offsets are kept here, max.offsets.per.partition is {most}: delete groups that "
-            f"are not in use (`sparklog group delete`), or raise it"
+            f"this partition of __consumer_offsets keeps {self.offsets.total} committed offsets, "
+            f"max.offsets.per.partition is {most}: delete unused groups (`sparklog group delete`), or raise the "
+            "setting"
         )
 
     def fetch_offsets(self, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
@@ -274,11 +275,11 @@ class GroupCoordinator:
         return m.FetchedOffset(*tp, 0, value.offset, value.leader_epoch, value.metadata, value.commit_ms)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """A marker is in the partition, or has been read from it."""
+        """Apply a marker that is in the partition."""
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def expire_offsets(self, wall_ms: int) -> list[Record]:
-        """Forgets offsets of groups that have had no members, and no commits, for the retention time; and of topics
+        """Forget offsets of groups that have had no members, and no commits, for the retention time; and of topics
         that a group with members no longer wants. A group with neither members nor offsets goes at once."""
         out: list[Record] = []
         oldest_ms = wall_ms - self._config.offsets_retention_ms
@@ -361,7 +362,7 @@ class GroupCoordinator:
         )
 
     def delete(self, group_id: str) -> Step[int]:
-        """Deletes an empty group; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
+        """Delete an empty group; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
         UnstableOffsetCommitError (a transaction with its offsets is open)."""
         group = self._groups.get(group_id)
         if group is None and group_id not in self.offsets.groups():
@@ -400,7 +401,7 @@ def topic_partitions(partitions: Iterable[TopicPartition]) -> list[m.TopicPartit
 
 
 def _unknown_group(group_id: str) -> GroupIdNotFoundError:
-    return GroupIdNotFoundError(f"there is no group {group_id!r}: `sparklog group list` shows all")
+    return GroupIdNotFoundError(f"group {group_id!r} does not exist: `sparklog group list` shows all groups")
 
 
 def _take(group: Group) -> list[Record]:

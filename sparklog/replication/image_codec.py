@@ -24,7 +24,7 @@ def plain(value: object) -> object:
     """Encode an immutable mapping for msgspec."""
     if isinstance(value, MappingProxyType):
         return dict(value)
-    raise NotImplementedError(f"{type(value).__name__} is in no image")
+    raise NotImplementedError(f"{type(value).__name__} is not a type of the metadata image")
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
@@ -57,4 +57,4 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise InvalidRequestError(f"what the controller sent cannot be read: {e}") from e
+        raise InvalidRequestError(f"the controller's image cannot be read: {e}") from e

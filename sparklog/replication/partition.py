@@ -58,13 +58,13 @@ class ReplicaRole(Protocol):
         ...
 
     def on_append(self, log_end_offset: int) -> None:
-        """The log ends at `log_end_offset` now."""
+        """Note the new log end `log_end_offset`."""
         ...
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
-        """A follower has everything below `fetch_offset`. Raises ValueError for a stranger."""
+        """Note that a follower has everything below `fetch_offset`. Raises ValueError for a stranger."""
         ...
 
     def on_log_start(self) -> None:
-        """The log begins later than before."""
+        """Note a later log start."""
         ...

@@ -107,21 +107,22 @@ def is_restored(partition: PartitionImage) -> bool:
 
 
 def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str]]:
-    """The changes to what the store has, beside topics that come back: pairs of a name and the change."""
+    """Return the changes to what the store has, beside topics that come back: pairs of a name and the change."""
     found: list[tuple[str, str]] = []
     for name, topic in sorted(after.topics.items()):
         before = stored.topics.get(name)
         if before is None:
             continue
         if before.topic_id != topic.topic_id:
-            found.append((f"topic    {name}", "is another topic of that name, the stored one was deleted"))
+            found.append((f"topic    {name}", "is another topic of that name; the stored topic was deleted"))
         elif len(topic.partitions) > len(before.partitions):
             gained = f"{len(before.partitions)} to {len(topic.partitions) - 1}"
             found.append((f"topic    {name}", f"has {len(topic.partitions)} partitions, the store lacks {gained}"))
         elif replace(before, partitions=()) != replace(topic, partitions=()):
             found.append((f"topic    {name}", "has other settings or schemas"))
     found += [
-        (f"topic    {name}", "was deleted, the store has it") for name in sorted(stored.topics.keys() - after.topics)
+        (f"topic    {name}", "was deleted, but the store has it")
+        for name in sorted(stored.topics.keys() - after.topics)
     ]
     delta = difference(stored, after)
     kinds: dict[str, list[bool]] = {}
@@ -135,7 +136,7 @@ def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ClusterDelta:
-    """The delta from one image to another, without the brokers."""
+    """Return the delta from one image to another, without the brokers."""
     return ClusterDelta(
         known={i: epoch for i, epoch in after.known.items() if before.known.get(i) != epoch},
         topics=_changes(before.topics, after.topics),

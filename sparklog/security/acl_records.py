@@ -76,7 +76,7 @@ ALL_ACLS = AclFilter()
 
 
 def acl_record(acl: Acl) -> tuple[RecordId, bytes]:
-    """The ACL's record. Raises InvalidConfigError if it could never match, or is too long."""
+    """Return the ACL's record. Raises InvalidConfigError if it could never match, or is too long."""
     value = json.dumps(as_texts(check_acl(acl)), ensure_ascii=False, separators=(",", ":")).encode()
     if len(value) > VALUE_BYTES_MAX:
         raise InvalidConfigError(f"an ACL of {len(value)} bytes; at most {VALUE_BYTES_MAX} are kept")
@@ -88,21 +88,22 @@ def acl_of(value: bytes) -> Acl:
     try:
         fields = json.loads(value)
     except ValueError as e:
-        raise InvalidConfigError("what is stored is no ACL") from e
+        raise InvalidConfigError("the stored record is not an ACL") from e
     if not isinstance(fields, list) or len(fields) != len(Acl._fields) or not all(isinstance(f, str) for f in fields):
-        raise InvalidConfigError("what is stored is no ACL")
+        raise InvalidConfigError("the stored record is not an ACL")
     return stored_acl(*fields)
 
 
 def as_texts(acl: Acl) -> tuple[str, ...]:
-    """The fields as Kafka writes them."""
+    """Return the fields as Kafka writes them."""
     return tuple(str(field) for field in acl)
 
 
 def acl_from_texts(
     resource_type: str, pattern_type: str, name: str, principal: str, host: str, operation: str, permission: str
 ) -> Acl:
-    """The ACL of texts, for a principal that can be; types and operations in any case. Raises InvalidConfigError."""
+    """Return the ACL of texts, for a principal that can be; types and operations in any case. Raises
+    InvalidConfigError."""
     parse_principal(principal, wildcard=True)
     return stored_acl(resource_type, pattern_type, name, principal, host, operation, permission)
 
@@ -135,7 +136,7 @@ def filter_from_texts(
     operation: str | None,
     permission: str | None,
 ) -> AclFilter:
-    """The filter of texts. Raises InvalidConfigError."""
+    """Return the filter of texts. Raises InvalidConfigError."""
     lower = pattern_type.lower()
     return AclFilter(
         None if resource_type is None else parse_choice(ResourceType, resource_type, "resource type"),
@@ -149,12 +150,14 @@ def filter_from_texts(
 
 
 def parse_choice(choices: type[E], text: str, what: str) -> E:
-    """The member whose text it is, in any case, with or without separators. Raises InvalidConfigError."""
+    """Return the member whose text it is, in any case, with or without separators. Raises InvalidConfigError."""
     wanted = _plain(text)
     for member in choices:
         if _plain(member.value) == wanted:
             return member
-    raise InvalidConfigError(f"{text[:64]!r} is no {what}: use one of {', '.join(member.value for member in choices)}")
+    raise InvalidConfigError(
+        f"{text[:64]!r} is not a valid {what}: use one of {', '.join(member.value for member in choices)}"
+    )
 
 
 def _plain(text: str) -> str:

@@ -137,11 +137,13 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> Acl:
-    """Returns the ACL, its host in canonical form, if it can ever match something. Raises InvalidConfigError."""
+    """Return the ACL, its host in canonical form, if it can ever match something. Raises InvalidConfigError."""
     if not acl.name or len(acl.name) > NAME_CHARS_MAX:
         raise InvalidConfigError(f"an ACL's resource has a name of 1 to {NAME_CHARS_MAX} characters")
     if acl.pattern_type is PatternType.PREFIXED and acl.name == ANY_NAME:
-        raise InvalidConfigError("the prefix '*' matches only names that begin with a star: for all, use a literal '*'")
+        raise InvalidConfigError(
+            "the prefix '*' matches only names that begin with a star: for all names use a literal '*'"
+        )
     if acl.resource_type is ResourceType.CLUSTER and (
         acl.pattern_type is not PatternType.LITERAL or acl.name not in (CLUSTER_NAME, ANY_NAME)
     ):
@@ -149,7 +151,7 @@ def check_acl(acl: Acl) -> Acl:
     if acl.operation is not Operation.ALL and acl.operation not in OPERATIONS[acl.resource_type]:
         possible = ", ".join(sorted(OPERATIONS[acl.resource_type]))
         raise InvalidConfigError(
-            f"{acl.operation} is nothing that is done to a {acl.resource_type}: use All, {possible}"
+            f"operation {acl.operation} does not exist for resource type {acl.resource_type}: use All, {possible}"
         )
     return acl._replace(host=canonical_host(acl.host))
 

@@ -68,7 +68,7 @@ class Authority:
         return found
 
     def reissue(self, certificate: str, now: datetime.datetime) -> Identity:
-        """A new key and certificate with the name, hosts and purposes of `certificate` (PEM). Raises
+        """Issue a new key and certificate with the name, hosts and purposes of `certificate` (PEM). Raises
         InvalidConfigError."""
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -91,8 +91,8 @@ class Authority:
     def issue(
         self, name: str, hosts: Iterable[str], now: datetime.datetime, days: float = CERTIFICATE_DAYS, *, broker: bool
     ) -> Identity:
-        """A certificate for `name`. `hosts`: names and IP addresses under which a broker is reached; with `broker` it
-        is good for both sides of a connection, else for clients."""
+        """Issue a certificate for `name`. `hosts`: names and IP addresses under which a broker is reached; with
+        `broker` it is good for both sides of a connection, else for clients."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID

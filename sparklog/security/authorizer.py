@@ -58,14 +58,14 @@ class _TypeIndex:
         self.prefix_lengths: Counter[int] = Counter()
 
     def matching(self, name: str) -> Iterator[_Rights]:
-        """The rights below every pattern that matches `name`."""
+        """Yield the rights below every pattern that matches `name`."""
         for literal in {name, ANY_NAME}:
             if (rights := self.literals.get(literal)) is not None:
                 yield rights
         yield from self.covering(name)
 
     def covering(self, name: str) -> Iterator[_Rights]:
-        """The rights below every prefix with which `name` begins."""
+        """Yield the rights below every prefix with which `name` begins."""
         for length in self.prefix_lengths:
             if length <= len(name) and (rights := self.prefixes.get(name[:length])) is not None:
                 yield rights
@@ -126,7 +126,7 @@ class AclAuthorizer:
         return frozenset(self._acls)
 
     def add(self, acls: Iterable[Acl]) -> int:
-        """Adds entries, all or none of them; says how many were new. Raises InvalidConfigError."""
+        """Add entries, all or none of them; say how many were new. Raises InvalidConfigError."""
         new = {check_acl(acl) for acl in acls} - self._acls
         for acl in new:
             self._by_type[acl.resource_type].add(acl)
@@ -135,7 +135,7 @@ class AclAuthorizer:
         return len(new)
 
     def remove(self, acls: Iterable[Acl]) -> int:
-        """Removes entries; says how many there were. Raises InvalidConfigError."""
+        """Remove entries; say how many there were. Raises InvalidConfigError."""
         gone = {check_acl(acl) for acl in acls} & self._acls
         for acl in gone:
             self._by_type[acl.resource_type].remove(acl)

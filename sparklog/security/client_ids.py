@@ -17,7 +17,7 @@ def is_client_id(text: str) -> bool:
 
 
 def check_client_id(text: str) -> str:
-    """`text` itself. Raises InvalidConfigError."""
+    """Return `text` itself. Raises InvalidConfigError."""
     if not isinstance(text, str) or not is_client_id(text):
         raise InvalidConfigError(
             f"client.id = {text!r:.42}: at most {CLIENT_ID_CHARS_MAX} characters, all of them printable (no line ends, "

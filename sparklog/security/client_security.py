@@ -48,22 +48,22 @@ ALIASES = {
 }
 """Names of other clients, and of other releases, for settings of ours."""
 WITHOUT_EFFECT = {
-    "security.providers": "Java classes are not run",
+    "security.providers": "Java classes are not supported",
     "ssl.protocol": "see ssl.enabled.protocols",
     "ssl.provider": "OpenSSL is used",
     "ssl.keymanager.algorithm": "OpenSSL is used",
     "ssl.trustmanager.algorithm": "OpenSSL is used",
     "ssl.secure.random.implementation": "OpenSSL is used",
-    "sasl.login.class": "Java classes are not run",
+    "sasl.login.class": "Java classes are not supported",
     "sasl.login.connect.timeout.ms": "the request's timeout counts",
     "sasl.login.read.timeout.ms": "the request's timeout counts",
-    "sasl.login.refresh.buffer.seconds": "a token is asked for when one is needed",
-    "sasl.login.refresh.min.period.seconds": "a token is asked for when one is needed",
-    "sasl.login.refresh.window.factor": "a token is asked for when one is needed",
-    "sasl.login.refresh.window.jitter": "a token is asked for when one is needed",
-    "sasl.login.retry.backoff.ms": "requests are tried again as a whole",
-    "sasl.login.retry.backoff.max.ms": "requests are tried again as a whole",
-    "sasl.oauthbearer.method": "a token endpoint is asked",
+    "sasl.login.refresh.buffer.seconds": "the client requests tokens on demand",
+    "sasl.login.refresh.min.period.seconds": "the client requests tokens on demand",
+    "sasl.login.refresh.window.factor": "the client requests tokens on demand",
+    "sasl.login.refresh.window.jitter": "the client requests tokens on demand",
+    "sasl.login.retry.backoff.ms": "requests are retried as a whole",
+    "sasl.login.retry.backoff.max.ms": "requests are retried as a whole",
+    "sasl.oauthbearer.method": "the token endpoint issues tokens",
 }
 """Settings of Kafka's clients that mean nothing here and do no harm, with the reason."""
 _PEM_ONLY = f"only PEM stores are supported, and they have no password: leave it out. {TO_PEM}"
@@ -71,10 +71,10 @@ _NO_KERBEROS = "Kerberos (GSSAPI) is not supported: use SCRAM-SHA-512, OAUTHBEAR
 REFUSED = {
     "ssl.keystore.password": _PEM_ONLY,
     "ssl.truststore.password": _PEM_ONLY,
-    "ssl.cipher.suites": "the suites of OpenSSL with forward secrecy are used: leave it out",
-    "ssl.engine.factory.class": "Java classes are not run: leave it out",
+    "ssl.cipher.suites": "OpenSSL's suites with forward secrecy are always used: leave it out",
+    "ssl.engine.factory.class": "Java classes are not supported: leave it out",
     "enable.ssl.certificate.verification": "certificates are always verified: set ssl.ca.location to the authority's",
-    "sasl.client.callback.handler.class": "Java classes are not run: leave it out",
+    "sasl.client.callback.handler.class": "Java classes are not supported: leave it out",
     "sasl.kerberos.service.name": _NO_KERBEROS,
     "sasl.kerberos.kinit.cmd": _NO_KERBEROS,
     "sasl.kerberos.min.time.before.relogin": _NO_KERBEROS,
@@ -129,7 +129,7 @@ class ClientSecurity:
         return tuple(secret for secret in (self.password, *endpoint, *keys) if secret)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a ClientSecurity holds secrets and cannot be pickled: send the SecuritySettings it came from")
+        raise TypeError("a ClientSecurity holds secrets and cannot be pickled: send its SecuritySettings")
 
 
 class SecuritySettings:
@@ -152,7 +152,7 @@ class SecuritySettings:
             if known is None or value is None:
                 continue
             if known in self._settings:
-                raise InvalidConfigError(f"{name}: it is given twice, the other time as {known}; leave one of them out")
+                raise InvalidConfigError(f"{name} is given twice, also as {known}; leave one of them out")
             self._settings[known] = value.reveal() if isinstance(value, Secret) else str(value)
 
     def resolve(
@@ -172,8 +172,8 @@ class SecuritySettings:
         )
 
     def _jaas(self, look_up: Callable[[str, str], object]) -> Callable[[str], dict[str, object]] | None:
-        """`sasl.jaas.config` as settings, once the mechanism is known. References in it are resolved after it is read:
-        a password may hold quotation marks."""
+        """Return `sasl.jaas.config` as settings, once the mechanism is known. References in it are resolved after it is
+        read: a password may hold quotation marks."""
         text = self._settings.get(_JAAS, "")
         if not text.strip():
             return None
@@ -252,8 +252,8 @@ def security_settings(given: SecuritySettings | Mapping[str, Any] | str | os.Pat
     if isinstance(given, str | os.PathLike):
         return read_client_file(os.fspath(given)).security
     raise InvalidConfigError(
-        f"security: settings such as {{'security.protocol': 'SASL_SSL'}}, or a file of them, are needed, "
-        f"not {type(given).__name__}"
+        f"security: settings such as {{'security.protocol': 'SASL_SSL'}}, or the path of a file, are needed, not "
+        f"{type(given).__name__}"
     )
 
 
@@ -266,8 +266,8 @@ class ClientFile:
 
 
 def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file) -> ClientFile:
-    """A file of Java properties as Kafka's tools take it. Settings that are neither about security nor addresses are
-    passed over: such files are shared with other clients. Raises InvalidConfigError that names the file."""
+    """Return a file of Java properties as Kafka's tools take it. Settings that are neither about security nor addresses
+    are passed over: such files are shared with other clients. Raises InvalidConfigError that names the file."""
     try:
         given = parse_properties(read_file(path))
         bootstrap = str(resolve_secrets({BOOTSTRAP: given.get(BOOTSTRAP, "")}, os.environ, read_file)[BOOTSTRAP])
@@ -288,8 +288,8 @@ def asks_for_nothing(name: str, value: object) -> bool:
 
 
 def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[Security, dict[str, Any]]:
-    """`security`, and a client's Python parameters (underscores for dots): those about security go to it, the others
-    are given back. Raises InvalidConfigError if both say something."""
+    """Return `security`, and a client's Python parameters (underscores for dots): those about security go to it, the
+    others are given back. Raises InvalidConfigError if both say something."""
     names = {setting.parameter: name for name, setting in settings_of(Scope.CLIENT).items()}
     found = {names[p]: value for p, value in parameters.items() if p in names and value is not None}
     others = {p: value for p, value in parameters.items() if p not in names}
@@ -299,7 +299,7 @@ def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[
 
 
 def _known_name(name: str) -> str | None:
-    """The name of a setting of ours; None: it has no effect."""
+    """Return the name of a setting of ours; None: it has no effect."""
     name = ALIASES.get(name, name)
     if name in WITHOUT_EFFECT:
         return None
@@ -315,7 +315,7 @@ def _check(given: dict[str, object], jaas: Callable[[str], dict[str, object]] | 
     handler = _text(given.pop("sasl.login.callback.handler.class", ""))
     if handler and handler.rpartition(".")[2] != CALLBACK_CLASS:
         raise InvalidConfigError(
-            f"sasl.login.callback.handler.class: Java classes are not run; only {CALLBACK_CLASS} is known by its name"
+            f"sasl.login.callback.handler.class: Java classes are not supported; only {CALLBACK_CLASS} is allowed"
         )
     known = settings_of(Scope.CLIENT)
     given["security.protocol"] = _text(given.get("security.protocol", "")).upper() or "PLAINTEXT"  # as in Kafka
@@ -390,14 +390,14 @@ def _check_mechanism(protocol: SecurityProtocol, mechanism: str, sasl: Mapping[s
         )
     wrong = [n for n in sasl if n in (_LOGIN if mechanism == OAUTHBEARER else _TOKEN)]
     if wrong:
-        raise InvalidConfigError(f"{wrong[0]} is set, but it is not for sasl.mechanism = {mechanism}: leave it out")
+        raise InvalidConfigError(f"{wrong[0]} is set, but does not apply to sasl.mechanism = {mechanism}: leave it out")
 
 
 def _login(mechanism: str, sasl: Mapping[str, object], jaas: Mapping[str, object]) -> dict[str, object]:
     """Return the user's settings, from `sasl.jaas.config` or from the separate settings."""
     both = [name for name in jaas if name in sasl]
     if both:
-        raise InvalidConfigError(f"{both[0]} is set, and {_JAAS} says it, too: leave one of them out")
+        raise InvalidConfigError(f"{both[0]} and {_JAAS} are both set: leave one of them out")
     login = {**sasl, **jaas}
     missing = [name for name in _LOGIN if not _text(login.get(name, ""))]
     if mechanism != OAUTHBEARER and missing:
@@ -412,7 +412,7 @@ def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
     if url.startswith("file:///"):
         if client_id or client_secret or scope or ca_location:
             raise InvalidConfigError(
-                f"{_TOKEN[3]}: a file holds the token as it is: leave the client's id, secret, scope and https.ca.location out"
+                f"{_TOKEN[3]}: a file holds the token itself: leave the client's id, secret, scope and https.ca.location out"
             )
     elif not url.startswith("https://"):
         raise InvalidConfigError(
@@ -420,7 +420,7 @@ def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
         )
     elif not client_id or not client_secret:
         raise InvalidConfigError(
-            f"{_TOKEN[3]} asks who the client is: set {_TOKEN[0]} and {_TOKEN[1]}, or clientId and clientSecret in "
+            f"{_TOKEN[3]} needs the client's id and secret: set {_TOKEN[0]} and {_TOKEN[1]}, or clientId and clientSecret in "
             "sasl.jaas.config"
         )
     return TokenEndpoint(url, client_id, Secret(client_secret), scope, ca_location)

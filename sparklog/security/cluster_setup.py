@@ -67,7 +67,7 @@ class BrokerPlace(NamedTuple):
 
 
 def places(names: Sequence[str], port: int, data_dir: Path | None = None) -> list[BrokerPlace]:
-    """A place for each name. Brokers of the same host have ports and directories of their own."""
+    """Return a place for each name. Brokers of the same host have ports and directories of their own."""
     seen: Counter[str] = Counter()
     found = []
     for broker_id, name in enumerate(names, FIRST_ID):
@@ -87,7 +87,7 @@ def secure_cluster_setup(
     """
     super_user = new_super_user(user)
     if user == BROKERS:
-        raise InvalidConfigError(f"{user!r} is what the brokers are called: choose another name for the super user")
+        raise InvalidConfigError(f"{user!r} is the brokers' own name: choose another name for the super user")
     authority = Authority("sparklog CA", now)
     common = {
         "zookeeper.connect": zookeeper,
@@ -123,7 +123,9 @@ def add_broker(directory: Path, broker_id: int, place: BrokerPlace, now: datetim
     authority's key is missing, the broker exists, or `directory` is no set-up."""
     path = directory / f"broker-{broker_id}"
     if path.exists():
-        raise InvalidConfigError(f"{path} is there: another number, or `sparklog certificate renew` for this broker")
+        raise InvalidConfigError(
+            f"{path} already exists: use another number, or `sparklog certificate renew` for this broker"
+        )
     authority = load_authority(directory)
     try:
         common = flatten(tomllib.loads(read_regular(directory / COMMON_FILE, FILE_BYTES_MAX).decode()))
@@ -132,7 +134,7 @@ def add_broker(directory: Path, broker_id: int, place: BrokerPlace, now: datetim
         )
     except (OSError, ValueError, IndexError) as e:
         raise InvalidConfigError(
-            f"{directory} is none that `sparklog broker --secure-setup DIR --brokers N` has made ({e})"
+            f"{directory} was not created by `sparklog broker --secure-setup DIR --brokers N` ({e})"
         ) from e
     write_new(path, _broker_files(directory, broker_id, place, common, authority, now, password))
     return path
@@ -180,8 +182,8 @@ def broker_directories(directory: Path) -> list[Path]:
 
 
 def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None) -> list[Path]:
-    """A new key and certificate for one broker, or for all; the files. They have the old ones' names and hosts. Raises
-    InvalidConfigError."""
+    """Create a new key and certificate for one broker, or for all, and return the files. They have the old ones' names
+    and hosts. Raises InvalidConfigError."""
     authority = load_authority(directory)
     paths = [path / "broker.pem" for path in broker_directories(directory)]
     paths = paths or [directory / "broker.pem", directory / "admin.pem"]  # of a broker that is alone
@@ -193,11 +195,13 @@ def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None)
 
 
 def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
-    """A new authority beside the one before: both are trusted, the new one signs. The files that say whom to trust. The
-    old one's key is gone afterwards. Raises InvalidConfigError: there are two already."""
+    """Create a new authority beside the one before: both are trusted, the new one signs. The files that say whom to
+    trust. The old one's key is gone afterwards. Raises InvalidConfigError: there are two already."""
     trusted = _trusted_certificates(directory)
     if len(trusted) != 1:
-        raise InvalidConfigError(f"{directory / 'ca.pem'} has {len(trusted)} authorities: retire the old one first")
+        raise InvalidConfigError(
+            f"{directory / 'ca.pem'} has {len(trusted)} authorities: retire the old authority first"
+        )
     made = Authority("sparklog CA", now).identity
     # trusted before it signs: a crash in between leaves an unused authority
     paths = _trust(directory, made.certificate + trusted[0])
@@ -211,13 +215,13 @@ def retire_authority(directory: Path) -> list[Path]:
     trusted = _trusted_certificates(directory)
     if len(trusted) < 2:
         raise InvalidConfigError(
-            f"{directory / 'ca.pem'} has one authority: `sparklog certificate new-authority` first"
+            f"{directory / 'ca.pem'} has one authority: run `sparklog certificate new-authority` first"
         )
     return _trust(directory, trusted[0])
 
 
 def _trusted_certificates(directory: Path) -> list[str]:
-    """The newest one is the first."""
+    """Return the trusted certificates, the newest first."""
     try:
         text = read_regular(directory / "ca.pem", FILE_BYTES_MAX).decode("ascii")
     except (OSError, ValueError) as e:

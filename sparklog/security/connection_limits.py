@@ -34,7 +34,7 @@ class ConnectionLimits(Struct, frozen=True):
 
 
 def parse_overrides(text: str) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`: `10.0.0.1:100,[::1]:5`. Raises InvalidConfigError."""
+    """Parse `max.connections.per.ip.overrides`: `10.0.0.1:100,[::1]:5`. Raises InvalidConfigError."""
     overrides = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         host, colon, number = part.rpartition(":")
@@ -56,8 +56,8 @@ class Connections:
         """Buckets by the limited kind ("ip", "user", "all") and its name; the one with the oldest use first."""
 
     def opened(self, ip: str, now_ms: int, *, protected: bool = False) -> int:
-        """A connection from `ip` (canonical) has been accepted; how long nothing is to be read from it (ms).
-        `protected`: it came through the brokers' own listener, so its peer is not held to numbers and rates.
+        """Note an accepted connection from `ip` (canonical), and return the time for which nothing is read from it, in
+        ms. `protected`: it came through the brokers' own listener, so its peer is not held to numbers and rates.
 
         Raises TooManyConnectionsError; then it is not counted, and is to be closed.
         """
@@ -118,8 +118,8 @@ class Connections:
             if wait_ms > CREATION_WAIT_MS_MAX:
                 whose = "all clients" if what == "all" else who
                 raise TooManyConnectionsError(
-                    f"new connections of {whose} come faster than {per_second:g} a second ({setting}); keep "
-                    "connections open, connect less often, or raise it"
+                    f"{whose} opens more than {per_second:g} new connections a second ({setting}); keep connections "
+                    "open, connect less often, or raise the limit"
                 )
             charged.append(((what, name), rate, after, wait_ms))
         for key, rate, bucket, _ in charged:
@@ -140,5 +140,5 @@ def check_topics(quotas: QuotaTable, user: str, topics: int, partitions: int) ->
         if quota is not None and wanted > quota.limit:
             raise PolicyViolationError(
                 f"user {user!r} would own {wanted} {key.removeprefix('max_')} ({key}); the quota is {quota.limit:.0f}: "
-                "delete topics that you do not need, or have it raised (sparklog quota alter)"
+                "delete unused topics, or ask an operator for a higher quota (sparklog quota alter)"
             )

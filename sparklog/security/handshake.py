@@ -247,7 +247,7 @@ class Authentication:
         if step.expires_ms is not None and step.expires_ms <= now_ms:
             return self._refuse("what proves the identity has expired")
         if self._principal not in (None, step.principal):
-            return self._refuse(f"was {self._principal} and now proves to be {step.principal}")
+            return self._refuse(f"was authenticated as {self._principal} and now authenticates as {step.principal}")
         again = self.state is State.EXCHANGE_AGAIN
         self._server, self._principal, self.state, self._since_ms = None, step.principal, State.KNOWN, now_ms
         lifetime_ms = self._lifetime_ms(step.expires_ms, now_ms)
@@ -267,7 +267,7 @@ class Authentication:
         return self._fail(SaslAuthenticationFailedError(CREDENTIALS_WRONG), "credentials", log_text)
 
     def _session_expired(self) -> list[Effect]:
-        error = SaslAuthenticationFailedError("the session has expired: authenticate again in time")
+        error = SaslAuthenticationFailedError("the session has expired: authenticate again before the end of a session")
         return self._fail(error, "expired", f"the session of {self._principal} has expired")
 
     def _out_of_order(self, what: str) -> list[Effect]:

@@ -26,8 +26,8 @@ def fetch(
     data: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The answer to a GET, with `data` to a POST; at most `bytes_max` of it. `ca_location`: PEM file of the authorities
-    that are trusted; "": those of the system. `timeout_s`: for the whole answer, however slowly it comes.
+    """Return the answer to a GET, with `data` to a POST; at most `bytes_max` of it. `ca_location`: PEM file of the
+    authorities that are trusted; "": those of the system. `timeout_s`: for the whole answer, however slowly it comes.
 
     Raises InvalidConfigError (not https, or the file of authorities cannot be read), urllib.error.HTTPError (it
     refuses, or redirects), OSError (it does not answer, ends in the middle, or its certificate is not valid).
@@ -35,7 +35,7 @@ def fetch(
     import urllib.request  # slow to import
 
     if not url.startswith("https://"):
-        raise InvalidConfigError(f"{url}: only https:// is asked")
+        raise InvalidConfigError(f"{url}: only https:// is allowed")
     try:
         context = ssl.create_default_context(cafile=ca_location or None)
     except OSError as e:  # ssl.SSLError is one
@@ -52,7 +52,8 @@ def fetch(
 
 
 def _socket_until(end_s: float) -> type[ssl.SSLSocket]:
-    """Sockets that receive nothing after `end_s` (monotonic time). Their own timeout begins again with each byte."""
+    """Return a class of sockets that receive nothing after `end_s` (monotonic time). Their own timeout begins again
+    with each byte."""
 
     class SocketUntil(ssl.SSLSocket):
         def recv_into(self, *args: Any, **more: Any) -> int:

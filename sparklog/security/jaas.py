@@ -43,7 +43,7 @@ _REQUIRED = {
 
 
 def parse_jaas(text: str, mechanism: str) -> dict[str, Secret]:
-    """The settings that a `sasl.jaas.config` stands for, by our names: `sasl.username`, `sasl.password`, and for
+    """Return the settings that a `sasl.jaas.config` stands for, by our names: `sasl.username`, `sasl.password`, and for
     OAUTHBEARER `sasl.oauthbearer.client.id`, `.client.secret` and `.scope`.
 
     Raises InvalidConfigError: it cannot be read, its module is not known or is not for `mechanism`, options are missing
@@ -56,7 +56,7 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, Secret]:
         raise _wrong('write MODULE required option="value" …; and end it with a semicolon')
     module = tokens[0][0].rpartition(".")[2]
     if module not in _MECHANISMS:
-        raise _wrong(f"its login module is not supported: use {', '.join(_MECHANISMS)}")
+        raise _wrong(f"the login module is not supported: use {', '.join(_MECHANISMS)}")
     if mechanism not in _MECHANISMS[module]:
         raise _wrong(f"{module} is for {' and '.join(_MECHANISMS[module])}, but sasl.mechanism is {mechanism!r}")
     if tokens[1][0].lower() not in _FLAGS:
@@ -65,7 +65,7 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, Secret]:
 
 
 def _tokens(text: str) -> list[tuple[str, bool]]:
-    """The tokens: (text, whether it is a punctuation mark)."""
+    """Return the tokens: (text, whether it is a punctuation mark)."""
     tokens: list[tuple[str, bool]] = []
     at = _end_of_space(text, 0)
     while at < len(text):

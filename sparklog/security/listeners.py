@@ -66,7 +66,7 @@ class Listeners(NamedTuple):
 
 
 def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
-    """`listener.security.protocol.map`: NAME:PROTOCOL, separated by commas. Raises InvalidConfigError."""
+    """Parse `listener.security.protocol.map`: NAME:PROTOCOL, separated by commas. Raises InvalidConfigError."""
     protocols = {p.value: p for p in SecurityProtocol}
     for part in _parts(text):
         name, colon, protocol = part.partition(":")
@@ -105,16 +105,18 @@ def parse_listeners(
     names = {one.name: one for one in bound}
     for one in told:
         if one.name not in names:
-            raise InvalidConfigError(f"advertised.listeners: {one.name} is none of the listeners {', '.join(names)}")
+            raise InvalidConfigError(f"advertised.listeners: {one.name} is not one of the listeners {', '.join(names)}")
         if is_any_address(one.host):
             raise InvalidConfigError(
                 f"advertised.listeners: no client can connect to {one}: name the address for clients"
             )
     if len({one.name for one in told}) != len(told):
-        raise InvalidConfigError("advertised.listeners: a name stands there twice")
+        raise InvalidConfigError("advertised.listeners: a name occurs twice")
     inner = inter_broker_name or bound[0].name
     if inner not in names:
-        raise InvalidConfigError(f"inter.broker.listener.name: {inner!r} is none of the listeners {', '.join(names)}")
+        raise InvalidConfigError(
+            f"inter.broker.listener.name: {inner!r} is not one of the listeners {', '.join(names)}"
+        )
     return Listeners(bound, told, names[inner])
 
 
@@ -131,7 +133,7 @@ def _parse_one(text: str, protocols: Mapping[str, SecurityProtocol], setting: st
         raise InvalidConfigError(f"{setting}: {text!r} is not of the form NAME://HOST:PORT")
     name, host, port = match[1], match[2] if match[2] is not None else match[3], int(match[4])
     if name not in protocols:
-        raise InvalidConfigError(f"{setting}: listener.security.protocol.map does not say which protocol {name} is")
+        raise InvalidConfigError(f"{setting}: listener.security.protocol.map has no protocol for {name}")
     if match[2] is not None:
         try:
             ipaddress.IPv6Address(host)
@@ -143,16 +145,16 @@ def _parse_one(text: str, protocols: Mapping[str, SecurityProtocol], setting: st
 
 
 def _check_distinct(bound: tuple[Listener, ...]) -> None:
-    """Names differ, and so do addresses; several listeners may ask for any free port."""
+    """Check that names and addresses differ; several listeners may ask for any free port."""
     if len({one.name for one in bound}) != len(bound):
-        raise InvalidConfigError("listeners: a name stands there twice")
+        raise InvalidConfigError("listeners: a name occurs twice")
     if len({one.name.lower() for one in bound}) != len(bound):
         raise InvalidConfigError(
             "listeners: two names differ only in case; settings of listeners have names in lower case"
         )
     places = [(one.host, one.port) for one in bound if one.port]
     if len(set(places)) != len(places):
-        raise InvalidConfigError("listeners: an address stands there twice")
+        raise InvalidConfigError("listeners: an address occurs twice")
 
 
 def _parts(text: str) -> list[str]:
@@ -210,7 +212,7 @@ def _address(host: str, port: int) -> str:
 
 
 def listener_settings(settings: Mapping[str, object], name: str) -> dict[str, object]:
-    """The settings as one listener has them: `listener.name.<name>.x` comes before `x`."""
+    """Return the settings as one listener has them: `listener.name.<name>.x` comes before `x`."""
     prefix = f"listener.name.{name.lower()}."
     common = {key: value for key, value in settings.items() if not key.startswith("listener.name.")}
     return common | {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
@@ -220,9 +222,9 @@ def insecurity(listener: Listener, client_auth: str) -> str:
     """Return the reason why the listener accepts every peer; "": peers have to authenticate. `client_auth`: its
     `ssl.client.auth`."""
     if listener.protocol is SecurityProtocol.PLAINTEXT:
-        return "it neither encrypts nor asks who is there"
+        return "it neither encrypts nor authenticates"
     if listener.protocol is SecurityProtocol.SSL and client_auth != "required":
-        return "it encrypts, but does not ask who is there: use SASL_SSL, or ssl.client.auth=required"
+        return "it encrypts, but does not authenticate clients: use SASL_SSL, or ssl.client.auth=required"
     return ""
 
 
@@ -245,7 +247,7 @@ def check_exposure(
                 "make it secure (`sparklog broker --secure-setup DIR`), or set allow.insecure = true"
             )
         if why:
-            warnings.append(f"allow.insecure: everybody who reaches {listener} is let in: {why}")
+            warnings.append(f"allow.insecure: every client that reaches {listener} has access: {why}")
         elif not listener.protocol.tls:
-            warnings.append(f"{listener} does not encrypt: a third party on the network can read and change the data")
+            warnings.append(f"{listener} does not encrypt: third parties on the network can read and change the data")
     return tuple(warnings)

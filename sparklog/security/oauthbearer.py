@@ -69,7 +69,7 @@ class TokenVerifier:
             raise InvalidConfigError(f"sasl.oauthbearer algorithms: use some of {', '.join(ALGORITHMS)}")
         if not rules.audiences and not rules.issuer:
             raise InvalidConfigError(
-                "sasl.oauthbearer.expected.audience or .expected.issuer is needed: else a token for another service opens this one"
+                "sasl.oauthbearer.expected.audience or .expected.issuer is needed: otherwise this broker would accept tokens for other services"
             )
         self._rules = rules
         self._jwt = require("jwt", "OAUTHBEARER")
@@ -94,7 +94,9 @@ class TokenVerifier:
                 raise SaslAuthenticationFailedError(f"the token is not valid yet ({claim})")
         name = claims.get(self._rules.name_claim)
         if not isinstance(name, str):
-            raise SaslAuthenticationFailedError(f"the token has no text in its claim {self._rules.name_claim!r}")
+            raise SaslAuthenticationFailedError(
+                f"the token's claim {self._rules.name_claim!r} is missing or not a string"
+            )
         return name, expires_ms + skew_ms
 
     def _signed_claims(self, token: str) -> Mapping[str, Any]:
@@ -103,7 +105,7 @@ class TokenVerifier:
             header = jwt.get_unverified_header(token)
             algorithm = header.get("alg")
             if algorithm not in rules.algorithms:
-                raise SaslAuthenticationFailedError("the token's algorithm is not one of those that are pinned")
+                raise SaslAuthenticationFailedError("the token's algorithm is not one of the allowed algorithms")
             claims: Mapping[str, Any] = jwt.decode(
                 token,
                 self._key(header.get("kid"), algorithm),
@@ -125,7 +127,8 @@ class TokenVerifier:
         return claims
 
     def _key(self, key_id: object, algorithm: str) -> Any:
-        """The only key that fits. A token without a key id is taken if the set has one key of the algorithm's type."""
+        """Return the only key that fits. A token without a key id is taken if the set has one key of the algorithm's
+        type."""
         fitting = [
             key
             for key in self._keys
@@ -136,13 +139,13 @@ class TokenVerifier:
         if not fitting and key_id is not None and all(key.key_id != key_id for key in self._keys):
             raise UnknownKeyError("the token's key is not in the set of keys")
         if len(fitting) != 1:
-            raise SaslAuthenticationFailedError("none of the keys in the set is meant for the token")
+            raise SaslAuthenticationFailedError("no key of the set fits the token")
         return fitting[0].key
 
 
 def _parse_jwks(jwt: Any, text: str) -> list[_Key]:
-    """The set's keys for signatures. Keys of other kinds, curves and algorithms are left out, as RFC 7517 asks; private
-    ones are refused."""
+    """Return the set's keys for signatures. Keys of other kinds, curves and algorithms are left out, as RFC 7517 asks;
+    private ones are refused."""
     if len(text) > JWKS_CHARS_MAX:
         raise InvalidConfigError(f"the set of keys has {len(text)} characters; at most {JWKS_CHARS_MAX} are allowed")
     try:
@@ -182,7 +185,7 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 2**40:
-        raise SaslAuthenticationFailedError(f"the token's {name} is no time")
+        raise SaslAuthenticationFailedError(f"the token's {name} is not a time")
     return int(value * 1000)
 
 
@@ -214,7 +217,7 @@ class OAuthBearerServer:
         try:
             name, expires_ms = self._verifier.verify(bearer.reveal(), now_ms)
             if authzid not in ("", name):
-                raise SaslAuthenticationFailedError("the message names another user than the token")
+                raise SaslAuthenticationFailedError("the message and the token name different users")
             principal = user(name)
         except (SaslAuthenticationFailedError, InvalidConfigError) as e:
             self._failure = SaslAuthenticationFailedError(str(e))
@@ -223,7 +226,7 @@ class OAuthBearerServer:
 
 
 def bearer_message(token: Secret) -> bytes:
-    """The client's message. Raises InvalidConfigError if the token cannot be one."""
+    """Return the client's message. Raises InvalidConfigError if the token cannot be one."""
     text = token.reveal()
     if not text:
         raise InvalidConfigError("the bearer token is empty")
@@ -233,7 +236,7 @@ def bearer_message(token: Secret) -> bytes:
 
 
 def _parse(message: bytes) -> tuple[str, Secret]:
-    """The authorization id ("": none) and the token. Raises SaslAuthenticationFailedError."""
+    """Return the authorization id ("": none) and the token. Raises SaslAuthenticationFailedError."""
     try:
         text = message.decode("ascii") if len(message) <= TOKEN_BYTES_MAX else ""
         header, *pairs = text.split(_SEPARATOR)

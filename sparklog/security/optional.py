@@ -9,7 +9,7 @@ from sparklog.errors import InvalidConfigError
 
 
 def require(module: str, purpose: str) -> ModuleType:
-    """Imports `module`. Raises InvalidConfigError that names the extra if it is not installed."""
+    """Import `module`. Raises InvalidConfigError that names the extra if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as e:

@@ -33,7 +33,7 @@ _NUMBER = struct.Struct(">q")
 
 
 def owned_id(secret: bytes, number: int, principal: Principal) -> int:
-    """The id of `number` for the principal."""
+    """Return the id of `number` for the principal."""
     number &= _NUMBER_MASK
     return PRODUCER_ID_END | number << _TAG_BITS | int.from_bytes(_tag(secret, number, principal))
 

@@ -42,9 +42,9 @@ class PlainServer:
 
 
 def plain_message(name: str, password: Secret) -> bytes:
-    """The client's only message. Raises InvalidConfigError for a NUL character in either."""
+    """Return the client's only message. Raises InvalidConfigError for a NUL character in either."""
     if "\0" in name + password.reveal() or not name:
-        raise InvalidConfigError("sasl.username and sasl.password: a name is needed, and no NUL character is allowed")
+        raise InvalidConfigError("sasl.username and sasl.password: a name without NUL characters is required")
     return b"\0".join([b"", name.encode(), password.reveal().encode()])
 
 

@@ -44,8 +44,8 @@ class MappingRule(NamedTuple):
     change_case: Callable[[str], str] = str
 
     def apply(self, name: str) -> str | None:
-        """The mapped name; None: the rule does not match the whole of `name`. Raises InvalidConfigError for letters
-        that a change of case makes the same as others: a dotless i would become the I of another name."""
+        """Return the mapped name; None: the rule does not match the whole of `name`. Raises InvalidConfigError for
+        letters that a change of case makes the same as others: a dotless i would become the I of another name."""
         if self.pattern is None:
             return name
         if matches_in_time(self.pattern.fullmatch, name, SETTING) is None:
@@ -53,7 +53,7 @@ class MappingRule(NamedTuple):
         mapped = matches_in_time(partial(self.pattern.sub, self._replacement), name, SETTING)
         changed = self.change_case(mapped)
         if changed.upper() != mapped.upper() or changed.lower() != mapped.lower():
-            raise InvalidConfigError(f"{mapped!r} has letters that are others in {changed!r}")
+            raise InvalidConfigError(f"{mapped!r} has letters that change in {changed!r}")
         return changed
 
     def _replacement(self, match: Any) -> str:
@@ -61,8 +61,8 @@ class MappingRule(NamedTuple):
 
 
 def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
-    """The rules of `ssl.principal.mapping.rules`; empty text is DEFAULT. Raises InvalidConfigError that quotes the
-    rule."""
+    """Return the rules of `ssl.principal.mapping.rules`; empty text is DEFAULT. Raises InvalidConfigError that quotes
+    the rule."""
     if len(text) > RULES_CHARS_MAX:
         raise InvalidConfigError(f"ssl.principal.mapping.rules: {len(text)} characters, at most {RULES_CHARS_MAX}")
     rules = []
@@ -77,7 +77,7 @@ def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
 
 
 def _parse_rule(text: str, at: int) -> tuple[MappingRule, int]:
-    """The rule that begins at `at`, and where the next one may."""
+    """Return the rule that begins at `at`, and where the next one may."""
     if text.startswith("DEFAULT", at):
         rule, end = MappingRule("DEFAULT"), at + len("DEFAULT")
     elif text.startswith("RULE:", at):
@@ -107,8 +107,8 @@ def _until_slash(text: str, at: int) -> tuple[str, int]:
 
 
 def _pieces(replacement: str, pattern: Any) -> tuple[str | int, ...]:
-    """The replacement's literal texts and group numbers. A number beyond the groups loses its last digits, as in Java;
-    one that is still too large is literal text."""
+    """Return the replacement's literal texts and group numbers. A number beyond the groups loses its last digits, as in
+    Java; one that is still too large is literal text."""
     pieces: list[str | int] = []
     for escaped, name, digits, plain in _REFERENCE.findall(replacement):
         if name:
@@ -127,8 +127,8 @@ def _pieces(replacement: str, pattern: Any) -> tuple[str | int, ...]:
 
 
 def map_name(rules: tuple[MappingRule, ...], name: str) -> Principal:
-    """The principal of a certificate with the subject `name` (RFC 2253). Raises SaslAuthenticationFailedError if no
-    rule matches."""
+    """Return the principal of a certificate with the subject `name` (RFC 2253). Raises SaslAuthenticationFailedError if
+    no rule matches."""
     try:
         mapped = (
             next((m for rule in rules if (m := rule.apply(name)) is not None), None)
@@ -138,14 +138,16 @@ def map_name(rules: tuple[MappingRule, ...], name: str) -> Principal:
         if mapped is not None:
             return user(mapped)
     except InvalidConfigError as e:
-        raise SaslAuthenticationFailedError(f"the certificate's name {name[:200]!r} makes no principal: {e}") from e
+        raise SaslAuthenticationFailedError(
+            f"the certificate's name {name[:200]!r} gives no valid principal: {e}"
+        ) from e
     raise SaslAuthenticationFailedError(
         f"no rule of ssl.principal.mapping.rules matches the certificate's name {name[:200]!r}"
     )
 
 
 def certificate_name(der: bytes) -> str:
-    """The subject of a certificate (DER bytes) as an X.500 name after RFC 2253, the last attribute first. Raises
+    """Return the subject of a certificate (DER bytes) as an X.500 name after RFC 2253, the last attribute first. Raises
     SaslAuthenticationFailedError for a certificate that TLS takes and whose subject has no text."""
     x509 = require("cryptography.x509", "a principal from a certificate")
     try:
@@ -185,7 +187,8 @@ def _escape(value: str) -> str:
 
 
 def _der_value(name: bytes) -> bytes:
-    """The value, with its tag, of the only attribute of a DER name: SEQUENCE { SET { SEQUENCE { type, value } } }."""
+    """Return the value, with its tag, of the only attribute of a DER name: SEQUENCE { SET { SEQUENCE { type, value } }
+    }."""
     for _ in range(3):
         name = name[_der_header_bytes(name) :]
     return name[_der_header_bytes(name) + name[1] :]

@@ -58,10 +58,10 @@ def check_name(name: str) -> str:
 
 
 def check_user_name(name: str) -> str:
-    """Returns `name` if an authenticated user can have it. Raises InvalidConfigError, also for ANONYMOUS: that is every
+    """Return `name` if an authenticated user can have it. Raises InvalidConfigError, also for ANONYMOUS: that is every
     peer without authentication, and a user of this name would have its rights and give it the user's."""
     if name == ANONYMOUS.name:
-        raise InvalidConfigError(f"a user cannot be named {name!r}: that is every peer without authentication")
+        raise InvalidConfigError(f"a user cannot be named {name!r}: the name stands for peers without authentication")
     return check_name(name)
 
 
@@ -74,15 +74,15 @@ def _normal_form(name: str) -> str:
 
 
 def user(name: str) -> Principal:
-    """The principal of an authenticated user. Raises InvalidConfigError if no user can be named so."""
+    """Return the principal of an authenticated user. Raises InvalidConfigError if no user can be named so."""
     return Principal(USER_TYPE, check_user_name(name))
 
 
 def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
-    """`User:name`; with `wildcard` also `User:*`. Raises InvalidConfigError."""
+    """Parse `User:name`; with `wildcard` also `User:*`. Raises InvalidConfigError."""
     kind, colon, name = text.partition(":")
     if not colon or kind != USER_TYPE:
-        raise InvalidConfigError(f"{text!r} is no principal: write {USER_TYPE}:name")
+        raise InvalidConfigError(f"{text!r} is not a principal: write {USER_TYPE}:name")
     if wildcard and name == ANY_USER.name:
         return ANY_USER
     return Principal(USER_TYPE, check_name(name))
@@ -94,12 +94,12 @@ def stored_principal(text: str) -> Principal:
     """
     kind, colon, name = text.partition(":")
     if not colon or kind != USER_TYPE or not name:
-        raise InvalidConfigError(f"{text!r} is no principal: write {USER_TYPE}:name")
+        raise InvalidConfigError(f"{text!r} is not a principal: write {USER_TYPE}:name")
     return Principal(kind, name)
 
 
 def name_refusal(name: str) -> str:
-    """The reason why no user of this name can be authenticated; "" if one can."""
+    """Return the reason why no user of this name can be authenticated; "" if one can."""
     try:
         check_user_name(name)
     except InvalidConfigError as e:
@@ -108,7 +108,7 @@ def name_refusal(name: str) -> str:
 
 
 def parse_super_users(text: str) -> frozenset[Principal]:
-    """`super.users`: principals separated by semicolons, because names of certificates contain commas.
+    """Parse `super.users`: principals separated by semicolons, because names of certificates contain commas.
 
     Raises InvalidConfigError, also for principals that commas separate: all of them would be one strange name.
     """

@@ -50,7 +50,7 @@ def profile(name: str) -> str:
     directory = profile_directory(os.environ)
     known = sorted(p.name.removesuffix(SUFFIX) for p in directory.glob(f"*{SUFFIX}"))
     if name not in known:
-        hint = did_you_mean(name, known) if known else ": there are no profiles"
+        hint = did_you_mean(name, known) if known else ": the directory has no profiles"
         raise InvalidConfigError(
             f"no profile {name!r} in {directory}{hint}; a profile is a file NAME{SUFFIX} with bootstrap.servers and "
             "security settings"

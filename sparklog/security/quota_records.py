@@ -20,7 +20,7 @@ Quotas = Mapping[QuotaKey, float]
 
 
 def quota_record(entity: Entity, quotas: Quotas) -> tuple[RecordId, bytes | None]:
-    """The record of the entity's quotas; without any there is none. Raises InvalidConfigError."""
+    """Return the record of the entity's quotas; without any there is none. Raises InvalidConfigError."""
     any_key = QuotaKey.PRODUCER_BYTE_RATE if entity.ip is None else QuotaKey.CONNECTION_CREATION_RATE
     QuotaTable({entity: quotas or {any_key: 1.0}})
     if quotas:  # of another name they can still be taken away
@@ -42,13 +42,13 @@ def quotas_of(value: bytes) -> tuple[Entity, dict[QuotaKey, float]]:
         quotas = {QuotaKey(k): float(v) for k, v in found["quotas"].items() if k in set(QuotaKey)}
         QuotaTable({entity: quotas})
     except (ValueError, TypeError, KeyError, AttributeError) as e:
-        raise InvalidConfigError("what is stored is no quota") from e
+        raise InvalidConfigError("the stored record is not a quota") from e
     return entity, quotas
 
 
 def parse_key(text: str) -> QuotaKey:
-    """The key of a text. Raises InvalidConfigError."""
+    """Parse the key of a quota. Raises InvalidConfigError."""
     try:
         return QuotaKey(text)
     except ValueError as e:
-        raise InvalidConfigError(f"{text[:64]!r} is no quota: use one of {', '.join(QuotaKey)}") from e
+        raise InvalidConfigError(f"{text[:64]!r} is not a quota: use one of {', '.join(QuotaKey)}") from e

@@ -129,7 +129,7 @@ class QuotaTable:
                 _check(entity, key, limit)
 
     def find(self, key: QuotaKey, user: str, client_id: str = DEFAULT) -> Quota | None:
-        """The quota that counts for a request of `user` with `client_id` ("": none); None: it is not limited."""
+        """Return the quota that counts for a request of `user` with `client_id` ("": none); None: it is not limited."""
         for entity in _candidates(user, client_id):
             limit = self._quotas.get(entity, {}).get(key)
             if limit is not None:
@@ -138,7 +138,7 @@ class QuotaTable:
         return None
 
     def find_ip(self, ip: str) -> float | None:
-        """New connections a second from the address `ip` (canonical); None: it is not limited."""
+        """Return new connections a second from the address `ip` (canonical); None: it is not limited."""
         for entity in (Entity(ip=ip), Entity(ip=DEFAULT)):
             limit = self._quotas.get(entity, {}).get(QuotaKey.CONNECTION_CREATION_RATE)
             if limit is not None:
@@ -147,11 +147,12 @@ class QuotaTable:
 
 
 def canonical_ip(text: str) -> str:
-    """An address in one way of writing; IPv4 mapped into IPv6 is IPv4. Raises InvalidConfigError for anything else."""
+    """Return an address in one way of writing; IPv4 mapped into IPv6 is IPv4. Raises InvalidConfigError for anything
+    else."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError as e:
-        raise InvalidConfigError(f"{text[:64]!r} is no IP address: a peer shows its address only, no name") from e
+        raise InvalidConfigError(f"{text[:64]!r} is not an IP address: use an address, not a host name") from e
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
@@ -180,7 +181,7 @@ def _check(entity: Entity, key: QuotaKey, limit: float) -> None:
 
 
 def check_entity(entity: Entity) -> None:
-    """Checks the user of a quota that is set now. Raises InvalidConfigError for a name that no principal has."""
+    """Check the user of a quota that is set now. Raises InvalidConfigError for a name that no principal has."""
     if entity.user not in (None, DEFAULT):
         check_name(str(entity.user))
 
@@ -218,13 +219,13 @@ class Throttles:
         self._table = table
 
     def waiting(self, now_ms: int) -> Iterator[Throttled]:
-        """The groups that have to wait as things are."""
+        """Yield the groups that have to wait as things are."""
         for (key, group), (rate, bucket) in self._buckets.items():
             if wait_ms := throttle_ms(bucket, rate, now_ms):
                 yield Throttled(key, group, min(wait_ms, THROTTLE_MS_MAX))
 
     def charge(self, key: QuotaKey, user: str, client_id: str, cost: float, now_ms: int) -> int:
-        """Counts `cost`, and says how long the connection has to be muted (ms).
+        """Count `cost`, and say how long the connection has to be muted (ms).
 
         `cost` is in bytes; for `request_percentage` in milliseconds of a thread; for `connection_creation_rate` in
         connections.

@@ -45,7 +45,7 @@ RecordChanges = Mapping[RecordId, bytes | None]
 
 
 def of_kind(records: Records, kind: RecordKind) -> dict[str, bytes]:
-    """The records of one kind by their keys."""
+    """Return the records of one kind by their keys."""
     return {name.key: value for name, value in records.items() if name.kind == kind}
 
 
@@ -75,7 +75,7 @@ def check_changes(before: Records, changes: RecordChanges) -> None:
     kinds = set(RecordKind)
     for name, value in changes.items():
         if name.kind not in kinds:
-            raise InvalidConfigError(f"there is no kind of security record {name.kind[:64]!r}; use {', '.join(kinds)}")
+            raise InvalidConfigError(f"unknown kind of security record {name.kind[:64]!r}; use {', '.join(kinds)}")
         if not name.key or len(name.key) > KEY_CHARS_MAX or not name.key.isprintable():
             raise InvalidConfigError(f"a security record's key is 1 to {KEY_CHARS_MAX} printable characters")
         if value is not None and len(value) > VALUE_BYTES_MAX:
@@ -85,5 +85,5 @@ def check_changes(before: Records, changes: RecordChanges) -> None:
         if len(after) > RECORDS_MAX or size_of(after) > BYTES_MAX:
             raise PolicyViolationError(
                 f"{len(after)} security records with {size_of(after)} bytes; {RECORDS_MAX} with {BYTES_MAX} bytes are "
-                "kept: remove some, or let fewer say the same (prefixed ACLs, quotas of the default user)"
+                "kept: remove some, or replace several by one (prefixed ACLs, quotas of the default user)"
             )

@@ -29,4 +29,4 @@ class SaslServer(Protocol):
     """The server's side of one exchange; used once."""
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """The answer to the client's next message. Raises SaslAuthenticationFailedError; then it is over."""
+        """Return the answer to the client's next message. Raises SaslAuthenticationFailedError; then it is over."""

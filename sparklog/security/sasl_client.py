@@ -17,7 +17,7 @@ class SaslClient(Protocol):
     """One exchange; used once."""
 
     def first(self) -> bytes:
-        """The first message."""
+        """Return the first message."""
 
     def answer(self, challenge: bytes) -> bytes | None:
         """Return the message to send after the broker's one; None: the exchange is over. Raises
@@ -25,7 +25,7 @@ class SaslClient(Protocol):
 
 
 def sasl_client(security: ClientSecurity, token: Secret | None = None) -> SaslClient:
-    """An exchange of the client's mechanism. `token`: for OAUTHBEARER. Raises InvalidConfigError."""
+    """Return an exchange of the client's mechanism. `token`: for OAUTHBEARER. Raises InvalidConfigError."""
     if security.mechanism == PLAIN:
         return _OneMessage(plain_message(security.username, security.password))
     if security.mechanism == OAUTHBEARER:
@@ -58,6 +58,6 @@ class _Scram:
         if self._steps == 1:
             return self._exchange.respond(challenge)
         if self._steps > 2:
-            raise SaslAuthenticationFailedError("the broker sends more than a SCRAM exchange has")
+            raise SaslAuthenticationFailedError("the broker sends more messages than a SCRAM exchange has")
         self._exchange.finish(challenge)
         return None

@@ -56,7 +56,7 @@ class ScramCredential(Struct, frozen=True):
 
 
 def checked_name(name: str) -> str:
-    """Returns the name of a user with a password. Clients prepare names (SASLprep, RFC 4013) before they send them, so
+    """Return the name of a user with a password. Clients prepare names (SASLprep, RFC 4013) before they send them, so
     only a name that stays as it is can log in. Raises InvalidConfigError, which shows the prepared name."""
     prepared = _prepared(check_user_name(name), f"the user's name {name!r}")
     if prepared != name:
@@ -65,15 +65,15 @@ def checked_name(name: str) -> str:
 
 
 def login_name(name: str) -> str:
-    """The name of the user that a peer logs in as: the prepared form of the name that the peer sends, for not every
-    client prepares it. Raises InvalidConfigError if no user can have it."""
+    """Return the name of the user that a peer logs in as: the prepared form of the name that the peer sends, for not
+    every client prepares it. Raises InvalidConfigError if no user can have it."""
     return check_user_name(_prepared(name, "the user's name"))
 
 
 def make_credential(
     mechanism: str, password: Secret, iterations: int = ITERATIONS_MIN, salt: bytes | None = None
 ) -> ScramCredential:
-    """The credential of a password; a fresh salt unless one is given. Raises InvalidConfigError."""
+    """Return the credential of a password; a fresh salt unless one is given. Raises InvalidConfigError."""
     if not isinstance(iterations, int) or not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise InvalidConfigError(f"iterations = {iterations}: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
     if not _prepared(password.reveal(), "the password"):
@@ -102,14 +102,14 @@ def _prepared(text: str, what: str) -> str:
 
 
 def credential_text(credential: ScramCredential) -> str:
-    """The credential as Kafka writes one: `salt=…,stored_key=…,server_key=…,iterations=…`, Base64."""
+    """Return the credential as Kafka writes one: `salt=…,stored_key=…,server_key=…,iterations=…`, Base64."""
     parts = {"salt": credential.salt, "stored_key": credential.stored_key, "server_key": credential.server_key}
     encoded = [f"{name}={base64.b64encode(value).decode()}" for name, value in parts.items()]
     return ",".join([*encoded, f"iterations={credential.iterations}"])
 
 
 def parse_credential(mechanism: str, text: str) -> ScramCredential:
-    """Reads `credential_text`. Raises InvalidConfigError, without the text."""
+    """Read `credential_text`. Raises InvalidConfigError, without the text."""
     digest_bytes = _hash(mechanism)().digest_size
     try:
         fields = dict(part.split("=", 1) for part in text.split(","))
@@ -151,7 +151,7 @@ class UnknownUsers:
         self._shapes = counts.most_common(SHAPES_MAX) or [(Shape(), 1)]
 
     def credential(self, name: str) -> ScramCredential:
-        """The credential of an unknown name: no password matches it, and it is the same at every call."""
+        """Return the credential of an unknown name: no password matches it, and it is the same at every call."""
         shape = self._shape(name)
         stored, server = self._derive(f"stored\0{name}"), self._derive(f"server\0{name}")
         # another shape, another salt: so it looks like a new password
@@ -246,12 +246,12 @@ class ScramClient:
             ) from None
 
     def first(self) -> bytes:
-        """The first message."""
+        """Return the first message."""
         return _encode(self._exchange.get_client_first())
 
     def respond(self, server_first: bytes) -> bytes:
-        """The proof. Raises SaslAuthenticationFailedError: the answer is not one, or asks for too little or too much
-        work."""
+        """Return the proof. Raises SaslAuthenticationFailedError: the answer is not one, or asks for too little or too
+        much work."""
         try:
             self._exchange.set_server_first(server_first.decode())
             iterations = int(self._exchange.iterations)
@@ -277,7 +277,7 @@ def _encode(message: str) -> bytes:
 
 def _known(mechanism: str) -> str:
     if mechanism not in SCRAM_MECHANISMS:
-        raise InvalidConfigError(f"{mechanism!r} is no SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
+        raise InvalidConfigError(f"{mechanism!r} is not a SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
     return mechanism
 
 

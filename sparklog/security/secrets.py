@@ -134,7 +134,7 @@ def _look_up(provider: str, where: str, environment: Mapping[str, str], read: Ca
 
 
 def read_text_file(path: str) -> str:
-    """A regular file's text, of at most FILE_BYTES_MAX. Raises InvalidConfigError that names the path, and shows
+    """Return a regular file's text, of at most FILE_BYTES_MAX. Raises InvalidConfigError that names the path, and shows
     nothing of the file; NotTextError if it is not UTF-8."""
     try:
         content = read_regular(Path(path), FILE_BYTES_MAX)
@@ -157,7 +157,8 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A file of Java properties: `key=value`, `key: value` or `key value`, comments with # or !, backslash escapes.
+    """Parse a file of Java properties: `key=value`, `key: value` or `key value`, comments with # or !, backslash
+    escapes.
 
     The last of equal keys counts, as in Java.
     """

@@ -105,7 +105,7 @@ def new_password() -> Secret:
 
 
 def address(host: str, port: int) -> str:
-    """HOST:PORT, an IPv6 address in brackets."""
+    """Return HOST:PORT, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -134,7 +134,7 @@ def toml(settings: Mapping[str, object]) -> str:
 
 
 def client_properties(directory: Path, servers: Iterable[str], super_user: SuperUser) -> str:
-    """The super user's client settings; `directory` has ca.pem."""
+    """Return the super user's client settings; `directory` has ca.pem."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     login = f'{module} required username="{super_user.name}" password="{super_user.password.reveal()}";'
     return (
@@ -147,12 +147,12 @@ def client_properties(directory: Path, servers: Iterable[str], super_user: Super
 
 
 def write_new(directory: Path, files: Mapping[str, tuple[int, str]]) -> None:
-    """Files with their modes and contents, into a directory that is new or empty; a name may have one directory in it.
-    Raises InvalidConfigError."""
+    """Write files with their modes and contents, into a directory that is new or empty; a name may have one directory
+    in it. Raises InvalidConfigError."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):
-            raise InvalidConfigError(f"{directory} is not empty: choose a directory that is")
+            raise InvalidConfigError(f"{directory} is not empty: choose an empty directory")
         directory.chmod(0o700)
         for name, (mode, content) in files.items():
             (directory / name).parent.mkdir(mode=0o700, exist_ok=True)
@@ -162,7 +162,7 @@ def write_new(directory: Path, files: Mapping[str, tuple[int, str]]) -> None:
 
 
 def write_file(path: Path, mode: int, content: str) -> None:
-    """A file that is not there yet, on the disk when this returns. Raises OSError."""
+    """Write a new file, which is on the disk when this returns. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
         file.write(content)
@@ -183,8 +183,8 @@ def replace_file(path: Path, mode: int, content: str) -> None:
 
 
 def renew_certificate(path: Path, authority: Authority, now: datetime.datetime) -> None:
-    """A new key and certificate for the same name and hosts in place of those in `path` (both in one file). Raises
-    InvalidConfigError."""
+    """Create a new key and certificate for the same name and hosts in place of those in `path` (both in one file).
+    Raises InvalidConfigError."""
     try:
         renewed = authority.reissue(read_regular(path, FILE_BYTES_MAX).decode("ascii"), now)
     except (OSError, ValueError) as e:
@@ -199,7 +199,7 @@ def load_authority(directory: Path) -> Authority:
         key = read_regular(directory / "ca-key.pem", FILE_BYTES_MAX).decode("ascii")
     except (OSError, ValueError) as e:
         raise InvalidConfigError(
-            f"{directory}: to sign a certificate, ca.pem and ca-key.pem have to be there, as --secure-setup made them "
+            f"{directory}: to sign a certificate, ca.pem and ca-key.pem of --secure-setup have to be in the directory "
             f"({getattr(e, 'strerror', None) or 'not PEM'}); bring the key back for it"
         ) from e
     return Authority.load(Identity(certificate, Secret(key)))

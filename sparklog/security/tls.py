@@ -76,7 +76,7 @@ def read_material(settings: Mapping[str, object]) -> TlsMaterial:
 
 
 def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
-    """The context for a listener's new connections. Raises InvalidConfigError."""
+    """Return the context for a listener's new connections. Raises InvalidConfigError."""
     material = read_material(settings)
     client_auth = _text(settings, "ssl.client.auth") or "none"
     if client_auth not in CLIENT_AUTH:
@@ -87,7 +87,7 @@ def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
         )
     if client_auth != "none" and not material.authorities:
         raise InvalidConfigError(
-            f"ssl.client.auth = {client_auth}: ssl.ca.location has to say whose certificates clients may show"
+            f"ssl.client.auth = {client_auth}: ssl.ca.location has to name the authority of the clients' certificates"
         )
     context = _context(ssl.PROTOCOL_TLS_SERVER, settings, material)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
@@ -97,8 +97,8 @@ def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
 
 
 def client_context(settings: Mapping[str, object]) -> ssl.SSLContext:
-    """The context for connections to brokers. The broker's certificate is always verified: by the named authorities,
-    else by the system's; its host name unless `ssl.endpoint.identification.algorithm` is empty. Raises
+    """Return the context for connections to brokers. The broker's certificate is always verified: by the named
+    authorities, else by the system's; its host name unless `ssl.endpoint.identification.algorithm` is empty. Raises
     InvalidConfigError."""
     material = read_material(settings)
     algorithm = settings.get("ssl.endpoint.identification.algorithm", "https")
@@ -132,13 +132,14 @@ def _context(side: ssl._SSLMethod, settings: Mapping[str, object], material: Tls
     except (ssl.SSLError, OSError, ValueError) as e:
         reason = getattr(e, "reason", None) or type(e).__name__
         raise InvalidConfigError(
-            f"TLS: OpenSSL does not take the certificates or the key ({reason}): do they belong together, is ssl.key.password right?"
+            f"TLS: OpenSSL does not accept the certificates or the key ({reason}): do they belong together, is ssl.key.password correct?"
         ) from None
     return context
 
 
 def _pem(settings: Mapping[str, object], texts: tuple[str, ...], files: tuple[str, ...], kind: str) -> str:
-    """The PEM text of the first setting that is set. Raises InvalidConfigError if it has no block of this kind."""
+    """Return the PEM text of the first setting that is set. Raises InvalidConfigError if it has no
+    block of this kind."""
     for name in texts:
         text = _text(settings, name)
         if text:
@@ -153,7 +154,7 @@ def _pem(settings: Mapping[str, object], texts: tuple[str, ...], files: tuple[st
 
 def _check(name: str, text: str, kind: str) -> str:
     if f"{kind}-----" not in text or "-----BEGIN " not in text:
-        raise InvalidConfigError(f"{name}: there is no PEM block of the kind {kind!r}")
+        raise InvalidConfigError(f"{name}: no PEM block of the kind {kind!r} found")
     return text
 
 
@@ -173,8 +174,8 @@ def _text(settings: Mapping[str, object], name: str) -> str:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path that gives the text: anonymous memory on Linux, else a file that only its owner may read, gone at the
-    end."""
+    """Yield a path that gives the text: anonymous memory on Linux, else a file that only its owner may read, gone at
+    the end."""
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
         try:
@@ -228,22 +229,22 @@ def handshake_error(error: ssl.SSLError, broker: str = "the broker") -> InvalidC
     reason = error.reason or type(error).__name__
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return InvalidConfigError(
-            f"{broker} ends the TLS handshake ({reason}): it may ask for a client's certificate: "
+            f"{broker} closed the TLS handshake ({reason}): it may require a client's certificate: "
             "set ssl.certificate.location and ssl.key.location"
         )
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
-        return InvalidConfigError(f"{broker} does not take this client's certificate ({reason})")
+        return InvalidConfigError(f"{broker} does not accept this client's certificate ({reason})")
     return InvalidConfigError(
         f"the TLS handshake with {broker} has failed ({reason}): does security.protocol fit the listener?"
     )
 
 
 _REMEDIES = {
-    10: ": it has to be renewed",
+    10: ": the certificate has to be renewed",
     18: ": set ssl.ca.location to the authority that has signed it",
     19: ": set ssl.ca.location to the authority that has signed it",
     20: ": set ssl.ca.location to the authority that has signed it",
-    62: ": connect by a name that stands in it, or have one made for this name",
-    64: ": connect by an address that stands in it, or have one made for this address",
+    62: ": connect by a name in the certificate, or create a certificate for this name",
+    64: ": connect by an address in the certificate, or create a certificate for this address",
 }
 """Remedies by OpenSSL's code: expired, self-signed (twice), unknown authority, other host name, other IP address."""

@@ -36,7 +36,7 @@ def full(rate: Rate, now_ms: int) -> Bucket:
 
 
 def at(bucket: Bucket, rate: Rate, now_ms: int) -> Bucket:
-    """The bucket at a later time; a clock that goes back does not take anything away."""
+    """Return the bucket at a later time; a clock that goes back does not take anything away."""
     if now_ms <= bucket.now_ms:
         return bucket
     gained = (now_ms - bucket.now_ms) * rate.per_second / 1000

@@ -32,7 +32,7 @@ class TokenSource:
         """A token, and until when it is used."""
 
     def token(self, timeout_s: float) -> Secret:
-        """A token that is valid for a while. Raises InvalidConfigError (the file), BrokerNotAvailableError (the
+        """Return a token that is valid for a while. Raises InvalidConfigError (the file), BrokerNotAvailableError (the
         endpoint does not answer), SaslAuthenticationFailedError (it refuses)."""
         if not self._endpoint.url:
             return self._endpoint.client_secret
@@ -82,7 +82,7 @@ class TokenSource:
             reason = getattr(e, "reason", None) or e
             raise BrokerNotAvailableError(f"the token endpoint {one.url} does not answer: {reason}") from None
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise SaslAuthenticationFailedError(f"the token endpoint {one.url} has answered without a token") from None
+            raise SaslAuthenticationFailedError(f"the response of the token endpoint {one.url} has no token") from None
         return Secret(token), lifetime_s
 
 
@@ -91,7 +91,8 @@ _lock = threading.Lock()
 
 
 def token_source(endpoint: TokenEndpoint | None) -> TokenSource:
-    """The process's one for an endpoint, so that connections share tokens. Raises InvalidConfigError for none."""
+    """Return the process's one for an endpoint, so that connections share tokens. Raises
+    InvalidConfigError for none."""
     if endpoint is None:
         raise InvalidConfigError("OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url")
     with _lock:

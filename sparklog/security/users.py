@@ -28,7 +28,7 @@ class UserAlteration(NamedTuple):
 
 
 def encode_user(credentials: Credentials) -> bytes:
-    """The record of a user."""
+    """Return the record of a user."""
     return msgspec.json.encode({mechanism: credential_text(c) for mechanism, c in sorted(credentials.items())})
 
 
@@ -42,7 +42,7 @@ def decode_user(record: bytes) -> dict[str, ScramCredential]:
 
 
 def parse_initial(text: str) -> dict[str, Credentials]:
-    """`sasl.scram.initial.credentials`: users by name. Raises InvalidConfigError, without the text."""
+    """Parse `sasl.scram.initial.credentials`: users by name. Raises InvalidConfigError, without the text."""
     users: dict[str, dict[str, ScramCredential]] = {}
     for part in text.split(";"):
         if part.strip():
@@ -67,15 +67,15 @@ def altered_users(
     seen: set[tuple[str, str]] = set()
     for name, mechanism, credential in alterations:
         if mechanism not in SCRAM_MECHANISMS:
-            raise InvalidConfigError(f"{mechanism!r} is no SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
+            raise InvalidConfigError(f"{mechanism!r} is not a SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
         if credential is not None:
             checked_name(name)
         if (name, mechanism) in seen:
-            raise InvalidConfigError(f"user {name!r}: {mechanism} is altered twice at once")
+            raise InvalidConfigError(f"user {name!r}: {mechanism} is altered twice in one request")
         seen.add((name, mechanism))
         of_user = changed.setdefault(name, dict(users.get(name, {})))
         if credential is not None:
             of_user[mechanism] = credential
         elif of_user.pop(mechanism, None) is None:
-            raise ResourceNotFoundError(f"there is no user {name!r} with {mechanism}")
+            raise ResourceNotFoundError(f"user {name!r} does not exist with {mechanism}")
     return {name: of_user or None for name, of_user in changed.items()}

@@ -243,7 +243,7 @@ class SimFiles:
         self._boots = 0
 
     def called(self, operation: str, path: Path) -> None:
-        """Notes a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now,
+        """Note a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now,
         StorageError for a fault."""
         if operation not in _LOOKS:
             if self.cut_at is not None and len(self.calls) >= self.cut_at:
@@ -272,7 +272,7 @@ class SimFiles:
         raise PowerCut("the process ends here")
 
     def kill(self) -> None:
-        """The process ends, the machine does not: nothing is lost but the locks."""
+        """End the process, but not the machine: nothing is lost but the locks."""
         self._locked.clear()
         self.is_off = False
 
@@ -285,7 +285,7 @@ class SimFiles:
             node = _Inode()
             self._parent(path).do({path.name: node})
         if not isinstance(node, _Inode):
-            raise StorageError(f"cannot open {path}: there is no such file")
+            raise StorageError(f"cannot open {path}: the file does not exist")
         return SimFile(self, node, path)
 
     def list_directory(self, path: Path) -> list[str]:
@@ -319,10 +319,10 @@ class SimFiles:
         self.called("rename", source)
         node = self._find(source)
         if node is None:
-            raise StorageError(f"cannot rename {source} to {target}: there is no such file")
+            raise StorageError(f"cannot rename {source} to {target}: the file does not exist")
         replaced = self._find(target)
         if isinstance(replaced, _Directory) and (isinstance(node, _Inode) or replaced.entries):
-            raise StorageError(f"cannot rename {source} to {target}: that is a directory")
+            raise StorageError(f"cannot rename {source} to {target}: the target is a directory")
         parents = self._parent(source), self._parent(target)
         if parents[0] is parents[1]:
             parents[0].do({source.name: None, target.name: node})
@@ -384,7 +384,7 @@ class SimFiles:
         self.called("exists", path)
         node = self._find(path)
         if node is None or FileIdentity(0, id(node)) != identity:
-            raise StorageError(f"{path} is gone, or another one than it was")
+            raise StorageError(f"{path} is missing, or another directory than before")
 
     def monotonic_s(self) -> float:
         return self.now_s()
@@ -413,7 +413,7 @@ class SimFiles:
     def _directory(self, path: Path) -> _Directory:
         node = self._find(path)
         if not isinstance(node, _Directory):
-            raise StorageError(f"cannot use {path}: there is no such directory")
+            raise StorageError(f"cannot use {path}: the directory does not exist")
         return node
 
     def _parent(self, path: Path) -> _Directory:

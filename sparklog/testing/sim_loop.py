@@ -71,13 +71,13 @@ class Simulation:
         self._unfinished.clear()
 
     def loop(self, name: str) -> SimLoop:
-        """The loop of a new process."""
+        """Return the loop of a new process."""
         made = SimLoop(self, name)
         self._loops.append(made)
         return made
 
     def note(self, *what: object) -> None:
-        """Adds to the trace something that two runs of one seed must have in common."""
+        """Add to the trace something that two runs of one seed must have in common."""
         self._trace.update(repr((round(self.now_s, 9), *what)).encode())
 
     @property
@@ -86,7 +86,7 @@ class Simulation:
         return self._trace.hexdigest()
 
     def run(self, until: Callable[[], bool], *, limit_s: float = math.inf, turns_max: int = 10_000_000) -> bool:
-        """Runs events until `until()` is true (True), or until the clock would pass `limit_s` of virtual time (False:
+        """Run events until `until()` is true (True), or until the clock would pass `limit_s` of virtual time (False:
         the clock is there).
 
         Raises SimulationStuckError when no event is left, or after `turns_max` turns.
@@ -106,11 +106,11 @@ class Simulation:
                 self.now_s = max(self.now_s, limit_s)  # a limit that is over already turns no time back
                 return False
             if loop is None:
-                raise SimulationStuckError("nothing is left to happen")
+                raise SimulationStuckError("no event is left")
             self.now_s = max(self.now_s, at)
             self.turns += 1
             if self.turns > turns_max:
-                raise SimulationStuckError(f"{turns_max} turns, and what was waited for has not happened")
+                raise SimulationStuckError(f"the awaited event did not happen within {turns_max} turns")
             if loop is not running:  # telling asyncio is a system call
                 events._set_running_loop(loop)
                 running = loop
@@ -126,7 +126,7 @@ class Simulation:
         error."""
         task = loop.create_task(work)
         if not self.run(task.done, limit_s=self.now_s + limit_s):
-            raise SimulationStuckError(f"not done within {limit_s} s: {work!r}")
+            raise SimulationStuckError(f"not finished within {limit_s} s: {work!r}")
         return task.result()
 
     def _next(self) -> tuple[SimLoop | None, float]:
@@ -153,7 +153,8 @@ class Simulation:
         return best[0] if len(best) == 1 else self.rng.choice(best), earliest
 
     def forget(self, loop: SimLoop, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """`loop` is dead; its tasks are kept, so that none of them is cleaned up in the middle of a run."""
+        """Forget `loop`, which is dead; its tasks are kept, so that none of them is cleaned up in
+        the middle of a run."""
         self._loops.remove(loop)
         self._unfinished += tasks
 
@@ -222,7 +223,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._scheduled.clear()  # type: ignore[attr-defined]
 
     def executor(self, threads: int = 1) -> SimExecutor:
-        """An executor whose jobs are events of this loop."""
+        """Return an executor whose jobs are events of this loop."""
         return SimExecutor(self, threads)
 
     # --- methods that BaseEventLoop leaves open ---
@@ -297,4 +298,4 @@ class SimExecutor(Executor):
         return at
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Jobs that were submitted still run when the loop does."""
+        """Accept no more jobs; submitted jobs still run when the loop does."""

@@ -156,7 +156,7 @@ class SimMachine:
         self._starts = 0
 
     def process(self) -> tuple[SimLoop, Environment]:
-        """The loop and the environment of a new process."""
+        """Return the loop and the environment of a new process."""
         self._starts += 1
         loop = self.simulation.loop(f"{self.name}.{self._starts}")
         environment = Environment(
@@ -174,6 +174,6 @@ class SimMachine:
         self.files.power_cut(self.simulation.rng)
 
     def kill(self, loop: SimLoop) -> None:
-        """The process is killed; the machine, and all that was written, stays."""
+        """Kill the process; the machine, and all that was written, stays."""
         loop.kill()
         self.files.kill()

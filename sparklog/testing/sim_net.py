@@ -103,7 +103,7 @@ class SimConnection:
             peer._loop.call_later(self._net.delay_s(), peer._lost)
 
     def reset(self) -> None:
-        """Ends it by no wish of either end."""
+        """End it by no wish of either end."""
         assert self._peer is not None
         for end in (self, self._peer):
             if end.is_open and not end._loop.is_dead:
@@ -145,11 +145,11 @@ class SimNet:
         return rng.random() * SLOW_S if rng.random() < self._slow_share else rng.uniform(*DELAY_S)
 
     def listen(self, host: str, loop: SimLoop, accept: Callable[[SimConnection], None]) -> None:
-        """Connections to `host` are given to `accept` until the process of `loop` dies, or another listens there."""
+        """Give connections to `host` to `accept` until the process of `loop` dies, or another process listens there."""
         self._listeners[host] = loop, accept
 
     def connect(self, loop: SimLoop, from_host: str, to_host: str) -> SimConnection:
-        """The near end of a new connection. Raises ConnectionRefusedError."""
+        """Return the near end of a new connection. Raises ConnectionRefusedError."""
         listener = self._listeners.get(to_host)
         if (
             listener is None
@@ -168,13 +168,13 @@ class SimNet:
             connection.close()
 
     def reset_between(self, one: str, other: str) -> None:
-        """Ends all connections between two hosts for good; both ends hear of it, each in its time."""
+        """End all connections between two hosts for good; both ends hear of it, each in its time."""
         for connection in sorted(self.connections, key=lambda c: (c.host, c.peer_host)):
             if {connection.host, connection.peer_host} == {one, other}:
                 connection.reset()
 
     def reset_some(self, share: float) -> None:
-        """Ends a share of all connections for good; both ends hear of it, each in its time."""
+        """End a share of all connections for good; both ends hear of it, each in its time."""
         for connection in sorted(self.connections, key=lambda c: (c.host, c.peer_host)):
             if self.simulation.rng.random() < share:
                 connection.reset()

@@ -134,7 +134,7 @@ class SimZooKeeper:
     # --- faults
 
     def client(self) -> SimClient:
-        """A new one, which connects as soon as it can."""
+        """Create a new client, which connects as soon as it can."""
         client = SimClient(self)
         client.connect_soon()
         return client
@@ -176,7 +176,7 @@ class SimZooKeeper:
     # --- the server
 
     def open_session(self, client: SimClient, session_id: int) -> int:
-        """The session that the client has from now on: its own, or a new one if that has ended."""
+        """Return the session that the client has from now on: its own, or a new one if that has ended."""
         session = self._sessions.get(session_id)
         if session is None:
             session = _Session(self._next_session, self.now_ms)
@@ -187,7 +187,7 @@ class SimZooKeeper:
         return session.session_id
 
     def leave(self, session_id: int) -> None:
-        """The connection is gone; the session's time begins to run."""
+        """Note that the connection is gone; the session's time begins to run."""
         session = self._sessions.get(session_id)
         if session is not None:
             session.client = None
@@ -211,7 +211,7 @@ class SimZooKeeper:
             self.end_session(session.session_id)
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """Calls the watches on (path, whether it is about the node's children) of all clients."""
+        """Call the watches on (path, whether it is about the node's children) of all clients."""
         self.on_changes(changes)
         for session in list(self._sessions.values()):
             if session.client is not None:
@@ -291,7 +291,7 @@ class SimClient:
         self._listeners.append(listener)
 
     def close(self) -> None:
-        """The session ends as soon as the server hears of it, or with its time."""
+        """End the session when the server receives the close, or by its timeout."""
         if self._is_connected:
             self._server.end_session(self._session_id)
         self.abandon()
@@ -418,7 +418,7 @@ class SimClient:
             request.outcome()
 
     def _finish_now(self, request: _Request) -> None:
-        """A thread waits for it, which takes no time."""
+        """Finish at once: a waiting thread takes no virtual time."""
         if request not in self._waiting:
             return
         if not self._is_connected:

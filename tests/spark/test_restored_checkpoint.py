@@ -129,7 +129,7 @@ def test_rows_may_differ_where_the_checkpoint_can_be_read(query: Any, send: Any)
         before = copying.visible()
         copying.forget_commit(0)
         error = copying.run(rows="uuid()")
-        assert ("other rows; the offsets of its sources cannot be compared" in str(error)) is differs
+        assert ("other rows; the source offsets cannot be compared" in str(error)) is differs
         assert copying.visible() == before
         shutil.rmtree(copying.checkpoint)
 

@@ -125,7 +125,7 @@ class ControlledStore:
 
     def _existing(self, name: str) -> Topic:
         if name not in self.image.topics:
-            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
         return self.topics()[name]
 
     def create_topic(self, spec: TopicSpec) -> Topic:

@@ -15,7 +15,7 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.metrics.exposition import Exposition
 from sparklog_broker.metrics.rendering import Renderer
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 from sparklog_broker.network.server import Server
 
 from sparklog.histogram import Histogram
@@ -41,11 +41,11 @@ def run(tmp_path: Path, scenario: Scenario, **settings: object) -> None:
     asyncio.run(main())
 
 
-def watched(broker: Broker) -> Watched:
+def watched(broker: Broker) -> MetricSources:
     unread = SimpleNamespace(held_bytes=0, held_files=0)
     half = SimpleNamespace(cut_count=0)
     server = SimpleNamespace(connection_count=3, accepted_count=5, refused_count=1, unread=unread, half_requests=half)
-    return Watched(
+    return MetricSources(
         broker.config,
         broker.environment.clock,
         "127.0.0.1:9292",

@@ -28,7 +28,7 @@ def broker(tmp_path: Path) -> Iterator[sparklog.LocalBroker]:
 def test_acls_are_added_listed_and_removed(run: Run, broker: sparklog.LocalBroker) -> None:
     assert "no such ACLs" in run("acl", "list").stderr
     made = run("acl", "add", "--allow-principal", "User:loader", "--producer", "--topic", "trips", "--topic", "fares")
-    assert "6 added, 0 were there already" in made.stdout
+    assert "6 added, 0 existed already" in made.stdout
     run("acl", "add", "--allow-principal", "User:report", "--consumer", "--topic", "trips", "--group", "report")
     prefixed = ("--resource-pattern-type", "prefixed")
     run("acl", "add", "--deny-principal", "User:*", "--deny-host", "10.0.0.9", "--topic", "tri", *prefixed)
@@ -68,7 +68,7 @@ def test_what_makes_no_sense_is_refused_with_a_hint(run: Run, broker: sparklog.L
     assert "User:name" in run("acl", "add", "--allow-principal", "a", "--topic", "t", code=1).stderr
     assert "Read" in run("acl", "add", *somebody, "--topic", "t", "--operation", "Raed", code=1).stderr
     wrong = run("acl", "add", *somebody, "--topic", "t", "--operation", "ClusterAction", code=1).stderr
-    assert "nothing that is done to a topic" in wrong.replace("\n", " ")
+    assert "does not exist for resource type topic" in wrong.replace("\n", " ")
     assert "needs" in run("acl", "add", *somebody, "--consumer", "--topic", "t", code=2).stderr
     assert run("acl", "list").stdout == ""
 

@@ -78,7 +78,7 @@ def test_a_host_that_is_not_known(start: Start) -> None:
 
 
 def test_an_address_of_another_machine(start: Start) -> None:
-    failed_with(start(listen="192.0.2.1:0", settings="allow.insecure = true"), "no such address", "--listen")
+    failed_with(start(listen="192.0.2.1:0", settings="allow.insecure = true"), "does not have the address", "--listen")
 
 
 def test_a_data_directory_that_cannot_be_made(start: Start, tmp_path: Path) -> None:

@@ -95,7 +95,10 @@ def test_numbers_and_rates_of_addresses_and_users(tmp_path: Path) -> None:
         until(lambda: not outcome(broker, HOSTILE), "the address has its room back")
         with Admin(broker.address) as admin:
             admin.alter_client_quotas(Entity(ip=HASTY), {"connection_creation_rate": 1.0})
-            until(lambda: "faster than 1 a second" in outcome_of_a_burst(broker, HASTY), "a burst is refused")
+            until(
+                lambda: "more than 1 new connections a second" in outcome_of_a_burst(broker, HASTY),
+                "a burst is refused",
+            )
             assert outcome(broker, CLIENT) == ""
             admin.alter_client_quotas(Entity(""), {"max_connections": 3.0})
             with contextlib.ExitStack() as stack:
@@ -111,7 +114,10 @@ def test_numbers_and_rates_of_addresses_and_users(tmp_path: Path) -> None:
         assert broker.stop() == 0
         broker = BrokerProcess(tmp_path / "data", settings=settings, work_dir=tmp_path)
         assert outcome(broker, CLIENT) == ""
-        until(lambda: "faster than 1 a second" in outcome_of_a_burst(broker, HASTY), "a restart keeps the quota")
+        until(
+            lambda: "more than 1 new connections a second" in outcome_of_a_burst(broker, HASTY),
+            "a restart keeps the quota",
+        )
     finally:
         broker.stop()
 
@@ -134,7 +140,7 @@ def test_a_peer_that_connects_in_a_loop_does_not_slow_others(tmp_path: Path) -> 
             admin.alter_client_quotas(Entity(ip=HOSTILE), {"connection_creation_rate": 1.0})
             for thread in threads:
                 thread.start()
-            until(lambda: "faster than 1 a second" in outcome(broker, HOSTILE), "the loop is refused")
+            until(lambda: "more than 1 new connections a second" in outcome(broker, HOSTILE), "the loop is refused")
             until(lambda: refused_count(broker) > 200, "hundreds are refused")
             assert [outcome(broker, CLIENT) for _ in range(20)] == [""] * 20
             assert admin.describe_client_quotas().throttled == []
@@ -180,5 +186,8 @@ def test_connections_of_a_user_over_tls(secure: SecureBroker) -> None:
         until(lambda: told("alice") == "", "who closes one may open another")
         second.close()
         admin.alter_client_quotas(Entity("alice"), {"max_connections": None, "connection_creation_rate": 1.0})
-        until(lambda: "faster than 1 a second (connection_creation_rate)" in told("alice"), "who comes too fast")
+        until(
+            lambda: "more than 1 new connections a second (connection_creation_rate)" in told("alice"),
+            "who comes too fast",
+        )
         assert told("bob") == ""

@@ -343,7 +343,7 @@ def test_changes_are_asked_and_then_done(client: TestClient, filled: World) -> N
     assert "has 5 partitions now" in do("/change/add-partitions?topic=made&total=5")
     assert "is 1000 now" in do("/change/set-config?topic=made&name=segment.ms&value=1000")
     assert filled.admin.describe_topic("made").configs == {"segment.ms": 1000}
-    assert "the broker&#39;s again" in do("/change/set-config?topic=made&name=segment.ms&value=")
+    assert "the broker&#39;s value again" in do("/change/set-config?topic=made&name=segment.ms&value=")
     assert "Set 5 offsets" in do("/change/reset-offsets?group=new&topic=made&to=latest")
     assert "Set 3 offsets" in do("/change/reset-offsets?group=spark-query&to=shift&value=-30")
     assert {o.offset for o in filled.admin.list_group_offsets("spark-query").values()} == {70}
@@ -390,7 +390,7 @@ def test_a_record_is_written_by_hand(client: TestClient, reader: TestClient, fil
         ("/change/reset-offsets?group=live&to=time&value=x", "write a time as"),
         ("/change/reset-offsets?group=live&to=never", "use one of"),
         ("/change/reset-offsets?group=nobody", "has no committed offsets"),
-        ("/change/nothing", "there is no change"),
+        ("/change/nothing", "unknown change"),
         ("/change/create-topic?topic=x", "partitions is needed"),
         ("/change/create-topic?topic=x&partitions=1&column1=a", "has no type"),
         ("/change/create-topic?topic=x&partitions=1&column1=a&type1=INTT", "INTT"),

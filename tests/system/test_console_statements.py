@@ -121,7 +121,7 @@ def test_as_many_run_as_may(broker: LocalBroker) -> None:
         for file in files:  # at work, and nobody takes what they send
             await file.started()
         for _ in range(10):
-            with pytest.raises(BusyError, match=f"{STATEMENTS_MAX} SQL statements run already"):
+            with pytest.raises(BusyError, match=f"{STATEMENTS_MAX} SQL statements are running"):
                 await statements.start(job_of(broker, "SELECT 1"), LONG_S)
         await files[0].end()
         await next_one_runs(statements, broker)

@@ -158,10 +158,10 @@ def test_a_fencing_token_that_was_not_drawn_locks_no_application_out(broker: Bro
         newest = new_id(stranger)
         for fencing_token in (2**63 - 1, 2**62, newest + 100_000, -1, -(2**63)):
             join = JoinSharedTxnRequest("query", 7, "stranger", fencing_token)
-            with pytest.raises(InvalidProducerIdMappingError, match="never drawn"):
+            with pytest.raises(InvalidProducerIdMappingError, match="never issued"):
                 stranger.request(Api.JOIN_SHARED_TXN, join, JoinSharedTxnResponse)
             end = EndSharedTxnRequest("query", 7, "stranger", fencing_token, True)
-            with pytest.raises(InvalidProducerIdMappingError, match="never drawn"):
+            with pytest.raises(InvalidProducerIdMappingError, match="never issued"):
                 stranger.request(Api.END_SHARED_TXN, end, EndSharedTxnResponse)
     with Admin(broker.address) as admin:
         assert admin.list_transactions() == []

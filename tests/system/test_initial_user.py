@@ -31,7 +31,7 @@ def test_its_password_is_changed_and_it_is_gone_when_it_is_removed(tmp_path: Pat
         first = first_password(broker)
         assert get_in(broker, first) == ["admin"]
         with broker.admin() as admin:
-            with pytest.raises(InvalidConfigError, match="there is a user 'admin' already"):
+            with pytest.raises(InvalidConfigError, match="user 'admin' already exists"):
                 admin.set_user_password("admin", Secret("second"), only_new=True)
             admin.set_user_password("admin", Secret("second"), only_existing=True)
         assert get_in(broker, "second") == ["admin"]

@@ -168,7 +168,7 @@ def test_the_cleaner_outlives_a_lie(start: Callable[[], BrokerProcess]) -> None:
     lies = plant(broker.data_dir, "bad", [LIES["offsets far outside"]])
     for _ in range(2):
         broker = start()
-        until(lambda: "it is not compacted" in broker.stderr, "the cleaner's message")  # noqa: B023
+        until(lambda: "the partition is not compacted" in broker.stderr, "the cleaner's message")  # noqa: B023
         assert "bad-0/00000000000000000000.arrow, position " in broker.stderr
         assert f"the batch at offset {lies[0][0]}: " in broker.stderr
         with broker.connect() as client:

@@ -194,7 +194,7 @@ def test_what_cannot_be_had_is_refused_with_the_reason(cluster: sparklog.LocalCl
     for nonsense in strange:
         with pytest.raises(InvalidReplicaAssignmentError):
             admin.create_topic("nonsense", replica_assignment=nonsense)
-    with pytest.raises(InvalidReplicaAssignmentError, match="3 partitions, but replicas for 1"):
+    with pytest.raises(InvalidReplicaAssignmentError, match="3 partitions, but an assignment of 1"):
         admin.create_topic("nonsense", partitions=3, replica_assignment=[[1]])
     admin.create_topic("events", replication_factor=2)
     for asked in cluster.brokers:  # whoever is asked, the controller or not

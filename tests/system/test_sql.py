@@ -514,5 +514,5 @@ def test_files_only_below_allowed_directories(broker: LocalBroker, trips: str, t
             with pytest.raises(InvalidQueryError):
                 session.execute(query).read_all()
         assert [p.name for p in allowed.iterdir()] == ["z.csv"]
-    with pytest.raises(InvalidConfigError, match="an existing directory is needed"):
+    with pytest.raises(InvalidConfigError, match="use an existing directory"):
         SqlSession(broker.bootstrap_servers, allow_files=[str(tmp_path / "none")])

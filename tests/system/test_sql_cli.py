@@ -227,7 +227,7 @@ def test_the_history_is_kept_for_its_user_only(
     assert path.stat().st_mode & 0o077 == 0
     monkeypatch.setenv("XDG_STATE_HOME", str(path))  # a file
     _history()
-    assert "no history is kept" in capsys.readouterr().err
+    assert "the history cannot be stored" in capsys.readouterr().err
 
 
 def test_without_a_prompt_library_the_extra_is_named(

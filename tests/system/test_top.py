@@ -150,7 +150,7 @@ def test_it_goes_on_when_the_broker_is_back(tmp_path: Path) -> None:
     try:
         screen.read_until(r"rates over")
         broker.stop()
-        screen.read_until(r"no answer for \d+ s, trying on")
+        screen.read_until(r"no answer for \d+ s, still trying")
         broker = BrokerProcess(tmp_path / "data", work_dir=tmp_path, listen=broker.address)
         screen.read_until(r"rates with the next sample")
         screen.read_until(r"rates over")

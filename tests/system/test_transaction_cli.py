@@ -45,7 +45,7 @@ def test_an_operator_sees_and_aborts_open_transactions(run: Run, broker: LocalBr
         wrong = run(
             "transaction", "abort", "--topic", "t", "--partition", 0, "--producer-id", owner.producer_id, code=1
         ).stderr
-        assert "abort that one" in wrong
+        assert "abort that transaction" in wrong
         assert "2 partitions" in run("transaction", "abort", "shop").stdout
         assert "INVALID_TXN_STATE" in run("transaction", "abort", "shop", code=1).stderr
         producer.abort_transaction()
@@ -53,7 +53,7 @@ def test_an_operator_sees_and_aborts_open_transactions(run: Run, broker: LocalBr
     assert "sparklog transaction list" in run("transaction", "describe", "other", code=1).stderr
     assert run("topic", "list").stdout == "t\n"
     assert set(run("topic", "list", "--internal").stdout.split()) & INTERNAL_TOPICS
-    assert "kept by the broker" in run("topic", "delete", "__transaction_state", "--yes", code=1).stderr
+    assert "is internal" in run("topic", "delete", "__transaction_state", "--yes", code=1).stderr
 
 
 def test_consume_leaves_out_uncommitted_records_on_request(run: Run, broker: LocalBroker) -> None:

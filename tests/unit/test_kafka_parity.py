@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.kafka_parity import table
-from tests.spark.kafka_parity.checks import Checks, Differs, Seen, shown
+from tests.spark.kafka_parity.checks import Checks, Differs, Observation, shown
 from tests.spark.kafka_parity.jobs import said, without_names
 
 WHY = "a reason"
@@ -43,13 +43,13 @@ def test_a_case_that_checks_nothing_fails() -> None:
 
 def test_the_table_has_the_differences(tmp_path: Path) -> None:
     seen = [
-        Seen("one", "rows", "sparklog", "['a']", "[a]"),
-        Seen("one", "rows", "kafka", "['a']", "[a]"),
-        Seen("two", "rows", "sparklog", "[]", "[]", WHY),
-        Seen("two", "rows", "kafka", "['a|b']", "[a|b]", WHY),
-        Seen("three", "rows", "sparklog", "1", "1"),
-        Seen("three", "rows", "kafka", "2", "2"),
-        Seen("four", "alone", "sparklog", "2", "2"),
+        Observation("one", "rows", "sparklog", "['a']", "[a]"),
+        Observation("one", "rows", "kafka", "['a']", "[a]"),
+        Observation("two", "rows", "sparklog", "[]", "[]", WHY),
+        Observation("two", "rows", "kafka", "['a|b']", "[a|b]", WHY),
+        Observation("three", "rows", "sparklog", "1", "1"),
+        Observation("three", "rows", "kafka", "2", "2"),
+        Observation("four", "alone", "sparklog", "2", "2"),
     ]
     rendered = table.render(seen)
     assert rendered.splitlines()[2:] == [
@@ -69,10 +69,10 @@ def test_the_table_has_the_differences(tmp_path: Path) -> None:
 
 
 def test_what_was_seen_is_kept_for_the_other_system(tmp_path: Path) -> None:
-    ours, theirs = Seen("one", "rows", "sparklog", "1", "1"), Seen("one", "rows", "kafka", "2", "2")
+    ours, theirs = Observation("one", "rows", "sparklog", "1", "1"), Observation("one", "rows", "kafka", "2", "2")
     assert table.remember([ours], tmp_path, whole=True) == [ours]
     assert table.remember([theirs], tmp_path, whole=True) == [ours, theirs]
-    more = Seen("two", "rows", "kafka", "3", "3")
+    more = Observation("two", "rows", "kafka", "3", "3")
     assert table.remember([more], tmp_path, whole=False) == [ours, theirs, more]
     assert table.remember([more], tmp_path, whole=True) == [ours, more]
 

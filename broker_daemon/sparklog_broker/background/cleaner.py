@@ -18,7 +18,7 @@ from msgspec import Struct
 from sparklog.environment import Environment
 from sparklog.errors import SparklogError
 from sparklog.log.compaction.offset_map import OffsetMap
-from sparklog.log.housekeeping.cleaner import CompactionResult, Due, compact_log, due_for_compaction
+from sparklog.log.housekeeping.cleaner import CompactionResult, DueLog, compact_log, due_for_compaction
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.log.housekeeping.throttle import TokenBucket
 from sparklog.log.model.compaction_policy import dirtiest_first, retry_after_ms
@@ -34,7 +34,7 @@ UNLIMITED = -1
 STOP_TIMEOUT_S = 30.0
 
 
-class _Stopped(Exception):  # noqa: N818  (not an error: the broker stops)
+class _StopRequested(Exception):  # noqa: N818  (not an error: the broker stops)
     """Ends a run in the middle, because the broker stops."""
 
 
@@ -90,7 +90,7 @@ class Cleaner:
         """End the runs in progress, at the next batch."""
         self._stopping.set()
         if not all(await asyncio.gather(*(rounds.stop(STOP_TIMEOUT_S) for rounds in self._rounds))):
-            log.warning("the cleaner does not end, the disk hangs")
+            log.warning("the cleaner thread does not stop: a disk operation hangs")
 
     def run_soon(self) -> None:
         """Look again at once after topics were altered, also at logs that have failed."""
@@ -109,7 +109,7 @@ class Cleaner:
         began_s = self._now_s()
         try:
             result = compact_log(due, OffsetMap(self._buffer_bytes), self._throttle)
-        except _Stopped:
+        except _StopRequested:
             return None
         except SparklogError as e:
             if not due.log.is_closed:
@@ -131,7 +131,7 @@ class Cleaner:
     def _round(self) -> bool:
         return not self._stopping.is_set() and self.run_once() is not None
 
-    def _take(self) -> Due | None:
+    def _take(self) -> DueLog | None:
         """Take the dirtiest due log that no other thread is compacting."""
         failed: list[tuple[TopicPartition, PartitionLog, SparklogError]] = []
         try:
@@ -140,12 +140,12 @@ class Cleaner:
             for key, partition_log, error in failed:  # not under the lock, which it takes
                 self._failed(key, partition_log, error, counts=not error.retriable)
 
-    def _take_dirtiest(self, failed: list[tuple[TopicPartition, PartitionLog, SparklogError]]) -> Due | None:
+    def _take_dirtiest(self, failed: list[tuple[TopicPartition, PartitionLog, SparklogError]]) -> DueLog | None:
         with self._lock:
             logs = self._logs.logs
             self._trouble = {key: t for key, t in self._trouble.items() if logs.get(key) is t.log}
             self._count_failing()
-            found: dict[TopicPartition, Due] = {}
+            found: dict[TopicPartition, DueLog] = {}
             for key, partition_log in logs.items():
                 if key in self._busy or not self._may_try(key):
                     continue
@@ -180,7 +180,7 @@ class Cleaner:
             self._count_failing()
         if wait_ms is None:
             log.error(
-                "partition %s: compaction failed %d times, it is not tried again before a restart or a change of the "
+                "partition %s: compaction failed %d times; the next attempt follows a restart or a change of the "
                 "topic's settings: %s",
                 key, failures, error,
             )  # fmt: skip
@@ -191,7 +191,7 @@ class Cleaner:
         """Count the failing logs. Under the lock."""
         self.counters.failing = sum(t.failures > 0 for t in self._trouble.values())
 
-    def _succeeded(self, key: TopicPartition, due: Due, result: CompactionResult, busy_s: float) -> None:
+    def _succeeded(self, key: TopicPartition, due: DueLog, result: CompactionResult, busy_s: float) -> None:
         with self._lock:
             self.counters.runs += 1
             self.counters.read_bytes += result.bytes_before
@@ -212,4 +212,4 @@ class Cleaner:
             if wait_s:
                 self._stopping.wait(wait_s)
         if self._stopping.is_set():
-            raise _Stopped
+            raise _StopRequested

@@ -70,7 +70,7 @@ class DirectoryWatch:
                 self._logs.directories.look_at_data_dir()
         except StorageError as e:
             if not e.retriable:
-                reason = f"the data directory cannot be used any more: {e}; the broker stops"
+                reason = f"the data directory has failed: {e}; the broker stops"
                 self._loop.call_soon_threadsafe(self._on_all_failed, reason)
         return False
 

@@ -55,8 +55,8 @@ class Retention:
             return
         held = held_back(self._logs.logs)
         log.warning(
-            "the clock is %.1f h ahead of the time by which records grow old: %d segments of %d partitions (%d bytes) are held "
-            "back, and are deleted within %.1f h if the clock stays",
+            "the clock is %.1f h ahead of the time by which records grow old: %d segments of %d partitions (%d "
+            "bytes) are kept for now, and are deleted within %.1f h if the clock stays",
             clock.behind_ms / _HOUR_MS, held.segments, held.partitions, held.size_bytes, clock.catches_up_in_ms / _HOUR_MS,
         )  # fmt: skip
 

@@ -32,7 +32,7 @@ STOP_TIMEOUT_S = 30.0
 T = TypeVar("T")
 
 
-class _Stopped(BaseException):  # no Exception: no handler on the way may take it for a failing store
+class _StopRequested(BaseException):  # no Exception: no handler on the way may take it for a failing store
     """Ends a round in the middle, because the broker stops."""
 
 
@@ -81,7 +81,7 @@ class Tierer:
         """End the round in progress, at the next piece. Incomplete copies are deleted after the next start."""
         self._stopping.set()
         if self._rounds is not None and not await self._rounds.stop(STOP_TIMEOUT_S):
-            log.warning("the tierer does not end, the object store hangs")
+            log.warning("the tierer thread does not stop: a call to the object store hangs")
 
     def run_soon(self) -> None:
         """End the pause, because there is something to do."""
@@ -122,7 +122,7 @@ class Tierer:
         except SparklogError as e:
             if partition_log is None or not partition_log.is_closed:
                 if self._failing.get(what) != type(e).__name__:  # once, not at every interval
-                    log.error("%s: tiering failed, it is tried again: %s", what, e)  # noqa: TRY400
+                    log.error("%s: tiering failed and will be retried: %s", what, e)  # noqa: TRY400
                 self._failing[what] = type(e).__name__
                 self.counters.failures += 1
                 self.counters.failing = len(self._failing)
@@ -134,11 +134,11 @@ class Tierer:
 
     def _round(self) -> bool:
         """Run one round, on the thread."""
-        with contextlib.suppress(_Stopped):
+        with contextlib.suppress(_StopRequested):
             self.run_once()
             self.counters.rounds += 1
         return False
 
     def _check_stop(self) -> None:
         if self._stopping.is_set():
-            raise _Stopped
+            raise _StopRequested

@@ -103,8 +103,8 @@ class Child:
             pause_s = self.restarts.pause_s(code, self._clock_s() - began_s)
             if pause_s is None:
                 self._log.error(
-                    "%s ended with exit code %d, which means a wrong configuration: it is not started again until the "
-                    "broker restarts",
+                    "%s ended with exit code %d, which means a wrong configuration: the broker starts it again only "
+                    "after its own restart",
                     self.spec.name,
                     code,
                 )
@@ -173,7 +173,7 @@ class Child:
         async for line in _lines(process.stderr):
             admitted = self._lines.admit(self._clock_s())
             if admitted.left_out:
-                self._log.warning("%d lines of %s were left out: too many a second", admitted.left_out, self.spec.name)
+                self._log.warning("%d lines of %s were dropped: too many per second", admitted.left_out, self.spec.name)
             if admitted.is_written:
                 level, _, rest = line.partition(" ")
                 if level in _LEVELS:
@@ -183,7 +183,7 @@ class Child:
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """The stream's lines without their ends; a line of more than LINE_BYTES_MAX comes in parts."""
+    """Yield the stream's lines without their ends; a line of more than LINE_BYTES_MAX comes in parts."""
     while True:
         try:
             line = await stream.readuntil(b"\n")

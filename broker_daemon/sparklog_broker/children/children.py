@@ -30,5 +30,5 @@ class Children:
         await asyncio.gather(*(child.stop() for child in self._children))
 
     def restarts(self) -> dict[str, int]:
-        """Number of restarts of each child by its name."""
+        """Return the number of restarts of each child by its name."""
         return {child.spec.name: child.restarts.count for child in self._children}

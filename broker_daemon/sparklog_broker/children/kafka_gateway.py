@@ -43,7 +43,9 @@ class KafkaGateway:
             local = bind_local()
             if local is None:
                 self.close()
-                raise ListenError("kafka.listeners needs Unix sockets in the abstract namespace, which Linux has")
+                raise ListenError(
+                    "kafka.listeners needs Unix sockets in the abstract namespace: run the broker on Linux"
+                )
             self.local_sockets.append((listener, local))
         for _, sock in self._bound:
             sock.listen(BACKLOG)
@@ -51,7 +53,7 @@ class KafkaGateway:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> KafkaGateway | None:
-        """The gateway of `kafka.listeners`; None: there is none. Raises ListenError."""
+        """Return the gateway of `kafka.listeners`; None: there is none. Raises ListenError."""
         kafka = config.security.kafka
         return None if kafka is None else cls(kafka, config.security)
 
@@ -64,7 +66,8 @@ class KafkaGateway:
         ]
 
     def endpoints(self, places: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
-        """Addresses of the gateway for clients of other hosts, by the names that brokers have for its listeners.
+        """Return the addresses of the gateway for clients of other hosts, by the names that brokers have for its
+        listeners.
 
         Args:
             places: Where the broker listens.
@@ -80,7 +83,7 @@ class KafkaGateway:
         return found
 
     def spec(self) -> ChildSpec:
-        """The child process."""
+        """Return the child process."""
         listeners = [
             GatewayListener(
                 listener.name,
@@ -119,7 +122,7 @@ def _bind_all(listeners: Sequence[Listener], deadline_s: float) -> list[tuple[Li
 
 
 def _tls(settings: Mapping[str, object]) -> dict[str, str | int | float | bool]:
-    """Settings of TLS, with the values of secrets."""
+    """Return settings of TLS, with the values of secrets."""
     found: dict[str, str | int | float | bool] = {}
     for name, value in settings.items():
         if name.startswith("ssl."):

@@ -66,7 +66,7 @@ class LakeWorker(Child):
         if importlib.util.find_spec("deltalake") is None:
             self._obstacle = self._obstacle or "the package deltalake is not installed: pip install 'sparklog[lake]'"
         if self._obstacle:
-            log.warning("a topic has a Delta table, and no lake worker is started: %s", self._obstacle)
+            log.warning("a topic has a Delta table, but the broker cannot start a lake worker: %s", self._obstacle)
             return
         super().start()
 

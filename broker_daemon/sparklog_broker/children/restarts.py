@@ -41,7 +41,7 @@ class Restarts:
         return pause
 
 
-class Admitted(Struct, frozen=True):
+class AdmissionResult(Struct, frozen=True):
     """Decision about one line of a child's log."""
 
     is_written: bool
@@ -59,14 +59,14 @@ class LineLimit:
         self._at_s: float | None = None
         self._left_out = 0
 
-    def admit(self, now_s: float) -> Admitted:
+    def admit(self, now_s: float) -> AdmissionResult:
         """Decide about a line that arrives at `now_s`."""
         if self._at_s is not None:
             self._room = min(self._burst, self._room + max(0.0, now_s - self._at_s) * self._rate)
         self._at_s = now_s
         if self._room < 1:
             self._left_out += 1
-            return Admitted(False)
+            return AdmissionResult(False)
         self._room -= 1
         left_out, self._left_out = self._left_out, 0
-        return Admitted(True, left_out)
+        return AdmissionResult(True, left_out)

@@ -114,8 +114,8 @@ class Cluster:
             put_aside is None,
             was_made(image, made or {}) if put_aside is None else None,
         )
-        self._made = dict(made or {})
-        self._made_before = tuple(self._made)
+        self._created_topics = dict(made or {})
+        self._topics_created_before = tuple(self._created_topics)
         """Topic ids of the nodes that the life before has left. One transaction deletes them all."""
         self._copies: ImageCopies | None = None
         self._endpoints: tuple[str, ...] = ()
@@ -151,8 +151,8 @@ class Cluster:
             reason = "" if copy is None else older(found, copy.mark)
             if reason:
                 raise StorageUnavailableError(
-                    f"ZooKeeper's data at {config.zookeeper_connect} are older than the newest that this broker "
-                    f"has seen ({reason}). With them it would lose records. Restore a newer copy of ZooKeeper's data, or "
+                    f"ZooKeeper's data at {config.zookeeper_connect} are older than this broker's copy"
+                    f" ({reason}). With them it would lose records. Restore a newer copy of ZooKeeper's data, or "
                     f"write back what the brokers know: sparklog cluster restore-metadata --data-dir {config.data_dir} "
                     f"--zookeeper {config.zookeeper_connect}"
                 )
@@ -162,7 +162,7 @@ class Cluster:
             assert epoch is not None, "made above"
             image = await perform(znodes.load_image(coordination, int(epoch.data), epoch.mzxid, epoch.version))
         except (CoordinationError, msgspec.DecodeError) as e:
-            raise StorageUnavailableError(f"what ZooKeeper has of the cluster cannot be read: {e!r}") from e
+            raise StorageUnavailableError(f"the cluster's metadata in ZooKeeper cannot be read: {e!r}") from e
         absent = {} if copy is None else {**copy.put_aside, **_absent(copy.image, image)}
         return cls(coordination, cluster_id, image, config, loop, environment, connect, absent)
 
@@ -236,8 +236,8 @@ class Cluster:
     def _note_made(self, topic: Topic) -> None:
         """Note in the store that the directories of all partitions of a topic have been made."""
         path, data = f"{MADE}/{topic.topic_id}", b"%d" % topic.partitions
-        self._zk.transaction([SetData(path, data) if topic.topic_id in self._made else Create(path, data)])
-        self._made[topic.topic_id] = topic.partitions
+        self._zk.transaction([SetData(path, data) if topic.topic_id in self._created_topics else Create(path, data)])
+        self._created_topics[topic.topic_id] = topic.partitions
 
     def follow_security(self, records: SecurityRecords) -> None:
         """Have `records` follow the images from `join` on."""
@@ -295,7 +295,10 @@ class Cluster:
         try:
             await self._storage.run(lambda: note_registration(logs.directories.live))
         except SparklogError as e:
-            log.warning("should this broker die before its life is noted, its disk counts as emptied: %s", e)
+            log.warning(
+                "the broker epoch is not stored yet: if this broker crashes now, the controller treats its disk as empty: %s",
+                e,
+            )
         registration = znodes.Registration(
             self._environment.randomness.new_id(), self._config.broker_rack or None, tuple(endpoints), *lives
         )
@@ -345,14 +348,14 @@ class Cluster:
         if not await self.images.until_true(self._is_known, patience_s):
             if taken and self.membership.registration.broker_epoch == NO_EPOCH:
                 raise InvalidConfigError(
-                    f"another broker is registered as broker.id {self._config.broker_id}: give this one another id, or "
-                    f"stop the other one"
+                    f"another broker is registered as broker.id {self._config.broker_id}: give this broker another "
+                    "id, or stop the other broker"
                 )
-            log.warning("the controller has not heard of this broker for %d s; it goes on trying", patience_s)
+            log.warning("this broker has not reached the controller for %d s; it keeps trying", patience_s)
         self.has_joined = True
-        if self._made_before:
-            self._zk.transaction([Delete(f"{MADE}/{topic_id}") for topic_id in self._made_before])
-            self._made.clear()
+        if self._topics_created_before:
+            self._zk.transaction([Delete(f"{MADE}/{topic_id}") for topic_id in self._topics_created_before])
+            self._created_topics.clear()
 
     async def _change_records(self, changes: RecordChanges) -> None:
         await self.membership.ask(lambda token: AlterSecurity(token, changes))
@@ -410,7 +413,7 @@ class Cluster:
                 if self._copies is not None:
                     self._copies.follow(image, absent)
             except Exception:
-                log.exception("image %s cannot be followed", image.version)
+                log.exception("image %s cannot be applied", image.version)
 
     def _on_offline(self) -> None:
         """Handle the loss of logs with their disk."""
@@ -442,7 +445,7 @@ class Cluster:
             else:
                 if left == 0:
                     return
-                why = f"nobody else takes over {left} partitions"
+                why = f"{left} partitions have no other leader yet"
                 if fewest < 0 or left < fewest:
                     fewest, until = left, self._loop.time() + LEAVE_PATIENCE_S
             await asyncio.sleep(LEAVE_AGAIN_S)

@@ -73,11 +73,11 @@ class ControllerClient:
             async with asyncio.timeout(FIND_S):  # calls wait in ZooKeeper's client for as long as none can be reached
                 await self._find()
         except (CoordinationError, msgspec.DecodeError, TimeoutError) as e:
-            log.debug("who the controller is cannot be read: %r", e)
+            log.debug("the controller's id cannot be read: %r", e)
         if self.controller_id == self._broker_id:
             return True
         if self.controller_id < 0 or not self._address:
-            raise NotControllerError("no controller is known; it is elected when ZooKeeper can be reached")
+            raise NotControllerError("no controller is known: the brokers elect one when they reach ZooKeeper")
         return False
 
     async def _find(self) -> None:
@@ -93,7 +93,7 @@ class ControllerClient:
     async def request(
         self, purpose: str, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> M:
-        """Asks the controller that `find` has found. `purpose`: requests of one purpose go one after the other, those
+        """Ask the controller that `find` has found. `purpose`: requests of one purpose go one after the other, those
         of others beside them. Raises as `Peer.request`."""
         if not self._address:
             raise BrokerNotAvailableError("no controller is known")
@@ -105,7 +105,7 @@ class ControllerClient:
         return (await peer.request(api, message, response, timeout_s=timeout_s))[0]
 
     async def forward(self, forward: ForwardRequest, request: Message) -> tuple[Message | SparklogError, Version]:
-        """The controller's response to a client's request, or its error, and the version of its image.
+        """Return the controller's response to a client's request, or its error, and the version of its image.
 
         A controller of an earlier release takes no forwarded requests: it gets the request as one of this broker.
 
@@ -153,15 +153,13 @@ class ControllerClient:
                     return asked.result()
                 await self.find()
                 if self._address != address:
-                    raise BrokerNotAvailableError(
-                        f"the controller at {address} has been replaced, and has not answered"
-                    )
+                    raise BrokerNotAvailableError(f"the controller at {address} was replaced before it answered")
         finally:
             asked.cancel()
 
     async def while_it_moves(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The result of `ask`, which is called again while the controller is being replaced, for MOVES_S at most. A
-        call that failed may have taken effect all the same. Raises the errors of `ask`."""
+        """Return the result of `ask`, which is called again while the controller is being replaced, for MOVES_S at
+        most. A call that failed may have taken effect all the same. Raises the errors of `ask`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + MOVES_S
         while True:
@@ -170,7 +168,7 @@ class ControllerClient:
             except MOVING as e:
                 if loop.time() >= until:
                     raise
-                log.debug("asking the controller again: %s", e)
+                log.debug("retrying the request to the controller: %s", e)
             await asyncio.sleep(AGAIN_S)
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ class FailedDisks:
             try:
                 await self._report()
             except SparklogError as e:
-                log.info("the controller does not know yet which partitions are offline here: %s", e)
+                log.info("the offline partitions of this broker are not reported to the controller yet: %s", e)
                 await asyncio.sleep(RETRY_S)
                 self._look.set()
 
@@ -89,4 +89,8 @@ class FailedDisks:
                 "disks", Api.DIRECTORY_FAILED, request, DirectoryFailedResponse, timeout_s=TIMEOUT_S
             )
             leaderless = answer.leaderless
-        log.warning("%d partitions are offline here; the controller knows, nobody leads %d", len(keys), leaderless)
+        log.warning(
+            "%d partitions are offline on this broker and reported to the controller; %d of them have no leader",
+            len(keys),
+            leaderless,
+        )

@@ -69,7 +69,7 @@ class FullDisks:
                 await self._look()
                 await self._report()
             except SparklogError as e:
-                log.info("the controller does not know yet which disks are full here: %s", e)
+                log.info("the full disks of this broker are not reported to the controller yet: %s", e)
 
     async def _look(self) -> None:
         before = {path for path, room in self._rooms.items() if room.is_full}
@@ -82,7 +82,10 @@ class FullDisks:
             self._rooms[directory.path] = room
         full = {path for path, room in self._rooms.items() if room.is_full}
         for path in full - before:
-            log.error("%s is full: nothing is copied into it until there is room, and others lead, if they can", path)
+            log.error(
+                "%s is full: replicas in it are not copied until space is free, and other in-sync replicas take over its leaders",
+                path,
+            )
         for path in before - full:
             log.info("%s has room again", path)
         if full != before:
@@ -122,7 +125,7 @@ class FullDisks:
                 )
                 moved += answer.moved
         if moved:
-            log.warning("%d partitions have left this broker, whose disk is full", moved)
+            log.warning("%d partitions have moved their leader away from this broker, because its disk is full", moved)
 
 
 def _directory_full(

@@ -56,8 +56,8 @@ def check_not_copying(coordination: Coordination) -> Steps:
     node = yield coordination.get(COPYING)
     if node is not None:
         raise StorageUnavailableError(
-            f"a broker copies the metadata of cluster {node.data.decode()} into this ZooKeeper: start this broker again when "
-            "that one is up"
+            f"another broker is copying the metadata of cluster {node.data.decode()} into this ZooKeeper: start this "
+            "broker again when the copy is done"
         )
 
 
@@ -80,7 +80,7 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
     directories = DirectorySet(config.data_dir, paths, files, config.broker_id, lambda: None)
     try:
         if directories.failed:
-            raise AdoptionRefusedError(f"not all log directories can be used: {directories.failed}")
+            raise AdoptionRefusedError(f"some log directories have failed: {directories.failed}")
         for path in paths:
             data = read_whole(files, path / META_FILE)
             meta = None if data is None else decode(data, DataDirMeta)
@@ -123,7 +123,7 @@ def _is_to_be_copied(config: BrokerConfig, coordination: Coordination, nodes: It
         raise AdoptionRefusedError(
             f"{config.data_dir} is the directory of a broker with metadata of its own (cluster {own}), and ZooKeeper at "
             f"{config.zookeeper_connect} is not empty (/{', /'.join(there[:5])}): name an empty path behind zookeeper.connect "
-            f"to make the broker the first one of that cluster, or another data directory to join the one that is there"
+            f"to make the broker the first of a new cluster, or another data directory to join the existing cluster"
         )
     wait_for(coordination.create(COPYING, own.encode()))
     return True

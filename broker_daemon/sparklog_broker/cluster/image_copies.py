@@ -69,7 +69,7 @@ class ImageCopies:
         error = None if writing.cancelled() else writing.exception()
         if isinstance(error, SparklogError):
             self._is_changed = True
-            log.warning("the copy of the cluster's metadata stays as it was, it is written again: %s", error)
+            log.warning("the copy of the cluster's metadata could not be written and will be retried: %s", error)
 
     async def stop(self) -> None:
         """Write the last changes."""

@@ -55,7 +55,7 @@ class ImageFollower:
                 news = await self._news()
             except SparklogError as e:
                 if str(e) != self._told:
-                    log.info("the controller's image cannot be had, which is tried again: %s", e)
+                    log.info("fetching the controller's metadata image failed and will be retried: %s", e)
                     self._told = str(e)
                 await self._membership.until_published(RETRY_S)
                 continue
@@ -80,13 +80,13 @@ class ImageFollower:
             return False
         version = self._membership.controller_image().version
         if not await self.until_true(lambda image: image.version >= version, CATCH_UP_S):
-            raise BrokerNotAvailableError("this broker has become the controller, and has not caught up yet")
+            raise BrokerNotAvailableError("this broker has become the controller and still reads the metadata")
         return True
 
     async def reach(self, version: Version) -> None:
         """Return once this broker's image has the version of a change. Raises RequestTimedOutError."""
         if not await self.until_true(lambda image: image.version >= version, REACH_S):
-            raise RequestTimedOutError("the change is made, but this broker does not know of it yet: ask another one")
+            raise RequestTimedOutError("the change is made, but this broker's metadata lag behind: ask another broker")
 
     async def _news(self) -> ImageNews:
         known = self.image.version

@@ -163,7 +163,7 @@ class Membership:
             await self.until_published(left_s)
 
     async def until_published(self, timeout_s: float) -> None:
-        """Returns when this broker, as the controller, has a newer image, or the time is over."""
+        """Wait until this broker, as the controller, has a newer image, or the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._published.wait()

@@ -58,7 +58,7 @@ class Peer:
     async def request(
         self, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> tuple[M, bytes]:
-        """The answer and its payload.
+        """Return the answer and its payload.
 
         Raises the peer's error, BrokerNotAvailableError (no connection, a broken one, or no known address),
         RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (the received bytes are
@@ -97,7 +97,7 @@ class Peer:
 
     async def _open(self) -> None:
         if not self.address:
-            raise BrokerNotAvailableError("the broker is not registered: where it is reached is not known")
+            raise BrokerNotAvailableError("the broker is not registered, so its address is unknown")
         host, port = parse_address(self.address, "endpoint")
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             self._streams = await self._connect(host, port)
@@ -120,7 +120,7 @@ class Peer:
         prefix = frames.decode_response_prefix(await reader.readexactly(frames.PREFIX_BYTES), self._answer_bytes_max)
         body = await reader.readexactly(prefix.body_bytes)
         if prefix.api != api or prefix.correlation_id != self._next_id:
-            raise InvalidRequestError(f"{self.address} has answered another request than {api.name}")
+            raise InvalidRequestError(f"{self.address} sent the response to another request than {api.name}")
         self._is_torn = False
         view = memoryview(body)
         if prefix.error_code:

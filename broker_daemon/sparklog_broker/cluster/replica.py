@@ -118,8 +118,9 @@ class ClusterReplica:
         return self._replicated_to
 
     def all_have(self, offset: int) -> bool:
-        """A leader's high watermark passes only records that all in-sync replicas have. A follower's image can be older
-        than its high watermark, so the leader's answer counts, too."""
+        """Return True if all in-sync replicas have the records below `offset`. A leader's high watermark passes only
+        records that all in-sync replicas have. A follower's image can be older than its high watermark, so the leader's
+        answer counts, too."""
         state = self.state
         if state is None or not set(self.replicas) <= set(self.isr):
             return False
@@ -157,7 +158,7 @@ class ClusterReplica:
             self._around.has_news(self.key)
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
-        raise NotImplementedError("a follower's fetch has a broker epoch and a leader epoch: `take_fetch`")
+        raise NotImplementedError("a follower's fetch needs a broker epoch and a leader epoch: use `take_fetch`")
 
     def on_log_start(self) -> None:
         if isinstance(self.state, Leader):
@@ -178,7 +179,7 @@ class ClusterReplica:
                 return int(await waiting[1])
         except TimeoutError:
             raise RequestTimedOutError(
-                f"records of {self.key} below {offset} are deleted here, but not by all its live replicas yet: they follow"
+                f"records of {self.key} below {offset} are deleted on the leader, but not yet on all live replicas: the others follow"
             ) from None
         finally:
             if waiting in self._deletions:
@@ -190,7 +191,9 @@ class ClusterReplica:
             if waiting.done():
                 continue
             if not isinstance(state, Leader) or state.has_resigned:
-                waiting.set_exception(NotLeaderError(f"this broker leads {self.key} no more; ask again"))
+                waiting.set_exception(
+                    NotLeaderError(f"this broker no longer leads {self.key}; read the metadata and retry")
+                )
             elif state.low_watermark >= offset:
                 waiting.set_result(state.low_watermark)
 

@@ -110,10 +110,12 @@ class ReplicaPlaces:
                 ending = STRAY_ENDING if owner.topic_partition in newer else REMOVED_ENDING
                 await asyncio.shield(self._storage.run(partial(logs.remove_replica, owner, gone, ending)))
             except SparklogError as e:  # the next start finds it
-                log.error("the files of %s, which has moved, stay: %s", owner.topic_partition, e)  # noqa: TRY400
+                log.error("the files of %s, which was moved to other brokers, stay: %s", owner.topic_partition, e)  # noqa: TRY400
         log.info("%d replicas have moved to other brokers", len(removed))
         if newer:
-            log.error("%s: have newer records than the cluster's metadata, the files are put aside", sorted(newer))
+            log.error(
+                "%s: have records that are newer than the cluster's metadata; their files are put aside", sorted(newer)
+            )
         self._storage.run(logs.purge_deleted).add_done_callback(_log_failure)
 
     async def _make(self, added: list[Partition]) -> None:
@@ -122,14 +124,14 @@ class ReplicaPlaces:
         try:
             await asyncio.shield(self._storage.run(job))
         except SparklogError as e:
-            log.error("%d new replicas, which is tried again: %s", len(added), e)  # noqa: TRY400 - it says it all
+            log.error("creating %d replicas failed and will be retried: %s", len(added), e)  # noqa: TRY400 - it says it all
             self._retry_at_ms = self._now_ms() + RETRY_MS
         open_logs = self._storage.logs.logs
         for partition in added:
             partition_log = open_logs.get(partition.key)
             if partition_log is not None:
                 partition.begin_replica(partition_log)
-        log.info("%d replicas are to be copied from their leaders", len(added))
+        log.info("starting to copy %d replicas from their leaders", len(added))
         for topic in {p.key.topic: self._partitions.topics[p.key.topic] for p in added if not p.key.partition}.values():
             self._storage.run(partial(self._storage.topic_directories.note, topic))
 
@@ -194,12 +196,12 @@ class ReplicaPlaces:
             moved += logs.remove_replicas(is_unused)
             absent = logs.remove_replicas(is_absent, ending=STRAY_ENDING)
             if moved or deleted:
-                log.info("%d replicas have moved, or were deleted, while this broker was away", moved + deleted)
+                log.info("%d replicas were moved or deleted while this broker was down", moved + deleted)
                 logs.purge_deleted()
             if absent:
-                log.error("%d directories are of no partition of the cluster's metadata, they are put aside", absent)
+                log.error("%d directories belong to no partition in the cluster's metadata; they are put aside", absent)
         except SparklogError as e:
-            log.error("files of replicas that have moved stay until the next start: %s", e)  # noqa: TRY400
+            log.error("files of moved replicas stay until the next start: %s", e)  # noqa: TRY400
 
     def _specs(self, partitions: Iterable[Partition]) -> Iterable[PartitionSpec]:
         by_topic: dict[str, set[int]] = {}

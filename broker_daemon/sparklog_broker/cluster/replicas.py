@@ -52,14 +52,14 @@ def _nothing() -> None:
     """Do nothing: the job whose completion shows that all earlier ones are done."""
 
 
-class _Followed(NamedTuple):
+class _FollowedImage(NamedTuple):
     """The facts that the roles are based on."""
 
     image: ClusterImage
     is_sure: bool
     full: frozenset[TopicPartition]
 
-    def differs_in_topics_only(self, before: _Followed) -> bool:
+    def differs_in_topics_only(self, before: _FollowedImage) -> bool:
         """False if all roles have to be checked, as when the same image is followed again."""
         one, other = self.image, before.image
         return one is not other and (one.brokers, one.known, one.configs, self.is_sure, self.full) == (
@@ -109,7 +109,7 @@ class Replicas:
         self._was_certain = True
         self._is_at_rest = False
         """True from a tick that no leader had to be told of until a partition has news."""
-        self._followed = _Followed(ClusterImage(), False, frozenset())
+        self._followed = _FollowedImage(ClusterImage(), False, frozenset())
         self._eligible: dict[int, int] = {}
         self._new_leaderships = 0
         """Leaderships begun since the last line about them in the log."""
@@ -172,7 +172,7 @@ class Replicas:
         self._was_certain = self._is_sure
         for leader in list(self._fetchers):
             self._fetcher(leader)  # it may have another address, or its first one
-        before, self._followed = self._followed, _Followed(image, self._is_sure, self.full)
+        before, self._followed = self._followed, _FollowedImage(image, self._is_sure, self.full)
         same_topics = before.image.topics if self._followed.differs_in_topics_only(before) else {}
         for partition in self._partitions.all():
             topic = partition.key.topic
@@ -180,7 +180,9 @@ class Replicas:
                 self._follow(partition)
         if self._new_leaderships:
             led = sum(isinstance(r.state, Leader) for r in self._replicas.values())
-            log.info("leading %d partitions more, %d of %d in all", self._new_leaderships, led, len(self._replicas))
+            log.info(
+                "now leading %d more partitions, %d of %d in total", self._new_leaderships, led, len(self._replicas)
+            )
             self._new_leaderships = 0
         self._stop_idle_fetchers()
 
@@ -305,8 +307,8 @@ class Replicas:
             return
         if partition_log.leader_epoch > image.leader_epoch:  # a leader of an older history would cut the log
             log.error(
-                "partition %s is not copied from broker %d: the log has records of leader epoch %d, the cluster's "
-                "metadata say %d; they are older than the log",
+                "partition %s is not fetched from broker %d: the log has records of leader epoch %d, newer than "
+                "epoch %d of the cluster's metadata",
                 key, image.leader, partition_log.leader_epoch, image.leader_epoch,
             )  # fmt: skip
             return
@@ -381,7 +383,7 @@ class Replicas:
             return
         partition = self._partitions.find(following.key)
         if error is not None:
-            log.warning("partition %s: what its leader sent cannot be applied: %s", following.key, error)
+            log.warning("partition %s: the leader's response cannot be applied: %s", following.key, error)
             # not the error itself: in an answer it would name the leader's log end
             failed = Failed(fetch.number, StorageError(str(error)))
             self._carry_out(following, following.follower.handle(failed, self.now_ms()))

@@ -78,13 +78,13 @@ def newest_copy(files: FileSystem, data_dirs: Sequence[Path]) -> ImageCopy:
     copies = [copy for path in data_dirs if (copy := read_copy(files, path)) is not None]
     if not copies:
         raise AdoptionRefusedError(
-            f"there is no sound {CLUSTER_IMAGE_FILE} in {', '.join(map(str, data_dirs))}: name data directories of brokers "
+            f"no intact {CLUSTER_IMAGE_FILE} found in {', '.join(map(str, data_dirs))}: name data directories of brokers "
             f"that have been in the cluster"
         )
     clusters = sorted({copy.cluster_id for copy in copies})
     if len(clusters) > 1:
         raise AdoptionRefusedError(
-            f"the directories are of brokers of several clusters ({', '.join(clusters)}): name those of one"
+            f"the directories belong to several clusters ({', '.join(clusters)}): name the directories of one cluster"
         )
     newest = max(copies, key=lambda copy: (copy.image.generation, copy.image.version))
     put_aside: Mapping[str, TopicImage] = {i: topic for copy in copies for i, topic in copy.put_aside.items()}
@@ -110,7 +110,7 @@ def plan(coordination: Coordination, copy: ImageCopy) -> Plan:
         epoch = wait_for(coordination.get(znodes.CONTROLLER_EPOCH))
         stored = run_steps(znodes.load_image(coordination, int(epoch.data), epoch.mzxid, epoch.version))
     except (CoordinationError, TimeoutError, msgspec.DecodeError) as e:
-        raise StorageUnavailableError(f"ZooKeeper cannot be reached or read, run it again: {e!r}") from e
+        raise StorageUnavailableError(f"ZooKeeper cannot be reached or read: {e!r}; run the command again") from e
     decided = restore(stored, copy.image, copy.put_aside, is_older=bool(why))
     return Plan(copy, why, found, epoch.version, stored, decided)
 
@@ -131,9 +131,9 @@ def write_back(coordination: Coordination, copy: ImageCopy) -> Plan:
         except BadVersionError:
             continue  # a controller was elected or has written: look again
         except (CoordinationError, TimeoutError) as e:
-            raise StorageUnavailableError(f"ZooKeeper cannot be reached, run it again: {e!r}") from e
+            raise StorageUnavailableError(f"ZooKeeper cannot be reached: {e!r}; run the command again") from e
         return planned
-    raise StorageUnavailableError("the cluster's controller changes all the time; run it again")
+    raise StorageUnavailableError("the controller keeps changing; run the command again")
 
 
 def _write(coordination: Coordination, planned: Plan) -> None:

@@ -145,7 +145,7 @@ class SecureConnect:
                 used_s = due_after_s(found.session_lifetime_ms / 1000)
                 self._due[streams[1]] = began_s + used_s
                 loop.call_later(used_s, self.retire)  # before the other side ends it
-        raise SaslAuthenticationFailedError("the other broker does not end the authentication")
+        raise SaslAuthenticationFailedError("the other broker does not complete the authentication")
 
     def _client(self) -> SaslClient:
         token = None
@@ -174,9 +174,9 @@ class _Exchange:
             )
             body = memoryview(await self._reader.readexactly(prefix.body_bytes))
         except EOFError as e:
-            raise BrokerNotAvailableError("the other broker has ended the connection during the authentication") from e
+            raise BrokerNotAvailableError("the other broker closed the connection during the authentication") from e
         if prefix.api != api or prefix.correlation_id != self._id:
-            raise InvalidRequestError(f"another request than {api.name} has been answered")
+            raise InvalidRequestError(f"the response answers another request than {api.name}")
         header = body[: prefix.header_bytes]
         if prefix.error_code:
             raise error_from_code(prefix.error_code, decode_error(header))

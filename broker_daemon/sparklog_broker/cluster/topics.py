@@ -123,7 +123,7 @@ class Topics:
         if there is not None and there.is_made_by(spec.request_id):
             return there
         if there is not None:
-            raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
+            raise TopicAlreadyExistsError(f"topic {spec.name!r} already exists; delete it or choose another name")
         self._check_tier(spec.name, spec.configs)
         schema_id = ENVELOPE_SCHEMA_ID
         if spec.schema is not None:
@@ -154,7 +154,7 @@ class Topics:
                 made = self.partitions.topics.get(spec.name)
                 if made is None or not made.is_made_by(spec.request_id):
                     raise  # else by the same request, which has come by another broker, too
-            made = self._there(spec.name)
+            made = self._existing_topic(spec.name)
             await self._take_back_unmade(made)
         log.info("created topic %s: %s, %d partitions", made.name, made.kind, made.partitions)
         return made
@@ -175,13 +175,13 @@ class Topics:
                     timeout_s=CHANGE_TIMEOUT_S,
                 )
             await self._images.until_true(lambda _: spec.name in self.partitions.topics, CHANGE_TIMEOUT_S)
-            return self._there(spec.name)
+            return self._existing_topic(spec.name)
 
         return await self._controller.while_it_moves(ask)
 
     async def _take_back_unmade(self, topic: Topic) -> None:
-        """Raises the error for which a partition of the new topic, which no other broker has a replica of, could not be
-        made; then the topic is deleted again."""
+        """Delete the new topic again if a partition without another replica could not be created,
+        and raise the error."""
         if not self._unmade:
             return
         image = self._images.image
@@ -202,8 +202,8 @@ class Topics:
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
-        wanted = altered_topic(self._there(name), configs)
+        """Change the settings of a topic. Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
+        wanted = altered_topic(self._existing_topic(name), configs)
         self._check_tier(name, configs)
         if MIN_INSYNC_SETTING in configs:
             image = self._images.image.topics.get(name)
@@ -212,11 +212,11 @@ class Topics:
         changes = {key: wanted.configs.get(key) for key in configs}
         await self._decide(lambda token: AlterConfig(token, name, changes))
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
-        return self._there(name)
+        return self._existing_topic(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
-        known = self._there(name)
+        """Change the schema of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
+        known = self._existing_topic(name)
         schema_id = await self._storage.run(self._ids.take_schema_id)
         wanted = altered_schema(known, change, schema_id)
         if wanted is known:
@@ -224,13 +224,13 @@ class Topics:
         data = wanted.schemas[schema_id].serialize().to_pybytes()
         await self._decide(lambda token: AlterSchema(token, name, schema_id, data))
         log.info("topic %s has schema %d now", name, schema_id)
-        return self._there(name)
+        return self._existing_topic(name)
 
     async def add_partitions(self, name: str, total: int, *, is_repeated: bool = False) -> Topic:
-        """Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`. `is_repeated`: an earlier
-        attempt may have added them."""
+        """Add partitions to a topic. Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`.
+        `is_repeated`: an earlier attempt may have added them."""
         async with self._growing:
-            there = self._there(name)
+            there = self._existing_topic(name)
             if is_repeated and there.partitions == total:
                 return there
             grown = grown_topic(there, total)
@@ -246,7 +246,7 @@ class Topics:
                     await self._unmake(grown, there.partitions)
                     raise
                 reach("partitions.stored")
-                topic = self._there(name)
+                topic = self._existing_topic(name)
         log.info("topic %s has %d partitions now", name, topic.partitions)
         return topic
 
@@ -273,16 +273,16 @@ class Topics:
         await asyncio.shield(self._storage.run(lambda: directories.delete_files(grown, first)))
 
     async def delete(self, name: str, topic_id: str = "", *, is_repeated: bool = False) -> str:
-        """The id of the deleted topic. Raises UnknownTopicOrPartitionError and as `create`. `is_repeated`: an earlier
-        attempt may have deleted it."""
+        """Return the id of the deleted topic. Raises UnknownTopicOrPartitionError and as `create`. `is_repeated`: an
+        earlier attempt may have deleted it."""
         there = self.partitions.topics.get(name)
         if is_repeated and not topic_id:
             raise RequestTimedOutError(
-                f"topic {name!r}: the controller was replaced, and the topic may be deleted; look, and ask again if it is not"
+                f"topic {name!r}: the controller was replaced during the request, and the topic may be deleted; check, and repeat the request if it still exists"
             )
         if is_repeated and (there is None or there.topic_id != topic_id):
             return topic_id
-        topic = self._there(name)
+        topic = self._existing_topic(name)
         check_id(topic, topic_id)
         await self._decide(lambda token: DeleteTopic(token, name, topic.topic_id))
         log.info("deleted topic %s", name)
@@ -296,11 +296,11 @@ class Topics:
         await self._membership.ask(make)
         await self._images.reach(self._membership.version)
 
-    def _there(self, name: str) -> Topic:
+    def _existing_topic(self, name: str) -> Topic:
         """Return the topic, on the controller. Raises UnknownTopicOrPartitionError."""
         topic = self.partitions.topics.get(name)
         if topic is None:
-            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
         return topic
 
     def _room_for(self, owner: str, topics: int, partitions: int) -> AbstractContextManager[None]:
@@ -452,8 +452,8 @@ class Topics:
             self._storage.run(self._storage.logs.purge_deleted).add_done_callback(_log_failure)
             return
         log.error(
-            "topic %s (id %s) is not in the cluster's metadata any more, and nobody has ordered to delete it: its files are "
-            "put aside. sparklog cluster restore-metadata takes it back", topic.name, topic.topic_id,
+            "topic %s (id %s) is missing from the cluster's metadata, but no request deleted it: its files are put "
+            "aside. sparklog cluster restore-metadata restores it", topic.name, topic.topic_id,
         )  # fmt: skip
         await self._storage.run(lambda: self._storage.topic_directories.put_aside(topic))
 
@@ -488,7 +488,7 @@ def check_id(topic: Topic, topic_id: str) -> None:
     """Raise UnknownTopicOrPartitionError if the topic has another id than the requested one ("": any)."""
     if topic_id not in ("", topic.topic_id):
         raise UnknownTopicOrPartitionError(
-            f"there is no topic {topic.name!r} with the id {topic_id}: another one has the name"
+            f"no topic {topic.name!r} with id {topic_id} exists: another topic has the name"
         )
 
 

@@ -17,7 +17,7 @@ from sparklog.replication.group_records import Record
 from sparklog.replication.groups import GroupCoordinator, Step
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
-from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Replayed
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, ReplayedRecord
 from sparklog_broker.coordinators.led_shards import BEGIN_S, LedShards
 from sparklog_broker.coordinators.shard import Shard
 from sparklog_broker.partitions.partitions import Partitions
@@ -75,7 +75,7 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
         lost."""
         await self._write([])
         if self.ready() is not coordinator:
-            raise CoordinatorLoadingError(f"the groups of partition {self.number} have been read again: try again")
+            raise CoordinatorLoadingError(f"the groups of partition {self.number} were reloaded: try again")
 
     async def _write(self, records: list[Record], producer: Producer | None = None) -> None:
         if records or self._writer is not None:
@@ -110,7 +110,7 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
         self._markers = []
         return GroupCoordinator(self._groups.config, self._groups.topics())
 
-    def _replay(self, coordinator: GroupCoordinator, record: Replayed) -> None:
+    def _replay(self, coordinator: GroupCoordinator, record: ReplayedRecord) -> None:
         if record.is_marker:
             coordinator.end_transaction(record.header.producer_id, committed=record.is_commit)
         elif record.key is not None:
@@ -135,7 +135,7 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
             if not change.done.done():
                 change.done.set_exception(_for_client(error))
         for change in waiting:
-            change.done.set_exception(CoordinatorLoadingError("an append before this one has failed: try again"))
+            change.done.set_exception(CoordinatorLoadingError("an earlier append has failed: try again"))
 
 
 class Groups:
@@ -242,7 +242,7 @@ class Groups:
             try:
                 partition.do(change)
             except Exception:
-                log.exception("partition %d of %s: looking after its groups failed", partition.number, self.topic.name)
+                log.exception("partition %d of %s: the timers of its groups failed", partition.number, self.topic.name)
 
     # -- requests
 
@@ -252,7 +252,9 @@ class Groups:
             raise CoordinatorLoadingError("the broker is starting: try again")
         number = self.topic.partition_for(group_id)
         if not self._shards.leads(number):
-            raise NotCoordinatorError(f"group {group_id!r} has its coordinator on another broker: find it again")
+            raise NotCoordinatorError(
+                f"group {group_id!r} has its coordinator on another broker: look the coordinator up again"
+            )
         return self.partitions[number]
 
     async def heartbeat(self, request: m.GroupHeartbeatRequest, host: str) -> m.GroupHeartbeatResponse:
@@ -297,7 +299,7 @@ def _for_client(error: Exception) -> Exception:
     """
     if isinstance(error, SparklogError) and not isinstance(error, StorageError):
         return error
-    return CoordinatorLoadingError(f"the group's state cannot be written at the moment: {error}")
+    return CoordinatorLoadingError(f"the group's state cannot be written now: {error}")
 
 
 def _retrieved(done: asyncio.Future[None]) -> None:

@@ -70,7 +70,7 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
-class Replayed(NamedTuple):
+class ReplayedRecord(NamedTuple):
     """One record of a partition. With `key` None it is a marker: the end of `header.producer_id`'s transaction."""
 
     offset: int
@@ -167,7 +167,7 @@ class InternalTopic:
         where = self.partition_of(partition)
         await self._io.run(where.thread, where.log.flusher.flush)
 
-    async def replay(self, partition: int) -> AsyncIterator[list[Replayed]]:
+    async def replay(self, partition: int) -> AsyncIterator[list[ReplayedRecord]]:
         """Yield all records of a partition below its present high watermark, in order, in pieces decoded off the event
         loop; nothing before the topic's creation.
 
@@ -200,7 +200,7 @@ class _ReplayStep:
         self._offset = offset
         self._end = end
 
-    def __call__(self) -> tuple[list[Replayed], int]:
+    def __call__(self) -> tuple[list[ReplayedRecord], int]:
         piece = self._log.reader.read(self._offset, REPLAY_BYTES)
         if piece is None:  # compaction has removed everything up to the end
             return [], self._end
@@ -208,7 +208,7 @@ class _ReplayStep:
             data, next_offset = piece.read(), piece.next_offset
         finally:
             piece.release()
-        found: list[Replayed] = []
+        found: list[ReplayedRecord] = []
         for position, header in iterate_batches(data, verify=False):
             if header.base_offset >= self._end:
                 break
@@ -218,10 +218,10 @@ class _ReplayStep:
         return [r for r in found if r.offset >= self._offset], next_offset
 
 
-def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[Replayed]:
+def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[ReplayedRecord]:
     """Decode the records of one batch with a correct checksum, or its marker. Raises CorruptBatchError."""
     if header.attributes & ATTRIBUTE_CONTROL:
-        return [Replayed(header.base_offset, None, None, header)]
+        return [ReplayedRecord(header.base_offset, None, None, header)]
     small = decode_small_batch(data, 0, header) if header.is_dense else None
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
@@ -231,7 +231,7 @@ def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> li
         rows, offsets = decode_rows(data, ENVELOPE_SCHEMA, header, [0, 1], inflated_bytes_max=inflated_bytes_max)
         keys, values = rows.column(0).to_pylist(), rows.column(1).to_pylist()
     numbers = row_offsets(header, offsets).tolist()
-    return [Replayed(o, k, v, header) for o, k, v in zip(numbers, keys, values, strict=True)]
+    return [ReplayedRecord(o, k, v, header) for o, k, v in zip(numbers, keys, values, strict=True)]
 
 
 def _binary(values: Iterable[bytes | None]) -> pa.Array:
@@ -272,11 +272,11 @@ def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | 
 def check_not_internal(topic: str, action: str) -> None:
     """Raise InvalidTopicError for a topic that only the broker may write, create or delete."""
     if topic in INTERNAL_TOPICS:
-        raise InvalidTopicError(f"topic {topic!r} is kept by the broker: it can be read, but not {action}")
+        raise InvalidTopicError(f"topic {topic!r} is internal: it can be read, but not {action}")
 
 
 def check_internal_configs(topic: str, configs: Mapping[str, object | None]) -> None:
     """Raise InvalidConfigError for settings of an internal topic on which its coordinator depends."""
     fixed = sorted({"cleanup.policy", "message.timestamp.type", "max.message.bytes"} & set(configs))
     if topic in INTERNAL_TOPICS and fixed:
-        raise InvalidConfigError(f"topic {topic!r} is kept by the broker: {', '.join(fixed)} cannot be changed")
+        raise InvalidConfigError(f"topic {topic!r} is internal: {', '.join(fixed)} cannot be changed")

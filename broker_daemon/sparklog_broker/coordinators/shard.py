@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from sparklog.errors import BrokerShuttingDownError, CoordinatorLoadingError, NotCoordinatorError, SparklogError
-from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, Replayed
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, ReplayedRecord
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Shard(ABC, Generic[C, E]):
         """Make a coordinator without any state."""
 
     @abstractmethod
-    def _replay(self, coordinator: C, record: Replayed) -> None:
+    def _replay(self, coordinator: C, record: ReplayedRecord) -> None:
         """Give the coordinator the next record."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class Shard(ABC, Generic[C, E]):
         if self._stopped:
             raise BrokerShuttingDownError("the broker is stopping")
         if self.coordinator is None:
-            raise CoordinatorLoadingError(f"{self} is being read: try again")
+            raise CoordinatorLoadingError(f"{self} is being loaded: try again")
         return self.coordinator
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class Shard(ABC, Generic[C, E]):
                 changes = []
         except Exception as e:
             unexpected = None if isinstance(e, SparklogError) else e
-            log.error("%s: %s; its state is read again", self, e, exc_info=unexpected)  # noqa: TRY400
+            log.error("%s: %s; reloading its state", self, e, exc_info=unexpected)  # noqa: TRY400
             self._abandon(changes, e)
             if not self._stopped:
                 self.load()
@@ -178,7 +178,7 @@ class Shard(ABC, Generic[C, E]):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
-            log.error("%s: work for its coordinator failed", self, exc_info=task.exception())
+            log.error("%s: a task of its coordinator failed", self, exc_info=task.exception())
 
     def _abandon(self, failed: Sequence[E], error: Exception) -> None:
         """Discard the coordinator and all its tasks."""
@@ -193,7 +193,7 @@ class Shard(ABC, Generic[C, E]):
 
     def park(self) -> None:
         """End the work of this partition, which another broker leads now; `load` resumes it."""
-        self._abandon((), NotCoordinatorError(f"{self} is another broker's now"))
+        self._abandon((), NotCoordinatorError(f"{self} has moved to another broker"))
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Stop the shard and fail the waiting requests. Returns the tasks that are still ending."""

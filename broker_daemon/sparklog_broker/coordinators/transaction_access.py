@@ -15,8 +15,8 @@ from sparklog.errors import (
     UnsupportedApiError,
 )
 from sparklog.types import TopicPartition
-from sparklog_broker.coordinators.elsewhere import OtherBrokers
 from sparklog_broker.coordinators.internal_topics import InternalTopic
+from sparklog_broker.coordinators.other_brokers import OtherBrokers
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
 
 T = TypeVar("T")
@@ -30,17 +30,17 @@ HOLD_BACKOFF_S, HOLD_BACKOFF_S_MAX = 0.05, 2.0
 class TransactionAccess:
     """Finds the coordinator of a transaction. Event-loop thread only."""
 
-    def __init__(self, here: TransactionCoordinator, topic: InternalTopic, elsewhere: OtherBrokers) -> None:
+    def __init__(self, here: TransactionCoordinator, topic: InternalTopic, other_brokers: OtherBrokers) -> None:
         self._here = here
         self._topic = topic
-        self._elsewhere = elsewhere
+        self._other_brokers = other_brokers
         self._names = count(1)
 
     async def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> int:
-        """As `TransactionCoordinator.add_partitions`. Raises what it does, and CoordinatorNotAvailableError while
-        nobody else can be asked."""
+        """Add partitions as `TransactionCoordinator.add_partitions` does. Raises what it does, and
+        CoordinatorNotAvailableError while nobody else can be asked."""
         wanted = tuple(partitions)
         try:
             return await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)
@@ -56,15 +56,15 @@ class TransactionAccess:
             await self._ask(transactional_id, producer_id, producer_epoch, ())
         except SparklogError as e:
             return e
-        return UnknownServerError(f"the coordinator of {transactional_id!r} knows of no newer epoch")
+        return UnknownServerError(f"the coordinator of {transactional_id!r} has no newer epoch")
 
     async def owners(self, tp: TopicPartition) -> dict[int, str]:
         """Return the transactional ids, by producer id, of all brokers' open transactions that include the partition.
         Raises CoordinatorLoadingError, CoordinatorNotAvailableError: an unreachable coordinator may have one.
         """
         found = self._here.owners(tp)
-        for broker_id in self._elsewhere.ids():
-            found |= await self._elsewhere.owners(broker_id, tp)
+        for broker_id in self._other_brokers.ids():
+            found |= await self._other_brokers.owners(broker_id, tp)
         return found
 
     async def while_nothing_is_decided(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -73,13 +73,13 @@ class TransactionAccess:
         No coordinator decides anything during the work, and earlier decisions are visible everywhere before it. Raises
         the errors of `work`, and CoordinatorNotAvailableError if some coordinators cannot be held.
         """
-        elsewhere = self._elsewhere
+        other_brokers = self._other_brokers
         if not self._topic.exists:
             return await work()
-        last = "not all of them could be held"
+        last = "some transactions could not be held"
         for attempt in range(HOLD_ATTEMPTS):
-            name = f"{elsewhere.broker_id}/{next(self._names)}"
-            brokers = [elsewhere.broker_id, *elsewhere.ids()]
+            name = f"{other_brokers.broker_id}/{next(self._names)}"
+            brokers = [other_brokers.broker_id, *other_brokers.ids()]
             found = await asyncio.gather(*(self._hold(b, name) for b in brokers), return_exceptions=True)
             held: dict[int, int] = {}
             for outcome in found:
@@ -102,18 +102,18 @@ class TransactionAccess:
         raise CoordinatorNotAvailableError(f"the coordinators of transactions are changing: {last}")
 
     async def _hold(self, broker_id: int, name: str, *, release: bool = False) -> dict[int, int]:
-        if broker_id != self._elsewhere.broker_id:
-            return await self._elsewhere.hold(broker_id, name, HOLD_S, release=release)
+        if broker_id != self._other_brokers.broker_id:
+            return await self._other_brokers.hold(broker_id, name, HOLD_S, release=release)
         return self._here.release(name) if release else await self._here.hold(name, HOLD_S)
 
     async def _ask(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: tuple[TopicPartition, ...]
     ) -> int:
         leader = self._topic.leader_of(self._topic.partition_for(transactional_id))
-        if leader not in self._elsewhere.ids():
-            raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} at the moment")
+        if leader not in self._other_brokers.ids():
+            raise CoordinatorNotAvailableError(f"{transactional_id!r} has no coordinator now")
         try:
-            return await self._elsewhere.add_partitions(
+            return await self._other_brokers.add_partitions(
                 leader, transactional_id, producer_id, producer_epoch, partitions
             )
         except NotCoordinatorError as e:

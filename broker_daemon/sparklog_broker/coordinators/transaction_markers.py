@@ -18,7 +18,7 @@ from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.transactions import Marker
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from sparklog_broker.coordinators.elsewhere import OtherBrokers
+from sparklog_broker.coordinators.other_brokers import OtherBrokers
 from sparklog_broker.partitions.appender import Appender, Write
 from sparklog_broker.partitions.partitions import Partitions
 
@@ -41,10 +41,10 @@ class MarkerWriter:
         partitions: Partitions,
         appender: Appender,
         on_offsets_marker: OnOffsetsMarker,
-        elsewhere: OtherBrokers,
+        other_brokers: OtherBrokers,
     ) -> None:
-        """`elsewhere`: writes to the partitions of other brokers."""
-        self._other_brokers = elsewhere
+        """`other_brokers`: writes to the partitions of other brokers."""
+        self._other_brokers = other_brokers
         self._partitions = partitions
         self._appender = appender
         self._on_offsets_marker = on_offsets_marker
@@ -175,7 +175,7 @@ class _PartitionMarkers:
                 )
             except (InvalidProducerEpochError, CoordinatorFencedError) as e:
                 # The partition is ahead of this transaction, which has ended there.
-                log.warning("partition %s needs no marker: %s", marker.partition, e)
+                log.warning("partition %s does not need a marker: %s", marker.partition, e)
                 continue
             if last is None or last.duplicate or not info.duplicate:
                 last = info

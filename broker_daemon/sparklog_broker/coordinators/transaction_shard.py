@@ -32,7 +32,7 @@ from sparklog.replication.transactions import (
     WriteMarkers,
 )
 from sparklog.types import FENCING_TOKENS_ID
-from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, Replayed
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, ReplayedRecord
 from sparklog_broker.coordinators.shard import Shard
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.partitions.id_source import IdSource
@@ -92,7 +92,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
     def _new(self) -> Coordinator:
         return Coordinator(self._ids, self._limits)
 
-    def _replay(self, coordinator: Coordinator, record: Replayed) -> None:
+    def _replay(self, coordinator: Coordinator, record: ReplayedRecord) -> None:
         if record.key is not None:
             coordinator.replay(record.key, record.value)
 
@@ -113,7 +113,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         assert tokens is not None
         token = await tokens.next()
         if self.ready() is not coordinator:  # another broker may have issued larger ones meanwhile
-            raise CoordinatorLoadingError(f"{self} is read anew: try again")
+            raise CoordinatorLoadingError(f"{self} is being reloaded: try again")
         return token
 
     async def quiet(self) -> None:

@@ -157,7 +157,7 @@ class TransactionCoordinator:
             async with asyncio.timeout(hold_s):
                 await asyncio.gather(*(shard.quiet() for shard in self._shards.led))
         except TimeoutError as e:
-            raise ConcurrentTransactionsError("transactions that were decided do not have their markers yet") from e
+            raise ConcurrentTransactionsError("decided transactions still lack markers") from e
         return self._holds.took_effect(name)
 
     def release(self, name: str) -> dict[int, int]:
@@ -182,7 +182,7 @@ class TransactionCoordinator:
             async with asyncio.timeout(SETTLE_S_MAX):
                 await asyncio.gather(*(shard.recovered() for shard in self._shards.led))
         except TimeoutError:
-            log.warning("transactions decided before the start do not have all their markers yet; readers go on")
+            log.warning("transactions decided before the start still lack markers; readers continue")
         finally:
             self._settled.set()
 
@@ -205,7 +205,7 @@ class TransactionCoordinator:
                     if producer.transaction_first_offset >= 0 and producer.producer_id not in self.owners(tp):
                         await self.abort_hanging(tp, producer.producer_id, self.owners(tp))
             except SparklogError as e:
-                log.warning("%s: transactions that nobody knows may hang (%s): %s", tp, e.name, e)
+                log.warning("%s: transactions unknown to all coordinators may hang (%s): %s", tp, e.name, e)
 
     async def end_overdue(self) -> None:
         """Abort transactions that are open longer than their timeout, and forget ids that were unused for long."""
@@ -251,7 +251,7 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> int:
-        """Notes durably that the producer's open transaction (which this may begin) includes these partitions; returns
+        """Note durably that the producer's open transaction (which this may begin) includes these partitions; return
         the time at which the transaction began, -1: it has ended meanwhile.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,
@@ -260,7 +260,7 @@ class TransactionCoordinator:
         request = AddPartitions(transactional_id, producer_id, producer_epoch, tuple(partitions))
         for tp in request.partitions:
             if self._partitions.find(tp) is None:  # its marker would count as unnecessary
-                raise CoordinatorNotAvailableError(f"the coordinator has not heard of {tp} yet: try again")
+                raise CoordinatorNotAvailableError(f"{tp} is not in the coordinator's metadata yet: try again")
         shard = self._shard(transactional_id)
         await shard.request(request)
         return shard.ready().summary(transactional_id).started_ms
@@ -270,7 +270,7 @@ class TransactionCoordinator:
     ) -> ProducerIdAndEpoch:
         """End the open transaction. Returns the identity for the next one, after all markers are written."""
         if is_shared(transactional_id):
-            raise InvalidRequestError("a shared transaction is ended as a whole")
+            raise InvalidRequestError("a shared transaction can only be ended as a whole")
         request = End(transactional_id, producer_id, producer_epoch, commit, keeps_epoch)
         found: ProducerIdAndEpoch = await self._shard(transactional_id).request(request)
         return found
@@ -348,8 +348,8 @@ class TransactionCoordinator:
         shard.ready()  # it may know newer fencing tokens than the metadata store
         if not self._storage.is_issued(request.fencing_token):
             raise InvalidProducerIdMappingError(
-                f"fencing token {request.fencing_token} of run {request.run_id!r} was never drawn: "
-                "draw one with INIT_PRODUCER_ID"
+                f"fencing token {request.fencing_token} of run {request.run_id!r} was never issued: request one with "
+                "INIT_PRODUCER_ID"
             )
         return shard
 
@@ -416,7 +416,7 @@ class TransactionCoordinator:
         owner = owners.get(producer_id)
         if owner is not None:
             raise InvalidTxnStateError(
-                f"producer {producer_id} writes to {tp} in the transaction of {owner!r}: abort that one"
+                f"producer {producer_id} writes to {tp} in the transaction of {owner!r}: abort that transaction"
             )
         found = next((p for p in partition.log.producers() if p.producer_id == producer_id), None)
         if found is None or found.transaction_first_offset < 0:
@@ -460,7 +460,9 @@ class TransactionCoordinator:
             raise InvalidProducerIdMappingError("a transactional id cannot be empty")
         number = self.topic.partition_for(transactional_id)
         if not self._shards.leads(number):
-            raise NotCoordinatorError(f"{transactional_id!r} has its coordinator on another broker: find it again")
+            raise NotCoordinatorError(
+                f"{transactional_id!r} has its coordinator on another broker: look the coordinator up again"
+            )
         if not self._shards.all:
             raise CoordinatorLoadingError("the broker is starting: try again")
         return self._shards.all[number % len(self._shards.all)]

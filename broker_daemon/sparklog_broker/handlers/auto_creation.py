@@ -48,12 +48,12 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
                 continue
             if not await _make(context, name):
                 continue
-            log.info("topic %s was made because somebody writes to it (auto.create.topics.enable)", name)
+            log.info("created topic %s for a producer (auto.create.topics.enable)", name)
     return structs.replace(context, denied={**context.denied, **denied}) if denied else context
 
 
 async def _make(context: RequestContext, name: str) -> bool:
-    """True if the request has created the topic, False if another one was quicker. The audit log has a line of it, as
+    """Create the topic; return False if another request was quicker. The audit log has a line of it, as
     of CREATE_TOPIC, however it ends."""
     code = UnknownServerError.code
     try:

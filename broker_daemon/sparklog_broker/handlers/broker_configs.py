@@ -22,7 +22,7 @@ async def alter_broker_configs(
     membership = context.broker.cluster.membership
     image = membership.controller_image()
     if request.broker_id != ALL_BROKERS and request.broker_id not in image.known:
-        raise InvalidRequestError(f"there has never been a broker {request.broker_id} in this cluster")
+        raise InvalidRequestError(f"broker {request.broker_id} has never been in this cluster")
     changes = altered_configs(image.configs, request.broker_id, request.configs)
     if not request.validate_only:
         await membership.ask(lambda token: AlterConfig(token, None, changes))
@@ -36,6 +36,6 @@ async def describe_broker_configs(
     broker = context.broker
     if request.broker_id not in (ALL_BROKERS, broker.config.broker_id):
         raise InvalidRequestError(
-            f"this is broker {broker.config.broker_id}: ask broker {request.broker_id} for its settings itself"
+            f"this is broker {broker.config.broker_id}: send the request for broker {request.broker_id}'s settings to broker {request.broker_id}"
         )
     return Response(DescribeBrokerConfigsResponse(list(broker.dynamic.describe(request.broker_id))))

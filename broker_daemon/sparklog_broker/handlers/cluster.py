@@ -82,7 +82,7 @@ async def directory_failed(request: DirectoryFailedRequest, payload: memoryview,
 async def alter_security_records(
     request: AlterSecurityRecordsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answered when the records are stored."""
+    """Answer when the records are stored."""
     broker = context.broker
     await broker.security_records.change(
         {RecordId(change.kind, change.key): change.value for change in request.changes}

@@ -48,7 +48,5 @@ async def find_coordinator(request: FindCoordinatorRequest, payload: memoryview,
         return Response(FindCoordinatorResponse(leader))  # the address that the client has connected to
     endpoint = broker.cluster.endpoint_of(leader, context.listener)
     if endpoint is None:
-        raise CoordinatorNotAvailableError(
-            f"nobody leads the partition of {topic.name} of {request.key!r} at the moment"
-        )
+        raise CoordinatorNotAvailableError(f"the partition of {topic.name} for {request.key!r} has no leader now")
     return Response(FindCoordinatorResponse(leader, *endpoint))

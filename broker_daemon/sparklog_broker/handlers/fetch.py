@@ -42,7 +42,7 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
     await check_each_once(
         context.broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.fetch_offset, p.leader_epoch)
     )
-    reading = _Reading(context.broker, request)
+    reading = _FetchReader(context.broker, request)
     await reading.read()
     await reading.read_remote()
     fresh = False
@@ -80,7 +80,7 @@ class _Offsets(NamedTuple):
         return cls(log.high_watermark, partition.stable_offset, log.log_start_offset)
 
 
-class _Reading:
+class _FetchReader:
     """One fetch request, which can be read several times, and tells if another read is worthwhile."""
 
     def __init__(self, broker: Broker, request: FetchRequest) -> None:

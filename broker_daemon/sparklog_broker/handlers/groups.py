@@ -21,7 +21,7 @@ from sparklog_broker.coordinators.groups import GroupPartition
 from sparklog_broker.coordinators.internal_topics import Producer
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once, check_partition_count
-from sparklog_broker.network.long_answers import NEWER_CLIENT, Fitting, one_by_one, parts_of, too_large
+from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
 from sparklog_broker.network.reply import Response
 
 TOGETHER_MAX = 1_000
@@ -201,7 +201,7 @@ def _described(
         coordinator = seen.setdefault(partition, partition.ready())
         there = _members(coordinator, group_id, coordinator.member_ids(group_id)[first:])
         found = context.shown(Api.DESCRIBE_GROUPS, there)
-        members = Fitting(found, limit_bytes // 2 if request.paged else limit_bytes, context.older_version)
+        members = FittingItems(found, limit_bytes // 2 if request.paged else limit_bytes, context.older_version)
         details = coordinator.details(group_id)
         yield chain(members.collect(), _group_parts(details, members, context.older_version))
         if not members.complete:
@@ -218,7 +218,7 @@ def _members(coordinator: GroupCoordinator, group_id: str, member_ids: Iterable[
             yield coordinator.member(group_id, member_id)
 
 
-def _group_parts(details: m.GroupDetails, members: Fitting, version: int | None) -> Iterator[bytes]:
+def _group_parts(details: m.GroupDetails, members: FittingItems, version: int | None) -> Iterator[bytes]:
     yield from parts_of(details, {"members": (len(members.encoded), members.encoded)}, version)
 
 

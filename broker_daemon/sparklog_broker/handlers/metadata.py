@@ -72,7 +72,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
         brokers=_brokers(context),
         topics=[],
     )
-    remedy = "ask for fewer topics at once, or use a newer client, which asks page by page"
+    remedy = "ask for fewer topics at once, or use a newer client, which requests pages"
     version = context.older_version
     items = _topics(context, request, response, version)
     return await broker.long_answers.build(

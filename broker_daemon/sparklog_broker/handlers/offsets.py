@@ -48,7 +48,7 @@ LOOKUPS_AT_ONCE_MAX = 256
 """Lookups of one request at once: the threads for lookups also append."""
 _NO_TIMESTAMP = -1
 _NOTHING = OffsetAndTimestamp(-1, -1)
-_Found = OffsetAndTimestamp | ListOffsetsResult | BaseException | None
+_LookUpOutcome = OffsetAndTimestamp | ListOffsetsResult | BaseException | None
 """Failures of many partitions are kept as results: 100,000 exceptions with tracebacks would occupy the garbage
 collector, and with it the event loop, for a second.
 """
@@ -57,7 +57,7 @@ collector, and with it the event loop, for a second.
 async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Look offsets up. Timestamps need files, on the I/O threads; the earliest and the latest offset are in memory."""
     broker = context.broker
-    found: list[_Found] = [None] * len(request.partitions)
+    found: list[_LookUpOutcome] = [None] * len(request.partitions)
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.timestamp_ms))
@@ -125,7 +125,7 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
     InvalidRequestError.
     """
     if any(p.timestamp_ms not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for p in request.partitions):
-        raise InvalidRequestError("only the earliest and the latest offsets can be asked for all at once")
+        raise InvalidRequestError("only the earliest and latest offsets can be requested for all partitions at once")
     wanted = list(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in request.partitions))
     extents = await all_at_once(broker, wanted, request.isolation)
     results = []
@@ -143,7 +143,7 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
 
 
 def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> SparklogError:
-    """The reason why a snapshot lacks a partition: this broker's own one, if it leads the partition."""
+    """Return the reason why a snapshot lacks a partition: this broker's own one, if it leads the partition."""
     try:
         extent_of(broker, TopicPartition(wanted.topic, wanted.partition), isolation)
     except NotLeaderError:
@@ -151,11 +151,11 @@ def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> Sp
     except SparklogError as e:
         return e
     return LeaderNotAvailableError(
-        f"partition {wanted.topic}-{wanted.partition} has no leader that tells where it ends at the moment"
+        f"partition {wanted.topic}-{wanted.partition} has no leader that can return its end offset now"
     )
 
 
-async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[_Found]) -> None:
+async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[_LookUpOutcome]) -> None:
     """Store the results of `lookups` in `found`, and empty `lookups`."""
     answers = await asyncio.gather(*lookups.values(), return_exceptions=True)
     for i, answer in zip(lookups, answers, strict=True):
@@ -196,7 +196,7 @@ def _failure(wanted: ListOffsetsPartition, error: SparklogError) -> ListOffsetsR
     return ListOffsetsResult(wanted.topic, wanted.partition, error.code, message=str(error))
 
 
-def _result(broker: Broker, wanted: ListOffsetsPartition, found: _Found) -> ListOffsetsResult:
+def _result(broker: Broker, wanted: ListOffsetsPartition, found: _LookUpOutcome) -> ListOffsetsResult:
     if isinstance(found, ListOffsetsResult):
         return found
     if isinstance(found, OffsetAndTimestamp):

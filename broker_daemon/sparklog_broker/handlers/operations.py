@@ -32,7 +32,7 @@ from sparklog_broker.network.reply import Response
 async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answered when it is stored; the replicas are made and copied from then on."""
+    """Answer when the reassignments are stored; the replicas are created and copied from then on."""
     targets = {
         TopicPartition(t.topic, t.partition): None if t.replicas is None else tuple(t.replicas)
         for t in request.partitions
@@ -48,7 +48,8 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """As the controller knows them, so that who has just begun one finds it."""
+    """List the reassignments that the controller knows, so that a client finds a reassignment that
+    it has just started."""
     image = context.broker.cluster.membership.controller_image()
     return Response(ListPartitionReassignmentsResponse(_reassignments(image, request.topics), image.throttle_bytes))
 
@@ -64,7 +65,7 @@ def _reassignments(image: ClusterImage, topics: list[str] | None) -> list[Partit
 
 
 async def elect_leaders(request: ElectLeadersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when it is stored; the leaders begin when they have heard of it."""
+    """Answer when the elections are stored; the leaders begin when the image reaches them."""
     membership = context.broker.cluster.membership
     kind = ElectionKind.UNCLEAN if request.kind else ElectionKind.PREFERRED
     asked = request.partitions
@@ -82,10 +83,10 @@ def _leader(image: ClusterImage, tp: TopicPartition) -> int | None:
 
 
 async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, context: RequestContext) -> Response:
-    """From then on the broker gets no new replicas, or gets some again."""
+    """Cordon or uncordon a broker: a cordoned broker gets no new replicas."""
     membership = context.broker.cluster.membership
     if request.broker_id not in membership.controller_image().known:
-        raise InvalidRequestError(f"there has never been a broker {request.broker_id} in this cluster")
+        raise InvalidRequestError(f"broker {request.broker_id} has never been in this cluster")
     cordoned: frozenset[int] = await membership.ask(lambda token: Cordon(token, request.broker_id, request.cordoned))
     return Response(CordonBrokerResponse(sorted(cordoned)))
 

@@ -79,7 +79,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
         failed = next((o for o in outcomes if isinstance(o, Exception | ProduceResult)), None)
         if failed is not None:
             why = failed.message if isinstance(failed, ProduceResult) else failed
-            log.info("produce with acks=0 failed: %s; disconnecting, which is all that can be told", why)
+            log.info("produce with acks=0 failed: %s; disconnecting, because no response can report the error", why)
         return Response(None, close=failed is not None)
     results = await pace.list_of(
         _result(context.broker, p, writes.get(i), o)

@@ -24,7 +24,7 @@ async def locate_remote(request: LocateRemoteRequest, payload: memoryview, conte
     broker = context.broker
     url = broker.config.remote_log_storage_url
     if not url or "@" in urlsplit(url).netloc:  # a password is not passed on
-        raise LocalReadUnavailableError("this broker's object store is not offered to readers")
+        raise LocalReadUnavailableError("this broker does not offer its object store to readers")
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
     partition = broker.partitions.get(request.topic, request.partition)

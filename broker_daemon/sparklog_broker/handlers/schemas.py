@@ -16,7 +16,7 @@ async def alter_schema(request: AlterSchemaRequest, payload: memoryview, context
     """Answer when batches with the new schema can be appended."""
     parts = request.add_columns is not None or request.widen_columns is not None
     if parts == (request.arrow_schema is not None):
-        raise InvalidRequestError("ALTER_SCHEMA takes columns to add or to widen, or the whole schema")
+        raise InvalidRequestError("ALTER_SCHEMA takes either columns to add or to widen, or a whole schema")
     change = SchemaChange(
         add=_read_schema(request.add_columns),
         widen=_read_schema(request.widen_columns),

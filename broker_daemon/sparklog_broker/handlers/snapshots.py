@@ -66,14 +66,14 @@ async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isol
     try:
         return await _whole(broker, found)
     except UnsupportedApiError as e:
-        log.info("a snapshot may have a part of a transaction, until all brokers are of this release: %s", e)
+        log.info("a snapshot may contain a part of a transaction until all brokers have this release: %s", e)
     except InvalidRequestError as e:
-        log.warning("a snapshot of %d partitions may have a part of a transaction: %s", len(found.extents), e)
+        log.warning("a snapshot of %d partitions may contain a part of a transaction: %s", len(found.extents), e)
     return found.extents
 
 
-async def _whole(broker: Broker, found: _Found) -> Snapshot:
-    """The extents with ends that lie inside no transaction.
+async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
+    """Return the extents with ends that lie inside no transaction.
 
     The commits behind the ends come first. The start of the earliest one bounds the headers that are read of all
     partitions. A transaction that began before, and is cut by the lowered ends, moves the bound back.
@@ -93,17 +93,17 @@ async def _whole(broker: Broker, found: _Found) -> Snapshot:
 async def _commits(
     broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
 ) -> dict[TopicPartition, list[Commit]]:
-    """The transactions that are committed behind the offsets, or since a time. Raises NotLeaderError, StorageError,
-    InvalidRequestError if there are too many, and as `OtherBrokers.commits`."""
+    """Return the transactions that are committed behind the offsets, or since a time. Raises NotLeaderError,
+    StorageError, InvalidRequestError if there are too many, and as `OtherBrokers.commits`."""
     here: dict[TopicPartition, int] = {}
     away: dict[int, dict[TopicPartition, int]] = {}
     for tp, offset in offsets.items():
         partition = broker.partitions.find(tp)
-        if partition is not None and partition.replicas.leader != broker.elsewhere.broker_id:
+        if partition is not None and partition.replicas.leader != broker.other_brokers.broker_id:
             away.setdefault(partition.replicas.leader, {})[tp] = offset
         elif partition is not None:
             here[tp] = offset
-    asked = [broker.elsewhere.commits(leader, its, since_ms) for leader, its in away.items()]
+    asked = [broker.other_brokers.commits(leader, its, since_ms) for leader, its in away.items()]
     found: dict[TopicPartition, list[Commit]] = {}
     for answer in await asyncio.gather(_commits_here(broker, here, since_ms), *asked):
         found |= answer
@@ -119,7 +119,7 @@ async def _commits_here(
         partition = broker.partitions.find(tp)
         if partition is None or partition.deleted:
             continue
-        if partition.replicas.leader != broker.elsewhere.broker_id:
+        if partition.replicas.leader != broker.other_brokers.broker_id:
             raise NotLeaderError(f"partition {tp} is led by another broker now; take the snapshot again")
         read = partial(partition.log.reader.commits, offset, since_ms)
         found[tp] = await broker.io.run(broker.io.idlest(), read)
@@ -131,13 +131,13 @@ def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
     count = sum(map(len, found.values()))
     if count > COMMITS_MAX:
         raise InvalidRequestError(
-            f"{count} transactions were committed behind an open one; {COMMITS_MAX} can be compared. End the open one: "
+            f"{count} transactions were committed behind an open transaction; at most {COMMITS_MAX} can be compared. End the open transaction: "
             "'sparklog transaction list' shows it"
         )
 
 
 async def list_commits(request: ListCommitsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """For the broker that takes a snapshot. Raises as `_commits`."""
+    """List commits for the broker that takes a snapshot. Raises as `_commits`."""
     offsets = {TopicPartition(p.topic, p.partition): p.offset for p in request.partitions}
     found = await _commits_here(context.broker, offsets, request.since_ms)
     parts = (
@@ -148,13 +148,13 @@ async def list_commits(request: ListCommitsRequest, payload: memoryview, context
     return Response(ListCommitsResponse(await context.broker.pace.list_of(parts)))
 
 
-class _Found(NamedTuple):
+class _FoundExtents(NamedTuple):
     extents: Snapshot
     behind: set[TopicPartition]
     """Partitions with commits behind their ends."""
 
 
-async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _Found:
+async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _FoundExtents:
     """Return the offsets of the partitions, without those that have an error: a reader of one gets its error later.
     Raises the errors of other brokers, and BrokerNotAvailableError."""
     found: Snapshot = {}
@@ -171,15 +171,16 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
                 away.setdefault(partition.replicas.leader, []).append(tp)
         except SparklogError:
             continue
-    asked = [broker.elsewhere.extents(leader, tps, isolation) for leader, tps in away.items()]
+    asked = [broker.other_brokers.extents(leader, tps, isolation) for leader, tps in away.items()]
     for extents, its_behind in await asyncio.gather(*asked):
         found |= extents
         behind |= its_behind
-    return _Found(found, behind)
+    return _FoundExtents(found, behind)
 
 
 def extent_of(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
-    """Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and others."""
+    """Return the extent of a partition. Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and
+    others."""
     partition = broker.partitions.get(*tp)
     partition.replicas.check_end_known()
     end = partition.stable_offset if isolation == READ_COMMITTED else partition.log.high_watermark

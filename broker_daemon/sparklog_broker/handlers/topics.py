@@ -30,15 +30,15 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
     check_not_internal(request.name, "created")
     if request.assignment is not None and request.partitions not in (DEFAULT_PARTITIONS, len(request.assignment)):
         raise InvalidReplicaAssignmentError(
-            f"topic {request.name!r}: {request.partitions} partitions, but replicas for {len(request.assignment)}; leave the "
-            f"number out, or name replicas for each"
+            f"topic {request.name!r}: {request.partitions} partitions, but an assignment of "
+            f"{len(request.assignment)}; leave the number out, or assign replicas to each partition"
         )
     if request.assignment is not None and any(
         request.replication_factor not in (DEFAULT_REPLICAS, len(replicas)) for replicas in request.assignment
     ):
         raise InvalidReplicaAssignmentError(
-            f"topic {request.name!r}: replication factor {request.replication_factor}, but other replicas are named; "
-            f"leave the factor out, or name so many for each partition"
+            f"topic {request.name!r}: replication factor {request.replication_factor}, but the assignment has "
+            "another number of replicas; leave the factor out, or assign that many replicas to each partition"
         )
     topic = await broker.topics.create(
         TopicSpec(

@@ -28,7 +28,7 @@ from sparklog.protocol.transaction_messages import (
 )
 from sparklog.types import TopicPartition
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.network.long_answers import NEWER_CLIENT, Fitting, one_by_one, parts_of, too_large
+from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
 from sparklog_broker.network.reply import Response
 
 
@@ -125,7 +125,7 @@ def _described(
         details = transactions.describe(transactional_id)
         room_bytes = limit_bytes // 2 if request.paged else limit_bytes
         shown = list(context.shown(Api.DESCRIBE_TRANSACTIONS, details.partitions))
-        partitions = Fitting(shown[first:], room_bytes, context.older_version)
+        partitions = FittingItems(shown[first:], room_bytes, context.older_version)
         yield chain(partitions.collect(), _parts(details, partitions, context.older_version))
         if not partitions.complete:
             if not request.paged:
@@ -135,7 +135,7 @@ def _described(
         first = 0
 
 
-def _parts(details: TransactionDetails, partitions: Fitting, version: int | None) -> Iterator[bytes]:
+def _parts(details: TransactionDetails, partitions: FittingItems, version: int | None) -> Iterator[bytes]:
     yield from parts_of(details, {"partitions": (len(partitions.encoded), partitions.encoded)}, version)
 
 

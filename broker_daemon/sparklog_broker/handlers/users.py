@@ -37,9 +37,11 @@ async def alter_user_scram_credentials(
         given = ScramCredential(one.salt, one.stored_key, one.server_key, one.iterations)
         # its salt is random: an earlier attempt has set an equal one
         if request.only_new and one.name in known and known[one.name].get(one.mechanism) != given:
-            raise InvalidConfigError(f"there is a user {one.name!r} already; `sparklog user set-password` changes it")
+            raise InvalidConfigError(
+                f"user {one.name!r} already exists; `sparklog user set-password` changes the password"
+            )
         if request.only_existing and one.name not in known:
-            raise ResourceNotFoundError(f"there is no user {one.name!r}; `sparklog user add` makes one")
+            raise ResourceNotFoundError(f"user {one.name!r} does not exist; `sparklog user add` creates one")
         alterations.append(
             UserAlteration(one.name, one.mechanism, parse_credential(one.mechanism, credential_text(given)))
         )

@@ -12,7 +12,7 @@ from sparklog.histogram import Histogram
 from sparklog.types import INTERNAL_PREFIX, TopicPartition
 from sparklog_broker.counters.traffic import OTHERS
 from sparklog_broker.metrics.cluster_state import cluster_families, read_cluster
-from sparklog_broker.metrics.families import Described, gauge, one_gauge
+from sparklog_broker.metrics.families import MetricInfo, gauge, one_gauge
 from sparklog_broker.metrics.groups import group_families, read_groups
 from sparklog_broker.metrics.kafka_names import kafka_families
 from sparklog_broker.metrics.lakes import lake_families, read_lakes
@@ -27,7 +27,7 @@ from sparklog_broker.metrics.sparklog_names import (
     topic_families,
 )
 from sparklog_broker.metrics.transactions import read_transactions, transaction_families
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 
 _PROCESS = ProcessCollector(registry=None)
 
@@ -37,7 +37,7 @@ class BrokerCollector:
 
     def __init__(
         self,
-        watched: Watched | None,
+        watched: MetricSources | None,
         is_ready: bool,
         loop_delay: Histogram,
         now_s: Callable[[], float],
@@ -56,10 +56,12 @@ class BrokerCollector:
         yield from process_families(self._is_ready, self._loop_delay)
         if self._watched is not None:
             yield from self._of_broker(self._watched)
-        yield one_gauge("sparklog_scrape_slices", "In how many slices this answer was made.", self._slices.count)
-        yield one_gauge("sparklog_scrape_seconds", "How long that took, pauses included.", self._now_s() - began_s)
+        yield one_gauge("sparklog_scrape_slices", "Event-loop slices that produced this page.", self._slices.count)
+        yield one_gauge(
+            "sparklog_scrape_seconds", "Time to produce this page, pauses included.", self._now_s() - began_s
+        )
 
-    def _of_broker(self, watched: Watched) -> Iterator[Metric]:
+    def _of_broker(self, watched: MetricSources) -> Iterator[Metric]:
         slices, traffic = self._slices, watched.partitions.traffic
         image = watched.cluster.image
         rows = read_rows(watched.partitions.all(), slices, watched.config.broker_id, image)
@@ -92,7 +94,7 @@ class BrokerCollector:
                 yield family
                 slices.look()
         yield gauge(
-            Described("sparklog_metrics_left_out", "What is beyond a limit of this page, by kind."),
+            MetricInfo("sparklog_metrics_left_out", "Items that a limit of this page leaves out, by kind."),
             [
                 ({"kind": "partitions"}, sum(row.topic not in shown for row in rows) if partitions_max else 0),
                 ({"kind": "topics"}, sum(not traffic.has_own(topic) for topic in list(watched.partitions.topics))),

@@ -16,7 +16,7 @@ from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.counters.replication import ReplicationCounters, SessionCounters
 from sparklog_broker.metrics.families import one_counter, one_gauge
 from sparklog_broker.metrics.slices import Slices
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 
 
 class ClusterState(NamedTuple):
@@ -43,7 +43,7 @@ class ClusterState(NamedTuple):
     """Topics whose files the broker has put aside, because the cluster's metadata lack them."""
 
 
-def read_cluster(watched: Watched, slices: Slices) -> ClusterState:
+def read_cluster(watched: MetricSources, slices: Slices) -> ClusterState:
     """Read the present state."""
     cluster = watched.cluster
     image, counted = cluster.image, cluster.replicas.counters
@@ -83,15 +83,15 @@ def read_cluster(watched: Watched, slices: Slices) -> ClusterState:
 def cluster_families(state: ClusterState) -> Iterator[Metric]:
     counted = state.counted
     for name, doc, value in (
-        ("kafkacontroller_activecontrollercount", "Whether this is the controller.", int(state.is_controller)),
+        ("kafkacontroller_activecontrollercount", "1 if this broker is the controller.", int(state.is_controller)),
         (
             "kafkacontroller_offlinepartitionscount",
-            "Partitions that nobody can use; told by the controller.",
+            "Partitions without a usable leader; reported by the controller.",
             state.offline,
         ),
         (
             "kafkacontroller_preferredreplicaimbalancecount",
-            "Partitions that another broker leads than the first of their replicas; told by the controller.",
+            "Partitions whose leader is not their preferred replica; reported by the controller.",
             state.away,
         ),
         ("kafkacontroller_activebrokercount", "Brokers that are registered.", state.brokers),
@@ -99,55 +99,59 @@ def cluster_families(state: ClusterState) -> Iterator[Metric]:
         yield one_gauge(f"kafka_controller_{name}", doc, value)
     yield one_counter(
         "kafka_controller_controllerstats_uncleanleaderelections",
-        "Leaders that did not have all records; told by the leader.",
+        "Unclean leader elections, whose leader may lack records; reported by the new leader.",
         counted.unclean_elections,
     )
     for name, doc, value in (
-        ("isrshrinks", "In-sync replicas have become fewer, of partitions led here.", counted.isr_shrinks),
-        ("isrexpands", "In-sync replicas have become more, of partitions led here.", counted.isr_expands),
+        ("isrshrinks", "Shrinks of the in-sync replicas of partitions led by this broker.", counted.isr_shrinks),
+        ("isrexpands", "Expansions of the in-sync replicas of partitions led by this broker.", counted.isr_expands),
     ):
         yield one_counter(f"kafka_server_replicamanager_{name}", doc, value)
     yield one_gauge(
         "kafka_server_replicamanager_reassigningpartitions",
-        "Partitions led here whose replicas are being moved.",
+        "Partitions led by this broker that are being reassigned.",
         state.reassigning,
     )
     for name, doc, value in (
         ("replicationbytesin", "Bytes copied from leaders.", counted.bytes_in),
-        ("replicationbytesout", "Bytes that followers were answered with.", counted.bytes_out),
-        ("reassignmentbytesin", "Bytes copied to replicas that are being added.", counted.reassignment_bytes_in),
-        ("reassignmentbytesout", "Bytes sent to replicas that are being added.", counted.reassignment_bytes_out),
+        ("replicationbytesout", "Bytes sent to followers.", counted.bytes_out),
+        (
+            "reassignmentbytesin",
+            "Bytes fetched for replicas that a reassignment adds to this broker.",
+            counted.reassignment_bytes_in,
+        ),
+        ("reassignmentbytesout", "Bytes sent to replicas that a reassignment adds.", counted.reassignment_bytes_out),
     ):
         yield one_counter(f"kafka_server_brokertopicmetrics_{name}", doc, value)
     yield one_gauge(
         "kafka_server_replicafetchermanager_maxlag",
-        "Most records that a follower of a partition led here does not have.",
+        "Largest lag of a follower of a partition led by this broker, in records.",
         state.max_lag,
     )
     yield one_gauge(
         "sparklog_in_sync_replica_lag_records",
-        "Most records that an in-sync follower of a partition led here does not have.",
+        "Largest lag of an in-sync follower of a partition led by this broker, in records.",
         state.in_sync_lag,
     )
     if state.session is not None:
         yield from _session_families(state.session)
         yield one_gauge(
             "sparklog_zookeeper_is_older",
-            "Whether ZooKeeper's data are older than what this broker has seen, so that it refuses them.",
+            "1 if this broker refuses ZooKeeper's data, because they are older than its copy.",
             int(state.has_older_store),
         )
         yield one_gauge(
             "sparklog_topics_put_aside",
-            "Topics whose files this broker has put aside, because the cluster's metadata lack them.",
+            "Topics missing from the cluster's metadata, whose files this broker has put aside.",
             state.put_aside,
         )
 
 
 def _session_families(session: SessionCounters) -> Iterator[Metric]:
-    yield one_gauge("sparklog_zookeeper_connected", "Whether ZooKeeper can be reached.", int(session.is_connected))
+    yield one_gauge("sparklog_zookeeper_connected", "1 if ZooKeeper can be reached.", int(session.is_connected))
     for name, doc, value in (
-        ("disconnects", "Connections to ZooKeeper that broke.", session.disconnects),
-        ("expires", "Sessions that ended without this broker's doing.", session.expirations),
-        ("syncconnects", "Connections to ZooKeeper after the first one.", session.connects),
+        ("disconnects", "Lost connections to ZooKeeper.", session.disconnects),
+        ("expires", "ZooKeeper sessions that expired.", session.expirations),
+        ("syncconnects", "Reconnections to ZooKeeper.", session.connects),
     ):
         yield one_counter(f"kafka_server_sessionexpirelistener_zookeeper{name}", doc, value)

@@ -19,20 +19,20 @@ Row = tuple[Labels, float]
 NO_LABELS: Labels = {}
 
 
-class Described(NamedTuple):
+class MetricInfo(NamedTuple):
     """The name and the help text of a family."""
 
     name: str
     doc: str
 
 
-def counter(described: Described, rows: Iterable[Row]) -> Metric:
+def counter(described: MetricInfo, rows: Iterable[Row]) -> Metric:
     """Make a family of counters, which only grow; `_total` is appended to the name."""
     name = f"{described.name}_total"
     return _family(described, "counter", (Sample(name, labels, value) for labels, value in rows))
 
 
-def gauge(described: Described, rows: Iterable[Row]) -> Metric:
+def gauge(described: MetricInfo, rows: Iterable[Row]) -> Metric:
     """Make a family of gauges, which rise and fall."""
     name = described.name
     return _family(described, "gauge", (Sample(name, labels, value) for labels, value in rows))
@@ -40,15 +40,15 @@ def gauge(described: Described, rows: Iterable[Row]) -> Metric:
 
 def one_counter(name: str, doc: str, value: float) -> Metric:
     """Make a counter without labels."""
-    return counter(Described(name, doc), [(NO_LABELS, value)])
+    return counter(MetricInfo(name, doc), [(NO_LABELS, value)])
 
 
 def one_gauge(name: str, doc: str, value: float) -> Metric:
     """Make a gauge without labels."""
-    return gauge(Described(name, doc), [(NO_LABELS, value)])
+    return gauge(MetricInfo(name, doc), [(NO_LABELS, value)])
 
 
-def histogram(described: Described, rows: Iterable[tuple[Labels, HistogramCounts]]) -> Metric:
+def histogram(described: MetricInfo, rows: Iterable[tuple[Labels, HistogramCounts]]) -> Metric:
     """Make a family of histograms of times in seconds."""
     return _family(described, "histogram", _buckets(described.name, rows))
 
@@ -62,7 +62,7 @@ def _buckets(name: str, rows: Iterable[tuple[Labels, HistogramCounts]]) -> Itera
         yield Sample(f"{name}_count", labels, counts.cumulative[-1])
 
 
-def _family(described: Described, kind: str, samples: Iterable[Sample]) -> Metric:
+def _family(described: MetricInfo, kind: str, samples: Iterable[Sample]) -> Metric:
     family = Metric(described.name, described.doc, kind)
     family.samples = cast(list[Sample], samples)
     return family

@@ -20,22 +20,24 @@ from sparklog.replication.group_membership import STATE_RECONCILING
 from sparklog.replication.groups import KIND_CONSUMER, GroupCoordinator
 from sparklog.types import TopicPartition
 from sparklog_broker.counters.traffic import OTHERS
-from sparklog_broker.metrics.families import Described, Row, gauge
+from sparklog_broker.metrics.families import MetricInfo, Row, gauge
 from sparklog_broker.metrics.slices import Slices
 
 OFFSETS_MAX = 200_000
 """Committed offsets that one scrape reads; `sparklog_metrics_left_out` counts the rest."""
 TRIES = 5
 
-LAG = Described(
+LAG = MetricInfo(
     "kafka_consumergroup_lag",
-    "Records between a group's committed offsets and the ends of the partitions.",
+    "Lag of a group: offsets between its committed offsets and the ends of the partitions.",
 )
-CURRENT_OFFSET = Described("kafka_consumergroup_current_offset", "Committed offset; of several partitions the sum.")
-MEMBERS = Described("kafka_consumergroup_members", "Members of a group.")
-GROUPS = Described("sparklog_groups", "Groups by their state.")
-GROUP_LAG = Described("sparklog_group_lag_records", "kafka_consumergroup_lag of all topics of a group together.")
-GROUP_LAG_MAX = Described("sparklog_group_lag_records_max", "The largest lag of one partition of a group.")
+CURRENT_OFFSET = MetricInfo(
+    "kafka_consumergroup_current_offset", "Committed offset; the sum if the series covers several partitions."
+)
+MEMBERS = MetricInfo("kafka_consumergroup_members", "Members of a group.")
+GROUPS = MetricInfo("sparklog_groups", "Groups by their state.")
+GROUP_LAG = MetricInfo("sparklog_group_lag_records", "Sum of kafka_consumergroup_lag over all topics of a group.")
+GROUP_LAG_MAX = MetricInfo("sparklog_group_lag_records_max", "Largest lag of one partition of a group.")
 
 T = TypeVar("T")
 

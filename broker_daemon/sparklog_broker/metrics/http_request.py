@@ -37,9 +37,9 @@ def parse(head: bytes) -> Request:
         raise Refusal(400, "the request is not ASCII") from None
     parts = lines[0].split(" ")
     if len(parts) != 3 or parts[2] not in ("HTTP/1.0", "HTTP/1.1") or not parts[1].startswith("/"):
-        raise Refusal(400, "this is no HTTP/1.1 request for a path")
+        raise Refusal(400, "the request is not an HTTP/1.1 request for a path")
     if parts[0] not in METHODS:
-        raise Refusal(405, "only GET and HEAD: nothing can be changed here")
+        raise Refusal(405, "only GET and HEAD are allowed: the pages are read-only")
     if len(lines) > HEADERS_MAX:
         raise Refusal(431, f"more than {HEADERS_MAX} headers")
     hosts = _values(lines, "host")

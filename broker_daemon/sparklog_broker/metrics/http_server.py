@@ -88,7 +88,7 @@ class HttpServer:
                     while await reader.read(PIECE_BYTES):
                         pass
         except (OSError, EOFError, TimeoutError) as e:  # the client's doing
-            log.debug("a request for metrics was not answered: %s", e)
+            log.debug("a request for metrics failed: %s", e)
         finally:
             writer.transport.abort()
 
@@ -109,8 +109,8 @@ class HttpServer:
         except (OSError, EOFError):
             raise
         except Exception:
-            log.exception("the page could not be made")
-            return request, Page(b"the page could not be made; see the broker's log\n", status=500)
+            log.exception("the page could not be produced")
+            return request, Page(b"the page could not be produced; see the broker's log\n", status=500)
 
 
 async def _write(writer: asyncio.StreamWriter, page: Page, *, with_body: bool) -> None:

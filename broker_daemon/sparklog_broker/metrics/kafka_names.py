@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from sparklog_broker.counters.traffic import Traffic
-from sparklog_broker.metrics.families import Described, Labels, Row, counter, gauge, one_gauge
+from sparklog_broker.metrics.families import Labels, MetricInfo, Row, counter, gauge, one_gauge
 from sparklog_broker.metrics.partition_rows import (
     PartitionRow,
     Sums,
@@ -24,65 +24,79 @@ from sparklog_broker.metrics.partition_rows import (
 from sparklog_broker.metrics.slices import Slices
 
 TRAFFIC = (
-    (Described("kafka_server_brokertopicmetrics_messagesin", "Records appended."), "records_in"),
-    (Described("kafka_server_brokertopicmetrics_bytesin", "Bytes appended."), "bytes_in"),
-    (Described("kafka_server_brokertopicmetrics_bytesout", "Bytes that fetches were answered with."), "bytes_out"),
+    (MetricInfo("kafka_server_brokertopicmetrics_messagesin", "Records appended."), "records_in"),
+    (MetricInfo("kafka_server_brokertopicmetrics_bytesin", "Bytes appended."), "bytes_in"),
     (
-        Described("kafka_server_brokertopicmetrics_totalproducerequests", "Appends asked for, by partition."),
+        MetricInfo("kafka_server_brokertopicmetrics_bytesout", "Bytes sent to consumers in fetch responses."),
+        "bytes_out",
+    ),
+    (
+        MetricInfo("kafka_server_brokertopicmetrics_totalproducerequests", "Produce requests, counted per partition."),
         "produces",
     ),
-    (Described("kafka_server_brokertopicmetrics_totalfetchrequests", "Fetches answered, by partition."), "fetches"),
+    (MetricInfo("kafka_server_brokertopicmetrics_totalfetchrequests", "Fetches answered, by partition."), "fetches"),
     (
-        Described("kafka_server_brokertopicmetrics_failedproducerequests", "Appends that failed, by partition."),
+        MetricInfo(
+            "kafka_server_brokertopicmetrics_failedproducerequests", "Failed produce requests, counted per partition."
+        ),
         "failed_produces",
     ),
     (
-        Described("kafka_server_brokertopicmetrics_failedfetchrequests", "Fetches that failed, by partition."),
+        MetricInfo(
+            "kafka_server_brokertopicmetrics_failedfetchrequests", "Failed fetch requests, counted per partition."
+        ),
         "failed_fetches",
     ),
 )
 
 # (family, value of a topic's sums, value of one partition; None: a family by topic only)
-PLACES: tuple[tuple[Described, Callable[[Sums], float], Callable[[PartitionRow], float] | None], ...] = (
-    (Described("kafka_log_log_size", "Bytes of batches."), lambda s: s.size_bytes, lambda r: r.size_bytes),
+PLACES: tuple[tuple[MetricInfo, Callable[[Sums], float], Callable[[PartitionRow], float] | None], ...] = (
+    (MetricInfo("kafka_log_log_size", "Bytes of batches."), lambda s: s.size_bytes, lambda r: r.size_bytes),
     (
-        Described("kafka_topic_partition_current_offset", "High watermark; of several partitions the sum."),
+        MetricInfo(
+            "kafka_topic_partition_current_offset", "High watermark; the sum if the series covers several partitions."
+        ),
         lambda s: s.high_watermark,
         lambda r: r.high_watermark,
     ),
     (
-        Described("kafka_topic_partition_oldest_offset", "Log start offset; of several partitions the sum."),
+        MetricInfo(
+            "kafka_topic_partition_oldest_offset", "Log start offset; the sum if the series covers several partitions."
+        ),
         lambda s: s.start,
         lambda r: r.start,
     ),
-    (Described("kafka_topic_partition_replicas", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
+    (MetricInfo("kafka_topic_partition_replicas", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
     (
-        Described("kafka_topic_partition_in_sync_replica", "Replicas that are in sync."),
+        MetricInfo("kafka_topic_partition_in_sync_replica", "In-sync replicas."),
         lambda s: s.in_sync,
         lambda r: r.in_sync,
     ),
     (
-        Described("kafka_topic_partition_under_replicated_partition", "Partitions with replicas that are not in sync."),
+        MetricInfo(
+            "kafka_topic_partition_under_replicated_partition",
+            "Under-replicated partitions: some replicas are not in sync.",
+        ),
         lambda s: s.under_replicated,
         is_under_replicated,
     ),
-    (Described("kafka_cluster_partition_replicascount", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
+    (MetricInfo("kafka_cluster_partition_replicascount", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
     (
-        Described(
-            "kafka_cluster_partition_underminisr", "Partitions with fewer replicas in sync than an append needs."
+        MetricInfo(
+            "kafka_cluster_partition_underminisr", "Partitions with fewer in-sync replicas than min.insync.replicas."
         ),
         lambda s: s.under_min_isr,
         is_under_min_isr,
     ),
     (
-        Described(
+        MetricInfo(
             "kafka_cluster_partition_atminisr",
-            "Partitions that lose their last spare replica with the next failure; never one that has a single replica.",
+            "Partitions with exactly min.insync.replicas in-sync replicas: one more failure stops acks=all. Partitions with a single replica do not count.",
         ),
         lambda s: s.at_min_isr,
         is_at_min_isr,
     ),
-    (Described("kafka_topic_partitions", "Partitions."), lambda s: s.partitions, None),
+    (MetricInfo("kafka_topic_partitions", "Partitions."), lambda s: s.partitions, None),
 )
 
 
@@ -95,7 +109,8 @@ def kafka_families(
     connections: int,
     slices: Slices,
 ) -> Iterator[Metric]:
-    """`shown`: returns True for partitions with series of their own; `broker`: the labels of `kafka_broker_info`."""
+    """Yield the metrics under Kafka's names. `shown`: returns True for partitions with series of their own; `broker`:
+    the labels of `kafka_broker_info`."""
     for described, field in TRAFFIC:
         yield counter(described, slices.each(_traffic(traffic, attrgetter(field))))
     own = [row for row in slices.each(rows) if row.leads and shown(row)]
@@ -106,19 +121,20 @@ def kafka_families(
         else:
             yield gauge(described, slices.each(_by_partition(own, rest, of_row, of_sums)))
     everything = total(sums)
-    yield gauge(Described("kafka_broker_info", "The broker: its number and address."), [(broker, 1)])
-    yield one_gauge("kafka_server_replicamanager_partitioncount", "Replicas that this broker has.", everything.held)
+    yield gauge(MetricInfo("kafka_broker_info", "Number and address of the broker, as labels."), [(broker, 1)])
+    yield one_gauge("kafka_server_replicamanager_partitioncount", "Replicas on this broker.", everything.held)
     yield one_gauge(
-        "kafka_server_replicamanager_leadercount", "Partitions this broker leads, and can use.", everything.online
+        "kafka_server_replicamanager_leadercount", "Online partitions that this broker leads.", everything.online
     )
     yield one_gauge(
         "kafka_server_replicamanager_underreplicatedpartitions",
-        "Partitions with replicas that are not in sync.",
+        "Under-replicated partitions: some replicas are not in sync.",
         everything.under_replicated,
     )
     listener = {"listener": broker["address"]}
     yield gauge(
-        Described("kafka_server_socket_server_metrics_connection_count", "Open connections."), [(listener, connections)]
+        MetricInfo("kafka_server_socket_server_metrics_connection_count", "Open connections."),
+        [(listener, connections)],
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from prometheus_client.core import Metric
 
 from sparklog.types import TopicPartition
-from sparklog_broker.metrics.families import Described, gauge
+from sparklog_broker.metrics.families import MetricInfo, gauge
 from sparklog_broker.partitions.lakes import LakeReport, Lakes
 from sparklog_broker.partitions.partitions import Partitions
 
@@ -80,12 +80,12 @@ def _lag(partitions: Partitions, topic: str, count: int, report: LakeReport | No
 
 
 def lake_families(rows: list[LakeRow]) -> Iterator[Metric]:
-    """The series."""
+    """Yield the series."""
     for name, doc, values in (
-        ("sparklog_lake_lag_records", "Offsets that the topic's Delta table lacks.", [r.lag for r in rows]),
+        ("sparklog_lake_lag_records", "Lag of the topic's Delta table, in offsets.", [r.lag for r in rows]),
         (
             "sparklog_lake_lag_seconds",
-            "Age of the newest moment whose records are all in the topic's Delta table; 0 if it lacks none.",
+            "Delay of the topic's Delta table: age of the newest time up to which the table has all records; 0 if it is complete.",
             [r.lag_seconds for r in rows],
         ),
         ("sparklog_lake_files", "Files of the topic's Delta table.", [r.files for r in rows]),
@@ -96,4 +96,4 @@ def lake_families(rows: list[LakeRow]) -> Iterator[Metric]:
             [int(r.failing) for r in rows],
         ),
     ):
-        yield gauge(Described(name, doc), [({"topic": r.topic}, v) for r, v in zip(rows, values, strict=True)])
+        yield gauge(MetricInfo(name, doc), [({"topic": r.topic}, v) for r, v in zip(rows, values, strict=True)])

@@ -14,7 +14,7 @@ from sparklog.histogram import Histogram
 from sparklog_broker.metrics.broker_collector import BrokerCollector
 from sparklog_broker.metrics.exposition import Exposition
 from sparklog_broker.metrics.slices import Slices
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 
 
 class Renderer:
@@ -25,7 +25,7 @@ class Renderer:
         self._now_s = now_s
         self._rest = rest
 
-    def scrape(self, exposition: Exposition, watched: Watched | None, is_ready: bool) -> bytes:
+    def scrape(self, exposition: Exposition, watched: MetricSources | None, is_ready: bool) -> bytes:
         """Render all families of this moment. `watched` is None while the logs are opened."""
         slices = Slices(self._now_s, self._rest)
         return render(BrokerCollector(watched, is_ready, self._loop_delay, self._now_s, slices), exposition)

@@ -21,13 +21,13 @@ from sparklog_broker.metrics.hosts import allowed_names, is_allowed
 from sparklog_broker.metrics.http_request import Refusal, Request
 from sparklog_broker.metrics.http_server import HttpServer, Page
 from sparklog_broker.metrics.loop_delay import LoopDelay
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 from sparklog_broker.network.listening import bind
 
 log = logging.getLogger(__name__)
 
 SETTING = "metrics.listen"
-Scrape = Callable[[Exposition, Watched | None, bool], bytes]
+Scrape = Callable[[Exposition, MetricSources | None, bool], bytes]
 
 
 class MetricsService:
@@ -41,7 +41,7 @@ class MetricsService:
         self._health = Health()
         self._delay = LoopDelay(loop)
         self._stopping = threading.Event()
-        self._watched: Watched | None = None
+        self._watched: MetricSources | None = None
         self._server: HttpServer | None = None
         self._thread: Executor | None = None
         self._scrape: Scrape = _nothing
@@ -66,7 +66,7 @@ class MetricsService:
         await self._server.start()
         log.info("metrics on http://%s/metrics", self.address)
 
-    def serving(self, watched: Watched) -> None:
+    def serving(self, watched: MetricSources) -> None:
         """Note that the broker has recovered and takes requests."""
         self._watched = watched
         self._health.stage = Stage.SERVING
@@ -87,9 +87,7 @@ class MetricsService:
     async def page(self, request: Request) -> Page:
         """Return the answer to a request. Raises Refusal."""
         if not is_allowed(request.host, self._names):
-            raise Refusal(
-                421, "these pages are not under that name: use the address, or name it in metrics.allowed.hosts"
-            )
+            raise Refusal(421, "host name not allowed: use the address, or add the name to metrics.allowed.hosts")
         match request.path:
             case "/metrics":
                 return await self._metrics(wanted_by(request.accept))
@@ -98,7 +96,7 @@ class MetricsService:
             case "/health/ready":
                 body = f"{self._health.stage.value}\n".encode()
                 return Page(body, status=200 if self._health.is_ready else 503)
-        raise Refusal(404, "there are /metrics, /health/live and /health/ready")
+        raise Refusal(404, "not found: the pages are /metrics, /health/live and /health/ready")
 
     async def _metrics(self, exposition: Exposition) -> Page:
         rendering = self._rendering.get(exposition)
@@ -111,5 +109,5 @@ class MetricsService:
         return Page(await asyncio.shield(rendering), exposition.value)
 
 
-def _nothing(exposition: Exposition, watched: Watched | None, is_ready: bool) -> bytes:
+def _nothing(exposition: Exposition, watched: MetricSources | None, is_ready: bool) -> bytes:
     return b""

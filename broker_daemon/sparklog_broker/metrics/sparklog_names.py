@@ -12,7 +12,7 @@ from sparklog.version import __version__
 from sparklog_broker.counters.requests import RequestCounters, error_name
 from sparklog_broker.counters.traffic import Traffic
 from sparklog_broker.metrics.families import (
-    Described,
+    MetricInfo,
     counter,
     gauge,
     histogram,
@@ -21,16 +21,16 @@ from sparklog_broker.metrics.families import (
 )
 from sparklog_broker.metrics.partition_rows import Sums
 from sparklog_broker.metrics.slices import Slices
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 
 PHASES = ("queue", "handle", "wait", "send")
 
 
 def process_families(ready: bool, loop_delay: Histogram) -> Iterator[Metric]:
     """Yield the families of the process, which a recovering broker shows too."""
-    yield gauge(Described("sparklog_build_info", "The version that runs."), [({"version": __version__}, 1)])
-    yield one_gauge("sparklog_ready", "Whether the broker serves: recovered, and not stopping.", ready)
-    described = Described("sparklog_event_loop_delay_seconds", "By how much timers of the event loop were late.")
+    yield gauge(MetricInfo("sparklog_build_info", "The version that runs."), [({"version": __version__}, 1)])
+    yield one_gauge("sparklog_ready", "1 if the broker is ready: recovered, and not stopping.", ready)
+    described = MetricInfo("sparklog_event_loop_delay_seconds", "Delay of the event loop's timers.")
     yield histogram(described, [({}, loop_delay.counts)])
 
 
@@ -38,25 +38,27 @@ def request_families(requests: RequestCounters, slices: Slices) -> Iterator[Metr
     found = list(requests.items())
     for name, doc, field in (
         ("sparklog_requests", "Requests that have arrived.", "requests"),
-        ("sparklog_request_bytes", "Bytes of requests, without their prefixes.", "request_bytes"),
+        ("sparklog_request_bytes", "Bytes of requests, without the length prefixes.", "request_bytes"),
         ("sparklog_response_bytes", "Bytes of answers.", "response_bytes"),
     ):
         value = attrgetter(field)
-        yield counter(Described(name, doc), (({"api": api}, value(counters)) for api, counters in slices.each(found)))
+        yield counter(MetricInfo(name, doc), (({"api": api}, value(counters)) for api, counters in slices.each(found)))
     yield counter(
-        Described("sparklog_request_errors", "Errors that requests, or partitions in them, were answered with."),
+        MetricInfo("sparklog_request_errors", "Errors in responses, of whole requests and of single partitions."),
         (
             ({"api": api, "error": error_name(code)}, count)
             for api, counters in slices.each(found)
             for code, count in sorted(counters.errors.items())
         ),
     )
-    described = Described("sparklog_request_seconds", "From a request's last byte to its answer's last byte.")
+    described = MetricInfo(
+        "sparklog_request_seconds", "Latency of a request, from its last byte to the last byte of the response."
+    )
     yield histogram(described, (({"api": api}, counters.total.counts) for api, counters in slices.each(found)))
     yield histogram(
-        Described(
+        MetricInfo(
             "sparklog_request_phase_seconds",
-            "The same in phases: queue (for a handler), handle, wait (for records, or replicas), send.",
+            "Latency of a request by phase: queue (for a handler), handle, wait (for records or replicas), send.",
         ),
         (
             ({"api": api, "phase": phase}, getattr(counters, phase).counts)
@@ -70,72 +72,82 @@ def request_families(requests: RequestCounters, slices: Slices) -> Iterator[Metr
 
 
 def topic_families(traffic: Traffic, sums: dict[str, Sums], slices: Slices) -> Iterator[Metric]:
-    described = Described(
-        "sparklog_topic_records_out", "Records that fetches were answered with, by offsets: compacted ones count."
+    described = MetricInfo(
+        "sparklog_topic_records_out", "Records sent in fetch responses, counted by offsets: removed records count, too."
     )
     yield counter(described, (({"topic": t}, n.records_out) for t, n in slices.each(traffic.items())))
-    described = Described(
-        "sparklog_topic_located_bytes", "Bytes that clients on this host were told to read from files."
-    )
+    described = MetricInfo("sparklog_topic_located_bytes", "Bytes that clients on this host read from mapped files.")
     yield counter(described, (({"topic": t}, n.located_bytes) for t, n in slices.each(traffic.items())))
     for name, doc, field in (
-        ("sparklog_topic_undecided_records", "Records that readers of committed ones wait for.", "undecided"),
+        (
+            "sparklog_topic_undecided_records",
+            "Records between the last stable offset and the high watermark.",
+            "undecided",
+        ),
         ("sparklog_topic_segments", "Segments.", "segments"),
         ("sparklog_topic_producers", "Producers that partitions remember.", "producers"),
-        ("sparklog_topic_remote_bytes", "Bytes of batches that are only in the object store.", "remote_bytes"),
-        ("sparklog_topic_offline_partitions", "Partitions that nobody can use.", "offline"),
+        ("sparklog_topic_remote_bytes", "Bytes of batches in the object store without a local copy.", "remote_bytes"),
+        ("sparklog_topic_offline_partitions", "Offline partitions.", "offline"),
     ):
         value = attrgetter(field)
-        yield gauge(Described(name, doc), (({"topic": t}, value(s)) for t, s in slices.each(sums.items())))
+        yield gauge(MetricInfo(name, doc), (({"topic": t}, value(s)) for t, s in slices.each(sums.items())))
 
 
-def server_families(watched: Watched) -> Iterator[Metric]:
+def server_families(watched: MetricSources) -> Iterator[Metric]:
     server, memory, unread = watched.server, watched.memory, watched.server.unread
     yield one_gauge(
-        "sparklog_time_seconds", "The broker's clock, in seconds since 1970.", watched.clock.now_ms() / 1000
+        "sparklog_time_seconds", "Time of the broker's clock, in seconds since 1970.", watched.clock.now_ms() / 1000
     )
     yield one_gauge("sparklog_connections", "Open connections.", server.connection_count)
     yield one_counter("sparklog_connections_accepted", "Connections accepted.", server.accepted_count)
-    yield one_counter("sparklog_connections_refused", "Of these, told that there are too many.", server.refused_count)
+    yield one_counter(
+        "sparklog_connections_refused", "Connections refused with an error, because of a limit.", server.refused_count
+    )
     authentication = watched.authentication
     yield counter(
-        Described("sparklog_authentications", "Peers that have said who they are, by mechanism."),
+        MetricInfo("sparklog_authentications", "Successful authentications, by mechanism."),
         [({"mechanism": name}, count) for name, count in authentication.succeeded.items()],
     )
     yield counter(
-        Described("sparklog_reauthentications", "Peers that have done so again on the same connection (KIP-368)."),
+        MetricInfo("sparklog_reauthentications", "Successful re-authentications on an open connection (KIP-368)."),
         [({"mechanism": name}, count) for name, count in authentication.repeated.items()],
     )
     yield counter(
-        Described("sparklog_authentication_failures", "Authentications that failed, by reason."),
+        MetricInfo("sparklog_authentication_failures", "Failed authentications, by reason."),
         [({"reason": name}, count) for name, count in authentication.failed.items()],
     )
-    yield one_gauge("sparklog_request_memory_used_bytes", "Held by requests and unread answers.", memory.used_bytes)
+    yield one_gauge(
+        "sparklog_request_memory_used_bytes", "Memory held by requests and unread responses.", memory.used_bytes
+    )
     yield one_gauge("sparklog_request_memory_limit_bytes", "queued.max.request.bytes.", memory.limit_bytes)
     yield one_gauge("sparklog_request_memory_waiting", "Connections that wait for memory.", memory.waiting_count)
     yield one_counter(
         "sparklog_half_requests_cut",
-        "Connections ended because they did not finish a request while others waited for memory.",
+        "Connections closed for a slow request while other requests waited for memory.",
         server.half_requests.cut_count,
     )
-    yield one_gauge("sparklog_unread_answer_bytes", "Held by answers that clients do not read.", unread.held_bytes)
-    yield one_gauge("sparklog_unread_answer_files", "File ranges held by such answers.", unread.held_files)
+    yield one_gauge(
+        "sparklog_unread_answer_bytes", "Memory held by responses that clients have not read.", unread.held_bytes
+    )
+    yield one_gauge(
+        "sparklog_unread_answer_files", "File ranges held by responses that clients have not read.", unread.held_files
+    )
     throttled = dict(watched.throttling.throttled)
     yield counter(
-        Described("sparklog_throttled_requests", "Requests after which a connection was muted, by the quota."),
+        MetricInfo("sparklog_throttled_requests", "Throttled requests, by quota."),
         [({"quota": str(key)}, count) for key, (count, _) in throttled.items()],
     )
     yield counter(
-        Described("sparklog_throttle_seconds", "For how long connections were muted in all, by the quota."),
+        MetricInfo("sparklog_throttle_seconds", "Total throttle time of connections, by quota."),
         [({"quota": str(key)}, total_ms / 1_000) for key, (_, total_ms) in throttled.items()],
     )
     purgatories = {"fetch": watched.partitions.fetches, "produce": watched.partitions.produces}
     yield gauge(
-        Described("sparklog_purgatory_waiting", "Requests that wait, by what they wait in."),
+        MetricInfo("sparklog_purgatory_waiting", "Requests waiting in a purgatory, by purgatory."),
         [({"purgatory": name}, purgatory.waiting_count) for name, purgatory in purgatories.items()],
     )
     yield counter(
-        Described("sparklog_purgatory_waits", "Waits that have ended, by how."),
+        MetricInfo("sparklog_purgatory_waits", "Completed waits, by outcome."),
         [
             ({"purgatory": name, "outcome": outcome.value}, count)
             for name, purgatory in purgatories.items()
@@ -143,43 +155,43 @@ def server_families(watched: Watched) -> Iterator[Metric]:
         ],
     )
     yield gauge(
-        Described("sparklog_io_queued_jobs", "Jobs that wait for an I/O thread."),
+        MetricInfo("sparklog_io_queued_jobs", "Jobs waiting for an I/O thread."),
         [({"thread": str(i)}, length) for i, length in enumerate(watched.io.queue_lengths)],
     )
 
 
-def disk_families(watched: Watched) -> Iterator[Metric]:
+def disk_families(watched: MetricSources) -> Iterator[Metric]:
     directories = [({"directory": str(d.path)}, d.health) for d in watched.storage.logs.directories.all]
-    described = Described("sparklog_fsync_seconds", "What one file's fsync takes.")
+    described = MetricInfo("sparklog_fsync_seconds", "Duration of one fsync of a file.")
     yield histogram(described, [(labels, health.syncs.counts) for labels, health in directories])
-    described = Described("sparklog_fsync_failures", "Fsyncs that failed.")
+    described = MetricInfo("sparklog_fsync_failures", "Fsyncs that failed.")
     yield counter(described, [(labels, health.sync_failures) for labels, health in directories])
-    described = Described("sparklog_log_directory_failed", "Whether a log directory cannot be used any more.")
+    described = MetricInfo("sparklog_log_directory_failed", "1 if a log directory has failed.")
     yield gauge(described, [(labels, health.failure is not None) for labels, health in directories])
     flushing = watched.background.flushing
-    described = Described(
-        "sparklog_flush_seconds", "What fsyncing all that was appended takes (log.flush.interval.ms)."
+    described = MetricInfo(
+        "sparklog_flush_seconds", "Duration of a background flush of all appended data (log.flush.interval.ms)."
     )
     yield histogram(described, [({}, flushing.rounds.counts)])
 
 
-def background_families(watched: Watched) -> Iterator[Metric]:
+def background_families(watched: MetricSources) -> Iterator[Metric]:
     background = watched.background
     cleaner, tier, retention = background.cleaner.counters, background.tierer.counters, background.retention.counters
     for name, doc, value in (
         ("sparklog_cleaner_runs", "Logs compacted.", cleaner.runs),
         ("sparklog_cleaner_failures", "Compactions that failed.", cleaner.failures),
-        ("sparklog_cleaner_read_bytes", "Bytes of batches that compaction has looked at.", cleaner.read_bytes),
-        ("sparklog_cleaner_written_bytes", "Bytes of batches that it has left.", cleaner.written_bytes),
+        ("sparklog_cleaner_read_bytes", "Bytes of batches that compaction has read.", cleaner.read_bytes),
+        ("sparklog_cleaner_written_bytes", "Bytes of batches that compaction has kept.", cleaner.written_bytes),
         ("sparklog_cleaner_removed_records", "Records removed by compaction.", cleaner.removed_records),
         ("sparklog_cleaner_busy_seconds", "Time that compaction took.", cleaner.busy_s),
         ("sparklog_tier_rounds", "Rounds of tiering.", tier.rounds),
         ("sparklog_tier_failures", "Partitions whose round failed.", tier.failures),
         ("sparklog_tier_copied_segments", "Segments copied to the object store.", tier.copied),
-        ("sparklog_tier_released_segments", "Copied segments whose local files were given up.", tier.released),
-        ("sparklog_tier_deleted_segments", "Copies deleted from the object store.", tier.deleted),
+        ("sparklog_tier_released_segments", "Tiered segments whose local files were deleted.", tier.released),
+        ("sparklog_tier_deleted_segments", "Segments deleted from the object store.", tier.deleted),
         ("sparklog_retention_runs", "Runs of retention.", retention.runs),
-        ("sparklog_retention_raised_log_starts", "Log starts raised by it.", retention.raised),
+        ("sparklog_retention_raised_log_starts", "Advances of a log start offset by deletion.", retention.raised),
         (
             "sparklog_retention_removed_segments",
             "Segments whose files were unlinked.",
@@ -188,10 +200,12 @@ def background_families(watched: Watched) -> Iterator[Metric]:
     ):
         yield one_counter(name, doc, value)
     yield one_gauge(
-        "sparklog_cleaner_failing_logs", "Logs that wait after a failure, or are left alone.", cleaner.failing
+        "sparklog_cleaner_failing_logs",
+        "Logs whose compaction failed, and waits or has been given up.",
+        cleaner.failing,
     )
-    yield one_gauge("sparklog_tier_failing_partitions", "Partitions whose last round of tiering failed.", tier.failing)
+    yield one_gauge("sparklog_tier_failing_partitions", "Partitions whose last tiering attempt failed.", tier.failing)
     cache = watched.storage.remote.cache
     yield one_gauge(
-        "sparklog_tier_cache_bytes", "Kept of what was read from the object store.", cache.held_bytes if cache else 0
+        "sparklog_tier_cache_bytes", "Bytes in the read cache of the object store.", cache.held_bytes if cache else 0
     )

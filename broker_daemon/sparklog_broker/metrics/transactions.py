@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 
 from sparklog.errors import InvalidProducerIdMappingError
 from sparklog.replication.transactions import Coordinator
-from sparklog_broker.metrics.families import Described, gauge, one_gauge
+from sparklog_broker.metrics.families import MetricInfo, gauge, one_gauge
 from sparklog_broker.metrics.slices import Slices
 
 IDS_MAX = 100_000
@@ -49,10 +49,8 @@ def read_transactions(coordinators: Sequence[Coordinator], slices: Slices) -> Tr
 
 
 def transaction_families(found: TransactionsAtOnce, now_ms: int) -> Iterator[Metric]:
-    described = Described("sparklog_transactional_ids", "Transactional ids (and applications) by their state.")
+    described = MetricInfo("sparklog_transactional_ids", "Transactional ids and applications, by state.")
     yield gauge(described, [({"state": state}, count) for state, count in sorted(found.states.items())])
-    yield one_gauge("sparklog_open_transactions", "Transactions that have begun and not ended.", found.open_count)
+    yield one_gauge("sparklog_open_transactions", "Open transactions.", found.open_count)
     age_ms = 0 if found.open_since_ms is None else max(0, now_ms - found.open_since_ms)
-    yield one_gauge(
-        "sparklog_open_transaction_age_seconds_max", "For how long the oldest of them is open.", age_ms / 1000
-    )
+    yield one_gauge("sparklog_open_transaction_age_seconds_max", "Age of the oldest open transaction.", age_ms / 1000)

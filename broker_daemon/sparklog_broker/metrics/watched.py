@@ -21,7 +21,7 @@ from sparklog_broker.partitions.storage import Storage
 from sparklog_broker.security.throttling import Throttling
 
 
-class Watched(NamedTuple):
+class MetricSources(NamedTuple):
     """The parts. The scrape's thread reads only numbers, and copies of dicts and lists that are made in one step."""
 
     config: BrokerConfig

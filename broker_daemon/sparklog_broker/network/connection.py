@@ -423,7 +423,7 @@ class Connection:
 
     def _write_failed(self, error: ShortFileError | OSError) -> None:
         if isinstance(error, ShortFileError):
-            log.error("%s: a file is shorter than announced; disconnecting", self.peer_name)
+            log.error("%s: a segment file is shorter than the announced response; disconnecting", self.peer_name)
         elif error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN):
             log.warning("%s: sending failed: %s; disconnecting", self.peer_name, error)
         self.close()
@@ -457,7 +457,7 @@ class Connection:
     def check_deadlines(self, now: float) -> None:
         """Close the connection if it has stalled or been idle for too long. Called a few times per timeout."""
         if self._events.is_writing and now - self._written_at > self._answer_timeout_s():
-            log.info("%s: does not read its answer; disconnecting", self.peer_name)
+            log.info("%s: the client does not read its response; disconnecting", self.peer_name)
             self.close()
         elif self._state is State.LINGERING:
             if now - self._active_at > LINGER_S:
@@ -509,7 +509,7 @@ class Connection:
             if isinstance(error, MemoryError):
                 log.error("%s: out of memory; disconnecting", self.peer_name)
             else:
-                log.error("%s: its connection has failed; disconnecting", self.peer_name, exc_info=error)
+                log.error("%s: the connection has failed; disconnecting", self.peer_name, exc_info=error)
         finally:
             self.close()
 

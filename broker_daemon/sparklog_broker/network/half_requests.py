@@ -79,8 +79,9 @@ class HalfRequests:
         self.cut_count += 1
         if self._logged_at_s is None or now_s - self._logged_at_s >= LOG_S:
             log.info(
-                "%s: disconnected: others wait for memory (queued.max.request.bytes), and it holds %d bytes of a request "
-                "that it does not finish: %d bytes in %.1f s; so were %d others",
+                "%s: disconnected: other requests wait for memory (queued.max.request.bytes), and this client holds "
+                "%d bytes for an incomplete request, of which it sent %d bytes in %.1f s; %d other clients were "
+                "disconnected for the same reason",
                 sender.peer_name,
                 half.held_bytes,
                 half.received_bytes,

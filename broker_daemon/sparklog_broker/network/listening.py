@@ -36,7 +36,7 @@ def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as e:
-        raise ListenError(f"cannot listen on {where}: host {host!r} is not known; use {setting}") from e
+        raise ListenError(f"cannot listen on {where}: host name {host!r} cannot be resolved; use {setting}") from e
     # A name may stand for both kinds of address; clients of `localhost` try IPv4 too.
     family, kind, protocol, _, address = min(found, key=lambda f: f[0] != socket.AF_INET)
     sock = socket.socket(family, kind, protocol)
@@ -71,11 +71,11 @@ def bind_error_text(where: str, error: OSError, setting: str = LISTEN) -> str:
     """Describe the reason why an address cannot be bound, and the remedy."""
     match error.errno:
         case errno.EADDRINUSE:
-            hint = f"the port is in use; stop the program that has it, or choose another with {setting}"
+            hint = f"the port is in use; stop the program that uses it, or choose another port with {setting}"
         case errno.EACCES:
             hint = f"not permitted; choose a port above 1023 with {setting}"
         case errno.EADDRNOTAVAIL:
-            hint = f"this machine has no such address; choose another with {setting}"
+            hint = f"this machine does not have the address; choose another address with {setting}"
         case _:
             hint = error.strerror or str(error)
     return f"cannot listen on {where}: {hint}"

@@ -22,7 +22,7 @@ from sparklog_broker.network.reply import REST_BYTES_MAX, Response, fields_befor
 INLINE_BYTES = 64 * 1024
 PIECE_BYTES = 64 * 1024
 """Small parts are joined to pieces of about this size."""
-NEWER_CLIENT = "use a newer client, which asks page by page"
+NEWER_CLIENT = "use a newer client, which requests pages"
 """Remedy for a list that exceeds one answer."""
 _ARRAY32 = b"\xdd"
 _BIN32 = b"\xc6"
@@ -62,7 +62,7 @@ class LongAnswers:
         Raises:
             ResponseTooLargeError: An item does not fit, and it is the first one or `paged` is False.
         """
-        building = _Building(message, field, version)
+        building = _PageBuilder(message, field, version)
         turn = _Turn(self)
         try:
             for item in items:
@@ -94,7 +94,7 @@ def too_large(limit_bytes: int, remedy: str) -> ResponseTooLargeError:
     return ResponseTooLargeError(f"the answer is larger than {limit_bytes} bytes (response.max.bytes): {remedy}")
 
 
-class Fitting:
+class FittingItems:
     """Collects as many elements of an item's own list as fit into `room_bytes`, but at least one. Run `collect` first;
     the parts that it yields are empty: places to pause.
     """
@@ -152,7 +152,7 @@ class _Turn:
             self._of._one_at_a_time.release()
 
 
-class _Building:
+class _PageBuilder:
     """The header of a message in progress."""
 
     def __init__(self, message: Message, field: str, version: int | None) -> None:

@@ -42,7 +42,7 @@ class LongRequests:
                 await line.enter(size_bytes)
         except TimeoutError:
             raise RequestTimedOutError(
-                "too many requests with long lists are being answered: try again, or name fewer things at once"
+                "too many requests with long lists are in progress: try again, or name fewer items per request"
             ) from None
         try:
             yield

@@ -43,7 +43,7 @@ class OutQueue:
         return bool(self._parts)
 
     def extend(self, parts: Iterable[Part]) -> None:
-        """Takes over `parts`. Small ones are put together, slices of files among them read for that."""
+        """Take over `parts`. Small ones are put together, slices of files among them read for that."""
         for part in parts:
             added = part if isinstance(part, _BYTES) else _read_if_small(part)
             if isinstance(added, _BYTES):
@@ -99,7 +99,8 @@ class OutQueue:
 
 
 def _read_if_small(part: Slice) -> bytes | Slice:
-    """Its bytes, and then it is released; or itself: too much, or not to be read, which sending it will find too."""
+    """Return the bytes of a small slice, and release it; or return the slice itself, if it is too large or cannot be
+    read."""
     if part.length_bytes > GATHERED_BYTES_MAX:
         return part
     try:

@@ -21,7 +21,7 @@ async def read_preamble(loop: asyncio.AbstractEventLoop, sock: socket.socket) ->
     """
     _, owner, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if owner != os.geteuid():
-        raise PermissionError(f"it is a process of user {owner}, not of the broker's own user {os.geteuid()}")
+        raise PermissionError(f"its process belongs to user {owner}, not to the broker's user {os.geteuid()}")
     async with asyncio.timeout(TIMEOUT_S):
         (size,) = LENGTH.unpack(await _exactly(loop, sock, LENGTH.size))
         if size > PREAMBLE_BYTES_MAX:
@@ -34,6 +34,6 @@ async def _exactly(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: i
     while len(found) < size:
         part = await loop.sock_recv(sock, size - len(found))
         if not part:
-            raise InvalidRequestError("the connection ends inside its preamble")
+            raise InvalidRequestError("the connection ended inside the preamble")
         found += part
     return found

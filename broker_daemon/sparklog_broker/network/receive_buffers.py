@@ -26,8 +26,8 @@ class ReceiveBuffers:
         self.kept_bytes = 0
 
     def take(self, size_bytes: int) -> np.ndarray:
-        """A buffer of at least `size_bytes` with any content: the smallest kept one, or a new one, which has no memory
-        (only addresses) where nothing has been written yet. Raises MemoryError."""
+        """Return a buffer of at least `size_bytes` with any content: the smallest kept one, or a new one, which has no
+        memory (only addresses) where nothing has been written yet. Raises MemoryError."""
         if size_bytes < BUFFER_BYTES_MIN:
             return np.empty(size_bytes, np.uint8)
         fitting = [b for b in self._kept if len(b) >= size_bytes]

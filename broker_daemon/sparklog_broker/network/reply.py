@@ -61,7 +61,7 @@ def rest_of(message: Message, version: int | None = None) -> bytes:
 
 
 def header_parts(response: Response, version: int | None = None) -> list[bytes]:
-    """The encoded message of a response that has one, in pieces."""
+    """Return the encoded message of a response that has one, in pieces."""
     assert response.message is not None
     if response.header is None:
         return [encode(response.message, version)]

@@ -28,7 +28,7 @@ from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener,
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.preamble import read_preamble
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
-from sparklog_broker.network.tls_handshake import Secured, TlsHandshake
+from sparklog_broker.network.tls_handshake import SecuredSocket, TlsHandshake
 from sparklog_broker.network.tls_transport import TlsTransport
 from sparklog_broker.network.transport import PlainTransport, Transport
 from sparklog_broker.network.unread_answers import UnreadAnswers
@@ -278,7 +278,7 @@ class Server:
         self._note_stranger(handshake, host)
 
     def _hands_shaken(
-        self, listener: OpenListener, host: str, handshake: TlsHandshake, secured: Secured | None
+        self, listener: OpenListener, host: str, handshake: TlsHandshake, secured: SecuredSocket | None
     ) -> None:
         self._strangers.pop(handshake, None)
         if secured is None:
@@ -313,7 +313,7 @@ class Server:
         certificate: bytes | None = None,
         admitted: bool = False,
     ) -> None:
-        """`admitted`: True if the connection was counted before its TLS handshake."""
+        """Add a connection. `admitted`: True if the connection was counted before its TLS handshake."""
         connection = Connection(
             self._transport_of(sock),
             loop=self._loop,
@@ -340,7 +340,7 @@ class Server:
             try:
                 self._greet(connection, listener, certificate)
             except Exception:  # nothing is served to an unknown peer
-                log.exception("connection of %s ended: it could not be greeted", connection.peer_name)
+                log.exception("connection of %s closed: the handshake failed", connection.peer_name)
                 connection.close()
                 return
             if not connection.is_known:

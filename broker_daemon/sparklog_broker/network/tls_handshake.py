@@ -25,7 +25,7 @@ _REFUSED_US = "ALERT"
 _DISCARDED_BYTES = 64 * 1024
 
 
-class Secured(NamedTuple):
+class SecuredSocket(NamedTuple):
     """A socket after its handshake. `certificate`: the peer's, verified, as DER; None if the peer has shown none."""
 
     sock: ssl.SSLSocket
@@ -49,7 +49,7 @@ class TlsHandshake:
         threads: Executor,
         timeout_s: float,
         peer_name: str,
-        done: Callable[[TlsHandshake, Secured | None], None],
+        done: Callable[[TlsHandshake, SecuredSocket | None], None],
         delay_s: float = 0.0,
     ) -> None:
         """`delay_s`: time before the first read."""
@@ -90,7 +90,7 @@ class TlsHandshake:
             self._thread_works = False
             self._end("")
 
-    def _stepped(self, future: asyncio.Future[_Step | Secured]) -> None:
+    def _stepped(self, future: asyncio.Future[_Step | SecuredSocket]) -> None:
         self._thread_works = False
         if self._has_ended:
             self._close()
@@ -103,7 +103,7 @@ class TlsHandshake:
                     socket.socket.send(self._sock, ALERT_PROTOCOL_VERSION)
             self._end(failure_text(e))
         else:
-            if isinstance(outcome, Secured):
+            if isinstance(outcome, SecuredSocket):
                 self._has_ended = True
                 self._timeout.cancel()
                 self._on_done(self, outcome)
@@ -133,23 +133,23 @@ class TlsHandshake:
         self._sock.close()
 
 
-def _step(sock: ssl.SSLSocket) -> _Step | Secured:
+def _step(sock: ssl.SSLSocket) -> _Step | SecuredSocket:
     try:
         sock.do_handshake()
     except ssl.SSLWantReadError:
         return _Step.READ
     except ssl.SSLWantWriteError:
         return _Step.WRITE
-    return Secured(sock, sock.getpeercert(binary_form=True))
+    return SecuredSocket(sock, sock.getpeercert(binary_form=True))
 
 
 def failure_text(error: BaseException) -> str:
     """Describe a failed handshake for the log, with its likely cause."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the client's certificate is not taken: {error.verify_message}"
+        return f"the client's certificate is not accepted: {error.verify_message}"
     reason = (error.reason if isinstance(error, ssl.SSLError) else "") or ""
     if reason in _NOT_TLS:
-        return "what it sends is not TLS: its security.protocol does not fit this listener"
+        return "the client does not speak TLS: its security.protocol does not match this listener"
     if _REFUSED_US in reason:
         return f"the client has ended the TLS handshake ({reason}): does it trust this broker's certificate?"
     return f"the TLS handshake has failed: {reason or error or type(error).__name__}"

@@ -30,7 +30,7 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-class _Held:
+class _HeldAnswers:
     __slots__ = ("bytes", "files", "since")
 
     def __init__(self, since: float) -> None:
@@ -50,7 +50,7 @@ class UnreadAnswers:
         self.held_files = 0
         self._budget = budget
         self._clock = clock
-        self._held: dict[Reader, _Held] = {}
+        self._held: dict[Reader, _HeldAnswers] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -61,7 +61,7 @@ class UnreadAnswers:
         if held is None:
             if not size_bytes and not files:
                 return
-            held = self._held[reader] = _Held(self._clock())
+            held = self._held[reader] = _HeldAnswers(self._clock())
         more_bytes, more_files = size_bytes - held.bytes, files - held.files
         held.bytes, held.files = size_bytes, files
         self.held_bytes += more_bytes
@@ -85,7 +85,7 @@ class UnreadAnswers:
                 return
             held = self._held[slowest]
             log.info(
-                "%s: disconnected: %s, this one %d bytes and %d file ranges for %.1f s",
+                "%s: disconnected: %s; this client holds %d bytes and %d file ranges and has read nothing for %.1f s",
                 slowest.peer_name,
                 why,
                 held.bytes,
@@ -95,6 +95,6 @@ class UnreadAnswers:
             slowest.close()
             self.note(slowest, 0, 0)
 
-    def _slowest(self, amount: Callable[[_Held], int]) -> Reader:
+    def _slowest(self, amount: Callable[[_HeldAnswers], int]) -> Reader:
         now = self._clock()
         return max(self._held, key=lambda r: (now - self._held[r].since + _MOMENT_S) * amount(self._held[r]))

@@ -143,8 +143,8 @@ class Appender:
                     # Not the error itself, nor NotLeaderError: these say that no record was written.
                     why = "the leader has changed" if partition.error is None else str(partition.error)
                     outcomes[i] = NotEnoughReplicasAfterAppendError(
-                        f"partition {partition.key}: written in leader epoch {write.leader_epoch}, but not known to be "
-                        f"on all in-sync replicas: {why}; send it again"
+                        f"partition {partition.key}: written in leader epoch {write.leader_epoch}, but not confirmed "
+                        f"by all in-sync replicas: {why}; send it again"
                     )
                     del waiting[i]
                 elif partition.log.high_watermark >= end:
@@ -157,7 +157,7 @@ class Appender:
         if await self._produces.wait(keys, replicated, timeout_ms / 1000) is not Outcome.SATISFIED:
             for i, (write, _) in waiting.items():
                 outcomes[i] = RequestTimedOutError(
-                    f"partition {write.partition.key}: written, but not on all in-sync replicas within {timeout_ms} ms"
+                    f"partition {write.partition.key}: written to the leader, but not replicated to all in-sync replicas within {timeout_ms} ms"
                 )
 
     def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:

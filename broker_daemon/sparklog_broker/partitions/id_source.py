@@ -54,5 +54,5 @@ class IdSource:
         if error is None:
             self._is_taking = False
             return
-        log.warning("no new producer ids; there are %d at hand: %s", self._ids.remaining, error)
+        log.warning("cannot reserve new producer ids; %d are left: %s", self._ids.remaining, error)
         self._loop.call_later(TAKE_AGAIN_S, setattr, self, "_is_taking", False)

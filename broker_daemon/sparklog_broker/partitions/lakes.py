@@ -51,7 +51,7 @@ class Lakes:
         """
         topic = self._partitions.topics.get(request.topic)
         if topic is None or topic.topic_id != request.topic_id:
-            raise UnknownTopicOrPartitionError(f"there is no topic {request.topic!r} with id {request.topic_id!r}")
+            raise UnknownTopicOrPartitionError(f"topic {request.topic!r} with id {request.topic_id!r} does not exist")
         now_ms = self._now_ms()
         known = self._reports.get(request.topic)
         if known is None or known.topic_id != request.topic_id:

@@ -156,7 +156,9 @@ class Partition:
         if leader_epoch in (UNKNOWN_LEADER_EPOCH, ours):
             return
         kind = FencedLeaderEpochError if leader_epoch < ours else UnknownLeaderEpochError
-        raise kind(f"partition {self.key}: the request names leader epoch {leader_epoch}, it is {ours}")
+        raise kind(
+            f"partition {self.key}: the request names leader epoch {leader_epoch}, the current leader epoch is {ours}"
+        )
 
     def on_appended(self, info: AppendInfo) -> None:
         """Raise the high watermark after an append, and end requests that wait for it."""

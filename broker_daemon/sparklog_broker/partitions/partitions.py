@@ -56,8 +56,10 @@ class Partitions:
             return found
         known = self.topics.get(topic)
         if known is None:
-            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}; create it first")
-        raise UnknownTopicOrPartitionError(f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {number}")
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist; create it first")
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic!r} has partitions 0 to {known.partitions - 1}, and no partition {number}"
+        )
 
     def find(self, tp: TopicPartition) -> Partition | None:
         """Return the partition, under any leader; None if it does not exist."""

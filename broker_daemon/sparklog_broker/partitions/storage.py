@@ -78,7 +78,7 @@ class Storage:
         try:  # a broker that has just started also continues without the store
             self.producer_ids.take_ahead()
         except StorageUnavailableError as e:  # the request that needs an id tries again
-            log.warning("no producer ids yet: %s", e)
+            log.warning("cannot reserve producer ids yet: %s", e)
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
         """Threads for work that may wait for the object store."""
         self._loop = loop
@@ -108,7 +108,7 @@ class Storage:
         logs.load(metadata.cluster_id, specs, puts_aside=True)
         opened = cls(config, loop, environment, logs, metadata)
         if not logs.started_clean and metadata.topics:
-            log.info("the last stop was not a clean one; the logs have been checked")
+            log.info("the last shutdown was not clean; the logs have been checked")
         return opened
 
     def run(self, job: Callable[[], T]) -> asyncio.Future[T]:

@@ -32,7 +32,12 @@ class TopicDirectories:
         try:
             self._logs.write_topic_record(TopicPartition(topic.name, 0), encode_topic(topic_record(topic)))
         except SparklogError as e:
-            log.warning("topic %s: %s stays as it was until the next start: %s", topic.name, TOPIC_FILE, e)
+            log.warning(
+                "topic %s: %s could not be written and stays unchanged until the next start: %s",
+                topic.name,
+                TOPIC_FILE,
+                e,
+            )
 
     def delete_files(self, topic: Topic, first: int = 0) -> None:
         """Delete the partitions from `first` on, which the store no longer has. Files that cannot be moved away now are
@@ -46,13 +51,13 @@ class TopicDirectories:
 
     def put_aside(self, topic: Topic) -> None:
         """Stop serving a topic and keep its files aside. Files that cannot be moved now are moved at the next start."""
-        gone = UnknownTopicOrPartitionError(f"topic {topic.name!r} is not in the cluster's metadata any more")
+        gone = UnknownTopicOrPartitionError(f"topic {topic.name!r} is no longer in the cluster's metadata")
         for number in range(topic.partitions):
             owner = LogOwner(topic.name, topic.topic_id, number)
             try:
                 self._logs.remove_replica(owner, gone, STRAY_ENDING)
             except SparklogError as e:
-                log.error("the files of %s are not put aside: %s", owner.topic_partition, e)  # noqa: TRY400
+                log.error("the files of %s could not be put aside: %s", owner.topic_partition, e)  # noqa: TRY400
 
     def delete_records(self, deletions: Sequence[tuple[PartitionLog, int]]) -> list[int | SparklogError]:
         """Delete each log's records below an offset (-1: the high watermark) and write down the log starts.

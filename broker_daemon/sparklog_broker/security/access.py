@@ -81,7 +81,7 @@ class Access:
                 self._by_key[key] = acl_of(value)
             except InvalidConfigError as e:
                 self._unreadable.add(key)
-                log.error("ACL %s cannot be read, so only super.users may do anything: %s", key, e)  # noqa: TRY400
+                log.error("ACL %s cannot be read, so only super.users have rights: %s", key, e)  # noqa: TRY400
             else:
                 added.append(self._by_key[key])
                 self._warn_of_strange(self._by_key[key])
@@ -93,8 +93,8 @@ class Access:
         reason = "" if acl.principal == ANY_USER else name_refusal(acl.principal.name)
         if reason and acl.principal != ANONYMOUS:
             log.warning(
-                "an ACL on %s %s is for %s, whom nobody can be: %s. An earlier release has stored the name; give the rights to "
-                "another one, then: sparklog acl remove",
+                "an ACL on %s %s is for %s, which is no valid principal: %s. An earlier release accepted the name; "
+                "give the rights to a valid principal, then run: sparklog acl remove",
                 acl.resource_type, acl.name, acl.principal, reason,
             )  # fmt: skip
 

@@ -121,7 +121,7 @@ class AuditLog:
         self._waiting -= 1
         error = None if writing.cancelled() else writing.exception()
         if error is not None:
-            log.error("a line of the audit log is not written: %s", error)
+            log.error("a line of the audit log could not be written: %s", error)
 
     def close(self) -> None:
         """Write the waiting lines. Blocks."""

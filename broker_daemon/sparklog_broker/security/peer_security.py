@@ -106,14 +106,14 @@ class PeerSecurity:
         for name, context in self._contexts.items():
             try:
                 if context.renew():
-                    log.info("listener %s: new connections get the new certificates", name)
+                    log.info("listener %s: new connections use the new certificates", name)
             except InvalidConfigError as e:
-                log.error("listener %s: the changed certificates are not used: %s", name, e)  # noqa: TRY400
+                log.error("listener %s: the changed certificates cannot be used: %s", name, e)  # noqa: TRY400
         try:
             if self._renew_others is not None and self._renew_others():
-                log.info("connections to other brokers are made anew, with the new certificates")
+                log.info("reconnecting to other brokers with the new certificates")
         except InvalidConfigError as e:
-            log.error("to other brokers: the changed certificates are not used: %s", e)  # noqa: TRY400
+            log.error("connections to other brokers: the changed certificates cannot be used: %s", e)  # noqa: TRY400
         for keys in self._tokens.values():
             keys.renew()
 

@@ -45,16 +45,16 @@ class OwnedIds:
         self._secret = changes.get(SECRET_NAME) or self._secret
 
     def new_secret(self) -> SecurityRecordChange | None:
-        """The record to store before the first id is issued; None: there is a secret. If several brokers store one, the
-        first one stays."""
+        """Return the record to store before the first id is issued; None: there is a secret. If several brokers store
+        one, the first one stays."""
         if self._secret:
             return None
         return SecurityRecordChange(RecordKind.SECRETS, SECRET_NAME, self._token_bytes(SECRET_BYTES))
 
     def issue(self, number: int, principal: Principal) -> int:
-        """The principal's id of this number. Raises CoordinatorLoadingError while there is no secret."""
+        """Return the principal's id of this number. Raises CoordinatorLoadingError while there is no secret."""
         if not self._secret:
-            raise CoordinatorLoadingError("the secret of producer ids is not here yet: try again")
+            raise CoordinatorLoadingError("the secret of producer ids is not loaded yet: try again")
         return owned_id(self._secret, number, principal)
 
     def is_of(self, producer_id: int, principal: Principal, *, if_unknown: bool) -> bool:
@@ -64,11 +64,11 @@ class OwnedIds:
     def judge(self, producer_id: int, principal: Principal) -> SparklogError | None:
         """Return the error for a producer id that is not the principal's; None if it is."""
         if is_owned(producer_id) and not self._secret:
-            return CoordinatorLoadingError("the secret of producer ids is not here yet: try again")
+            return CoordinatorLoadingError("the secret of producer ids is not loaded yet: try again")
         if is_owned(producer_id) and belongs_to(self._secret, producer_id, principal):
             return None
         return InvalidProducerIdMappingError(
-            f"the producer id {producer_id} is not yours: get one with INIT_PRODUCER_ID, without a transactional id"
+            f"producer id {producer_id} was issued to another principal: request one with INIT_PRODUCER_ID, without a transactional id"
         )
 
 

@@ -55,7 +55,7 @@ class SecurityRecords:
 
 
 async def _not_yet(_: RecordChanges) -> None:
-    raise BrokerNotAvailableError("this broker has just started and joins its cluster: ask another one, or again")
+    raise BrokerNotAvailableError("this broker is still joining its cluster: try again, or ask another broker")
 
 
 def _of_kind(changes: Mapping[RecordId, bytes | None], kind: RecordKind) -> dict[str, bytes | None]:

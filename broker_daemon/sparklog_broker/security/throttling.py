@@ -34,7 +34,7 @@ CONNECTION_LIMIT_SETTINGS = (
 )
 
 
-class Begun(NamedTuple):
+class TimedRequest(NamedTuple):
     """The user, client id and start of a request that may have a cost."""
 
     user: str
@@ -80,11 +80,11 @@ class Throttling:
         """Return the groups that are in debt now."""
         return self._throttles.waiting(self._now_ms())
 
-    def begin(self, principal: Principal, client_id: str) -> Begun:
+    def begin(self, principal: Principal, client_id: str) -> TimedRequest:
         """Note the start of a request; called before it is looked at."""
-        return Begun(principal.name, client_id, self._monotonic_s())
+        return TimedRequest(principal.name, client_id, self._monotonic_s())
 
-    def fitted(self, request: Message, begun: Begun) -> tuple[Message, Begun]:
+    def fitted(self, request: Message, begun: TimedRequest) -> tuple[Message, TimedRequest]:
         """Return the request to handle instead of this one, after the limits of its quotas."""
         if isinstance(request, FetchRequest):
             who = (begun.user, begun.client_id)
@@ -98,7 +98,7 @@ class Throttling:
 
     def end(
         self,
-        begun: Begun,
+        begun: TimedRequest,
         request: Message | None,
         answer: Message | None,
         taken_bytes: int,
@@ -153,7 +153,7 @@ class Throttling:
                 try:
                     self._by_key[key] = quotas_of(value)
                 except InvalidConfigError as e:
-                    log.error("quota %s is left out: %s", key, e)  # noqa: TRY400
+                    log.error("quota %s is ignored: %s", key, e)  # noqa: TRY400
         table = QuotaTable(dict(self._by_key.values()))
         self._throttles.replace_table(table)
         self.connections.quotas = table

@@ -73,7 +73,7 @@ class TokenKeys:
             self._wait_for(self._threads.submit(self.renew))
         known = self._verifier
         if known is None:
-            raise SaslAuthenticationFailedError("there are no keys yet")
+            raise SaslAuthenticationFailedError("no keys are loaded yet")
         try:
             return known.verify(token, now_ms)
         except UnknownKeyError:
@@ -95,7 +95,7 @@ class TokenKeys:
         try:
             reading.result(UNKNOWN_KEY_PATIENCE_S)
         except (TimeoutError, CancelledError):
-            log.warning("%s is slow: a token with an unknown key is refused meanwhile", self._url)
+            log.warning("%s is slow: tokens with an unknown key are refused until it answers", self._url)
 
     def _reread(self) -> None:
         self.renew(whether_due_or_not=True)
@@ -112,7 +112,7 @@ class TokenKeys:
                 self._due_s = self._now_s() + self._interval_s
             except InvalidConfigError as e:
                 self._due_s = self._now_s() + min(RETRY_S, self._interval_s)
-                log.error("the keys of tokens cannot be read, the old ones stay: %s", e)  # noqa: TRY400
+                log.error("the keys of tokens cannot be read, the previous keys stay in use: %s", e)  # noqa: TRY400
 
     def _read(self) -> str:
         if self._url.startswith(_FILE):

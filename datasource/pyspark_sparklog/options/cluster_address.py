@@ -46,7 +46,7 @@ class ClusterAddress:
 
 
 def address_of(given: Mapping[str, str], no_options: str) -> ClusterAddress:
-    """The address from options by their names in lower case, else from the environment as for other clients.
+    """Return the address from options by their names in lower case, else from the environment as for other clients.
 
     SPARKLOG_COMMAND_CONFIG is used only if the options name neither servers nor security. `no_options` is the error's
     text without any option. Raises InvalidConfigError.

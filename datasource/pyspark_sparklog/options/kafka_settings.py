@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from pyspark_sparklog.options.option_table import Where
+from pyspark_sparklog.options.option_table import OptionUse
 from sparklog.errors import InvalidConfigError
 from sparklog.security.client_security import ALIASES as SECURITY_ALIASES
 from sparklog.security.client_security import CALLBACK_CLASS, REFUSED, WITHOUT_EFFECT, is_about_security
@@ -47,7 +47,7 @@ class KafkaSetting(NamedTuple):
     """
 
     name: str
-    where: Where
+    where: OptionUse
     treatment: Treatment
     text: str
     convert: Convert | None = None
@@ -59,7 +59,8 @@ class KafkaSetting(NamedTuple):
 
 
 def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
-    """A whole number of Kafka's, brought into the bounds of `setting`. Raises InvalidConfigError if it is none."""
+    """Return a whole number of Kafka's, brought into the bounds of `setting`. Raises
+    InvalidConfigError if it is none."""
     try:
         value = int(text)
     except ValueError as e:
@@ -70,16 +71,17 @@ def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
         used = lowest
     elif highest is not None and value > highest:
         used = highest
-    return ConvertedValue(str(used), "" if used == value else f"{used} is used, the nearest there is")
+    return ConvertedValue(str(used), "" if used == value else f"{used} is used, the nearest level")
 
 
 def _batch_size(text: str, setting: Setting | None) -> ConvertedValue:
-    """Arrow batches of a few records cost several times the records."""
+    """Convert `batch.size`, at least to the smallest useful size: Arrow batches of a few records cost several times the
+    records."""
     asked = within_bounds(text, setting)
     if int(asked.value) >= BATCH_SIZE_BYTES_MIN:
         return asked
     return ConvertedValue(
-        str(BATCH_SIZE_BYTES_MIN), f"{BATCH_SIZE_BYTES_MIN} is used, the least that is worth an Arrow batch"
+        str(BATCH_SIZE_BYTES_MIN), f"{BATCH_SIZE_BYTES_MIN} is used, the smallest useful size of an Arrow batch"
     )
 
 
@@ -105,10 +107,10 @@ def _acks(text: str, _: Setting | None) -> ConvertedValue:
     raise InvalidConfigError(f"{text!r}: use one of all, -1, 0, 1")
 
 
-_READ, _WRITE, _BOTH = Where.SOURCE, Where.SINK, Where.ALL
+_READ, _WRITE, _BOTH = OptionUse.SOURCE, OptionUse.SINK, OptionUse.ALL
 _NUMBER = within_bounds
 
-_MAPPED: tuple[tuple[str, Where, str, Convert], ...] = (
+_MAPPED: tuple[tuple[str, OptionUse, str, Convert], ...] = (
     ("bootstrap.servers", _BOTH, "sparklog.bootstrap.servers", _take_unchanged),
     ("isolation.level", _READ, "sparklog.isolation.level", _take_unchanged),
     ("group.id", _READ, "sparklog.group.id", _take_unchanged),
@@ -131,21 +133,19 @@ _MAPPED: tuple[tuple[str, Where, str, Convert], ...] = (
     ("transaction.timeout.ms", _WRITE, "sparklog.transaction.timeout.ms", _NUMBER),
 )
 
-_NOT_IN_A_GROUP = "Spark's tasks are given their ranges, they are members of no group"
-_PLANNED = "a task reads a range that is there already, in whole batches"
-_NO_METRICS = "there are no client metrics of that kind"
-_CONNECTIONS = "connections are the client library's own affair"
-_RETRIES = "sparklog.broker.wait.ms and sparklog.delivery.timeout.ms limit how long is tried again"
-_PLACEMENT = (
-    "records go where the column partition says, else by the hash of their key, else to one partition after another"
-)
-_NO_CLASSES = "Java classes are not run"
-_TRANSACTIONS = "the sink has transactions of its own"
+_NOT_IN_A_GROUP = "Spark assigns ranges to tasks, which join no group"
+_PLANNED = "a task reads a range of existing records, in whole batches"
+_NO_METRICS = "sparklog's clients have no such metrics"
+_CONNECTIONS = "the client library manages its connections"
+_RETRIES = "sparklog.broker.wait.ms and sparklog.delivery.timeout.ms limit the time of retries"
+_PLACEMENT = "the column partition chooses the partition, else the hash of the key, else partitions take turns"
+_NO_CLASSES = "Java classes are not supported"
+_TRANSACTIONS = "the sink manages its own transactions"
 _PROVIDERS_KNOWN = ("FileConfigProvider", "EnvVarConfigProvider")
-_REFERENCES = "${env:NAME}, ${file:/path} and ${file:/path:key} are understood without a provider"
+_REFERENCES = "${env:NAME}, ${file:/path} and ${file:/path:key} work without a provider"
 
-_IGNORED: tuple[tuple[str, Where, str], ...] = (
-    ("client.id", _BOTH, "brokers know Spark's tasks by the name of the library; users have quotas of their own"),
+_IGNORED: tuple[tuple[str, OptionUse, str], ...] = (
+    ("client.id", _BOTH, "the client id of Spark's tasks is fixed; use quotas by user"),
     ("client.dns.lookup", _BOTH, _CONNECTIONS),
     ("send.buffer.bytes", _BOTH, _CONNECTIONS),
     ("receive.buffer.bytes", _BOTH, _CONNECTIONS),
@@ -179,12 +179,12 @@ _IGNORED: tuple[tuple[str, Where, str], ...] = (
     ("share.acquire.mode", _READ, _NOT_IN_A_GROUP),
     ("auto.commit.interval.ms", _READ, "Spark keeps the positions in its checkpoint"),
     ("exclude.internal.topics", _READ, "a pattern never matches internal topics"),
-    ("allow.auto.create.topics", _READ, "a read makes no topics"),
+    ("allow.auto.create.topics", _READ, "a read creates no topics"),
     ("fetch.min.bytes", _READ, _PLANNED),
     ("max.poll.records", _READ, _PLANNED),
-    ("compression.gzip.level", _WRITE, "codecs run at their usual level"),
-    ("compression.lz4.level", _WRITE, "codecs run at their usual level"),
-    ("compression.zstd.level", _WRITE, "codecs run at their usual level"),
+    ("compression.gzip.level", _WRITE, "codecs run at their default level"),
+    ("compression.lz4.level", _WRITE, "codecs run at their default level"),
+    ("compression.zstd.level", _WRITE, "codecs run at their default level"),
     ("max.request.size", _WRITE, "the topic's max.message.bytes decides"),
     ("partitioner.class", _WRITE, _PLACEMENT),
     ("partitioner.ignore.keys", _WRITE, _PLACEMENT),
@@ -207,7 +207,7 @@ _SERIALIZED = (
     "Kafka option '{0}.serializer' is not supported as {0}s are serialized as byte arrays. Use DataFrame operations to "
     "serialize the {0}s"
 )
-_REFUSED: tuple[tuple[str, Where, str], ...] = (
+_REFUSED: tuple[tuple[str, OptionUse, str], ...] = (
     ("key.deserializer", _READ, _DESERIALIZED.format("key")),
     ("value.deserializer", _READ, _DESERIALIZED.format("value")),
     ("key.serializer", _WRITE, _SERIALIZED.format("key")),
@@ -237,11 +237,14 @@ def _security_row(name: str) -> KafkaSetting:
         return KafkaSetting(name, _BOTH, Treatment.IGNORED, WITHOUT_EFFECT[name])
     if name == CALLBACK_HANDLER:
         return KafkaSetting(
-            name, _BOTH, Treatment.IGNORED, f"OAUTHBEARER works as {CALLBACK_CLASS} does; Java classes are not run"
+            name,
+            _BOTH,
+            Treatment.IGNORED,
+            f"OAUTHBEARER works as {CALLBACK_CLASS} does; Java classes are not supported",
         )
     if name in _OF_BROKERS:
         return KafkaSetting(name, _BOTH, Treatment.IGNORED, "the broker verifies tokens")
-    reason = REFUSED.get(name, "it is not supported: leave it out")
+    reason = REFUSED.get(name, "not supported: leave it out")
     return KafkaSetting(name, _BOTH, Treatment.REFUSED, f"kafka.{name}: {reason}")
 
 
@@ -273,8 +276,8 @@ KAFKA_SETTINGS = _table()
 
 
 def kafka_setting(name: str, value: str) -> KafkaSetting | None:
-    """The setting of this name; None: there is none. Names of a provider of secrets (KIP-297) have the provider's name
-    in them."""
+    """Return the setting of this name; None: there is none. Names of a provider of secrets (KIP-297) have the
+    provider's name in them."""
     if not name.startswith("config.providers."):
         return KAFKA_SETTINGS.get(name)
     is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_KNOWN

@@ -25,7 +25,7 @@ from pyspark_sparklog.options.option_table import (
     ALIASES,
     NOT_IN_A_STREAM,
     WITHOUT_EFFECT,
-    Where,
+    OptionUse,
     options_for,
 )
 from sparklog.errors import InvalidConfigError
@@ -47,14 +47,14 @@ class RecognisedOptions(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def recognised(options: Mapping[str, str], where: Where) -> RecognisedOptions:
+def recognised(options: Mapping[str, str], where: OptionUse) -> RecognisedOptions:
     """Return the options by lower-case name, with aliases and Kafka's settings resolved, without those that have no
     meaning in `where`.
 
     Raises InvalidConfigError for an unknown name, a name with two different values, and a refused option.
     """
     given = {written.lower(): value for written, value in options.items()}
-    here, everywhere = options_for(where), options_for(Where.ALL)
+    here, everywhere = options_for(where), options_for(OptionUse.ALL)
     values: dict[str, str] = {}
     remarks: list[str] = []
     for written, value in given.items():
@@ -74,12 +74,12 @@ def recognised(options: Mapping[str, str], where: Where) -> RecognisedOptions:
             remarks.append(_without_effect(written, name, where))
             continue
         if values.setdefault(name, value) != value:
-            raise InvalidConfigError(f"{everywhere[name].name} is given twice, with different values")
+            raise InvalidConfigError(f"{everywhere[name].name} is given twice with different values")
     return RecognisedOptions(values, tuple(remarks))
 
 
-def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[str, str]) -> tuple[str, str, str]:
-    """(The option it stands for, "" if none; its value; the remark about it)."""
+def _of_kafka(setting: KafkaSetting, value: str, where: OptionUse, given: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return (the option it stands for, "" if none; its value; the remark about it)."""
     if setting.about_security and setting.name != SECURITY_PROTOCOL:
         protocol = given.get(KAFKA + SECURITY_PROTOCOL, given.get(OWN + SECURITY_PROTOCOL))
         if is_plaintext(protocol):
@@ -94,7 +94,7 @@ def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[st
         raise InvalidConfigError(setting.text)
     if setting.convert is None:
         return "", "", setting.text
-    own = settings_of(Scope.CONSUMER if where & Where.SOURCE else Scope.PRODUCER)
+    own = settings_of(Scope.CONSUMER if where & OptionUse.SOURCE else Scope.PRODUCER)
     bounds = own.get(setting.text.removeprefix(OWN))
     try:
         taken = setting.convert(value, bounds)
@@ -109,21 +109,22 @@ def _own_name(written: str) -> str:
     return ALIASES.get(name, name)
 
 
-def _without_effect(written: str, name: str, where: Where) -> str:
-    """The remark about an option without effect in `where`. Raises InvalidConfigError if there is no such option, or if
-    it must not be given there."""
-    if where is Where.STREAM and name in NOT_IN_A_STREAM:
+def _without_effect(written: str, name: str, where: OptionUse) -> str:
+    """Return the remark about an option without effect in `where`. Raises InvalidConfigError if there is no such
+    option, or if it must not be given there."""
+    if where is OptionUse.STREAM and name in NOT_IN_A_STREAM:
         raise InvalidConfigError(NOT_IN_A_STREAM[name])
     if name in WITHOUT_EFFECT:
         return f"{written} ({WITHOUT_EFFECT[name]})"
-    option = options_for(Where.ALL).get(name)
+    option = options_for(OptionUse.ALL).get(name)
     if option is None:
         raise InvalidConfigError(f"unknown option {written!r}{_hint(written, where)}")
     return f"{option.name} (only {option.where.describe()} use it)"
 
 
-def _hint(written: str, where: Where) -> str:
-    """The nearest name there is, else where all of them stand. Prefixes do not count: they make any two names alike."""
+def _hint(written: str, where: OptionUse) -> str:
+    """Return a hint: the nearest known name, else the place of the list of all names. Prefixes do not count: they make
+    any two names alike."""
     kafka = {name: KAFKA + name for name in KAFKA_SETTINGS}
     own = {_without_prefix(lower): option.name for lower, option in options_for(where).items()}
     by_rest = {**own, **kafka} if written.startswith(KAFKA) else {**kafka, **own}
@@ -149,4 +150,4 @@ def warn_once(remarks: tuple[str, ...]) -> None:
     if not remarks or remarks in _warned or len(_warned) >= WARNED_MAX:
         return
     _warned.add(remarks)
-    log.warning("options without effect here, or with another one than in Kafka: %s", "; ".join(remarks))
+    log.warning("options without effect, or with another effect than in Kafka: %s", "; ".join(remarks))

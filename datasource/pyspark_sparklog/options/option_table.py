@@ -16,7 +16,7 @@ from sparklog.settings import Scope, settings_of
 BOOTSTRAP_ENVIRONMENT = "SPARKLOG_BOOTSTRAP_SERVERS"
 
 
-class Where(Flag):
+class OptionUse(Flag):
     """The uses of an option."""
 
     STREAM = 1
@@ -27,11 +27,11 @@ class Where(Flag):
 
     def describe(self) -> str:
         names = {
-            Where.STREAM: "streaming reads",
-            Where.BATCH: "batch reads",
-            Where.SOURCE: "reads",
-            Where.SINK: "writes",
-            Where.ALL: "reads and writes",
+            OptionUse.STREAM: "streaming reads",
+            OptionUse.BATCH: "batch reads",
+            OptionUse.SOURCE: "reads",
+            OptionUse.SINK: "writes",
+            OptionUse.ALL: "reads and writes",
         }
         return names[self]
 
@@ -41,13 +41,13 @@ class Option:
     """One option: its uses, its values, its default as text, and its effect."""
 
     name: str
-    where: Where
+    where: OptionUse
     type_name: str
     default: str
     doc: str
 
 
-_S, _B, _SRC, _SINK, _ALL = Where.STREAM, Where.BATCH, Where.SOURCE, Where.SINK, Where.ALL
+_S, _B, _SRC, _SINK, _ALL = OptionUse.STREAM, OptionUse.BATCH, OptionUse.SOURCE, OptionUse.SINK, OptionUse.ALL
 _OFFSETS = "earliest, latest or JSON"
 _BY_TIMESTAMP = 'JSON {"topic": {"0": ms}}'
 
@@ -55,7 +55,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("sparklog.bootstrap.servers", _ALL, "host:port,…", f"${BOOTSTRAP_ENVIRONMENT}", "Brokers to ask first."),
     Option("subscribe", _SRC, "topic,…", "", "Topics to read. Exactly one of subscribe, assign, subscribePattern."),
     Option("assign", _SRC, 'JSON {"topic": [0, 1]}', "", "Topic partitions to read."),
-    Option("subscribePattern", _SRC, "regular expression", "", "Reads every topic with a part of its name that matches, also topics that are made later (the expressions of java.util.regex; `^` and `$` for the whole name)."),
+    Option("subscribePattern", _SRC, "regular expression", "", "Reads every topic with a part of its name that matches, also topics that are created later (the expressions of java.util.regex; `^` and `$` for the whole name)."),
     Option("startingOffsets", _SRC, "earliest, latest, history or JSON", "latest in a stream, earliest in a batch", "Start of a new query; -2 is earliest, -1 latest. history reads the offsets that the topic's Delta table has from the table, also after a restart, and goes on with the log. A restarted query continues from its checkpoint, new partitions begin at earliest."),
     Option("startingTimestamp", _SRC, "ms since 1970", "", "Begin with the first record of at least this timestamp; goes before startingOffsetsByTimestamp and startingOffsets."),
     Option("startingOffsetsByTimestamp", _SRC, _BY_TIMESTAMP, "", "The same per partition."),
@@ -68,7 +68,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxTriggerDelay", _S, "time (500ms, 30s, 15m, 1h)", "15m", "Longest wait for minOffsetsPerTrigger."),
     Option("minPartitions", _SRC, "count", "", "At least about this many Spark tasks; large partitions are split."),
     Option("maxRecordsPerPartition", _SRC, "count", "", "Most records of one Spark task."),
-    Option("failOnDataLoss", _SRC, "true, false", "true", "Fail when records that were still to be read are gone; false warns and goes on."),
+    Option("failOnDataLoss", _SRC, "true, false", "true", "Fail when unread records are gone; false warns and continues."),
     Option("includeHeaders", _ALL, "true, false", "false", "Adds the column headers of an envelope topic."),
     Option("includeMetadata", _SRC, "true, false", "false", "Adds _topic, _partition, _offset, _timestamp to a typed topic's columns."),
     Option("columns", _SRC, "name,…", "all", "Only these columns are read and decoded, in this order. A name with a comma, or with blanks at an end, stands in backquotes, as in Spark SQL."),
@@ -102,7 +102,7 @@ SECURITY_OPTIONS: tuple[Option, ...] = tuple(
 
 
 @cache
-def options_for(where: Where) -> Mapping[str, Option]:
+def options_for(where: OptionUse) -> Mapping[str, Option]:
     """Return the options for a use, by their names in lower case."""
     return {o.name.lower(): o for o in OPTIONS + PRODUCER_OPTIONS + SECURITY_OPTIONS if o.where & where}
 
@@ -134,8 +134,8 @@ NOT_IN_A_STREAM = {
 it means nothing has no effect."""
 
 
-def markdown_table(where: Where) -> str:
-    """The options that are valid in `where`, as a Markdown table."""
+def markdown_table(where: OptionUse) -> str:
+    """Return the options that are valid in `where`, as a Markdown table."""
     rows = options_for(where).values()
     lines = ["| option | value | default | meaning |", "|---|---|---|---|"]
     lines += [f"| `{o.name}` | {o.type_name} | {o.default or '-'} | {o.doc} |" for o in rows]

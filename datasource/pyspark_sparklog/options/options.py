@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pyspark_sparklog.offset_text import IDS, INITIAL
 from pyspark_sparklog.options.cluster_address import ClusterAddress, address_of
 from pyspark_sparklog.options.option_names import recognised
-from pyspark_sparklog.options.option_table import Where
+from pyspark_sparklog.options.option_table import OptionUse
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError
@@ -150,9 +150,11 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
     """
     if not options:
         raise InvalidConfigError(NO_OPTIONS)
-    given, remarks = recognised(options, {None: Where.SOURCE, True: Where.STREAM, False: Where.BATCH}[streaming])
+    given, remarks = recognised(
+        options, {None: OptionUse.SOURCE, True: OptionUse.STREAM, False: OptionUse.BATCH}[streaming]
+    )
     if "maxtriggerdelay" in given and "minoffsetspertrigger" not in given:
-        remarks += ("maxTriggerDelay (without minOffsetsPerTrigger nothing is waited for)",)
+        remarks += ("maxTriggerDelay (only with minOffsetsPerTrigger does a micro-batch wait)",)
     subscription = _subscription(given)
     starting, ending = _start_position(given, streaming=streaming), _end_position(given)
     _check_both(starting, ending)
@@ -188,7 +190,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Check a write's options. Raises InvalidConfigError that names the option and the right form."""
-    given, remarks = recognised(options, Where.SINK)
+    given, remarks = recognised(options, OptionUse.SINK)
     exactly_once = _choice(given, "sparklog.delivery.guarantee", GUARANTEES) == GUARANTEES[0]
     txn_app_id, txn_version = _txn(given, streaming=streaming, exactly_once=exactly_once)
     topic = given.get("topic")
@@ -220,7 +222,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 
 
 def no_headers(what: str) -> InvalidConfigError:
-    """The error for `includeHeaders` where records have no headers."""
+    """Return the error for `includeHeaders` where records have no headers."""
     return InvalidConfigError(f"includeHeaders: {what}, which have no headers; leave the option out")
 
 
@@ -233,7 +235,7 @@ def _transaction_timeout_ms(given: Mapping[str, str]) -> int | None:
 
 
 def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tuple[str | None, int]:
-    """txnAppId and txnVersion of a batch write, as Delta has them; a stream's version is its batch id."""
+    """Return txnAppId and txnVersion of a batch write, as Delta has them; a stream's version is its batch id."""
     names = [n for n in ("txnAppId", "txnVersion") if n.lower() in given]
     if not names:
         return None, 0
@@ -243,12 +245,12 @@ def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tu
             "leave it out"
         )
     if len(names) == 1 and not streaming:
-        raise InvalidConfigError(f"{names[0]} needs the other one, too: set both txnAppId and txnVersion")
+        raise InvalidConfigError(f"{names[0]} is set alone: set both txnAppId and txnVersion")
     if not exactly_once:
         raise InvalidConfigError("txnAppId and txnVersion need sparklog.delivery.guarantee = exactly-once")
     app_id = given["txnappid"]
     if not 0 < len(app_id) <= TXN_APP_ID_CHARS_MAX:
-        raise InvalidConfigError(f"txnAppId = {app_id!r}: a name of 1 to {TXN_APP_ID_CHARS_MAX} characters is needed")
+        raise InvalidConfigError(f"txnAppId = {app_id!r}: use a name of 1 to {TXN_APP_ID_CHARS_MAX} characters")
     if app_id.startswith(UNNAMED_APP_PREFIX):
         raise InvalidConfigError(f"txnAppId = {app_id!r}: a name may not begin with {UNNAMED_APP_PREFIX}")
     return app_id, _get(given, "txnVersion", _count, 0)
@@ -266,7 +268,7 @@ def _get(given: Mapping[str, str], name: str, parse: Callable[[str], T], default
 
 def _bool(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("true or false is needed")
+        raise ValueError("use true or false")
     return text.lower() == "true"
 
 
@@ -295,7 +297,7 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """The first choice is the default."""
+    """Return the option's value, one of `choices`. The first choice is the default."""
     value = given.get(name.lower(), choices[0]).lower()
     if value not in choices:
         raise InvalidConfigError(f"{name} = {value!r}: use one of {', '.join(choices)}")
@@ -319,7 +321,7 @@ def _trigger_delay_ms(given: Mapping[str, str]) -> int:
 
 
 def _consumer(given: Mapping[str, str], name: str, default: int) -> int:
-    """A consumer's setting `name` that a read has as well, with a default of its own."""
+    """Return a consumer's setting `name` that a read has as well, with a default of its own."""
     text = given.get(f"sparklog.{name}")
     return default if text is None else int(settings_of(Scope.CONSUMER)[name].parse(text))
 
@@ -375,7 +377,7 @@ def _start_position(given: Mapping[str, str], *, streaming: bool | None) -> Posi
     position = _position(given, "starting", default)
     if streaming is False and (where := _where(position, "latest", LATEST_OFFSET)) is not None:
         what = f"startingOffsets for {where}" if where else "starting offset"
-        raise InvalidConfigError(f"{what} can't be latest for batch queries: there would be nothing to read")
+        raise InvalidConfigError(f"{what} can't be latest for batch queries: the read would be empty")
     return position
 
 
@@ -383,12 +385,12 @@ def _end_position(given: Mapping[str, str]) -> Position:
     position = _position(given, "ending", "latest")
     if (where := _where(position, "earliest", EARLIEST_OFFSET)) is not None:
         what = f"ending offset for {where}" if where else "ending offset"
-        raise InvalidConfigError(f"{what} can't be earliest for batch queries: there would be nothing to read")
+        raise InvalidConfigError(f"{what} can't be earliest for batch queries: the read would be empty")
     return position
 
 
 def _where(position: Position, kind: str, offset: int) -> str | None:
-    """The partition that is given `offset`; "" if all of them are of `kind`, None if none is."""
+    """Return the partition that is given `offset`; "" if all of them are of `kind`, None if none is."""
     if position.kind == kind:
         return ""
     offsets = position.per_partition if position.kind == "offsets" else {}
@@ -420,7 +422,8 @@ def _flat(position: Position) -> dict[tuple[str, int], int]:
 
 
 def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
-    """Precedence as Kafka's source: one timestamp, timestamps per partition, offsets."""
+    """Return the position of an option. Precedence is as in Kafka's source: one timestamp, timestamps per partition,
+    offsets."""
     timestamp, by_timestamp, offsets = (f"{prefix}{s}" for s in ("Timestamp", "OffsetsByTimestamp", "Offsets"))
     if timestamp.lower() in given:
         return Position("timestamp", timestamp, timestamp_ms=_get(given, timestamp, _count, 0))

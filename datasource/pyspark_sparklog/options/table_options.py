@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_sparklog.options.option_table import Where, options_for
+from pyspark_sparklog.options.option_table import OptionUse, options_for
 from sparklog.errors import InvalidConfigError
 from sparklog.security.client_security import SecuritySettings, is_about_security
 
@@ -34,7 +34,7 @@ ANCESTORS_MAX = 8
 
 
 def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of the table that Spark is creating; None if it is creating none.
+    """Return the options of the table that Spark is creating; None if it is creating none.
 
     For a new table Spark also hands over properties, and each option twice. A topic that is only written to (`topic`)
     is read as well. Raises InvalidConfigError without a topic.
@@ -71,12 +71,12 @@ def _check_secrets(options: Mapping[str, str]) -> None:
 
 
 def readable(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a table that a read may have."""
-    return _used_options(options, Where.SOURCE)
+    """Return the options of a table that a read may have."""
+    return _used_options(options, OptionUse.SOURCE)
 
 
 def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The columns of a table with these options."""
+    """Return the columns of a table with these options."""
     text = json.dumps(dict(sorted(options.items())))
     mark = _mark(text, schema)
     fields = [StructField(f.name, f.dataType, f.nullable, {**f.metadata, MARK: mark}) for f in schema.fields]
@@ -84,7 +84,7 @@ def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
     return StructType(fields)
 
 
-def of_read(given: Mapping[str, str], schema: StructType, where: Where) -> Mapping[str, str]:
+def of_read(given: Mapping[str, str], schema: StructType, where: OptionUse) -> Mapping[str, str]:
     """Return the options of a read whose rows have `schema`: `given`, and for a table the table's options behind them.
     A read that names topics is not a read of a table.
     """
@@ -96,13 +96,13 @@ def of_read(given: Mapping[str, str], schema: StructType, where: Where) -> Mappi
 
 
 def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """The options of a write of rows with `schema`: those of the table if they are an insert into one. It goes to the
-    topic that the table reads, unless an option or a column of the rows names one."""
+    """Return the options of a write of rows with `schema`: those of the table if they are an insert into one. It goes
+    to the topic that the table reads, unless an option or a column of the rows names one."""
     text = _text(schema)
     if given or not text or any(f.metadata.get(MARK) != _mark(text, schema) for f in schema.fields):
         return given
-    options = _of_table(text, Where.SINK)
-    only = _only_topic(_of_table(text, Where.SOURCE))
+    options = _of_table(text, OptionUse.SINK)
+    only = _only_topic(_of_table(text, OptionUse.SOURCE))
     if only and "topic" not in options:
         options["topic"] = only
     return options
@@ -148,19 +148,17 @@ def _text(schema: StructType) -> str:
     return next((f.metadata[OPTIONS] for f in schema.fields if isinstance(f.metadata.get(OPTIONS), str)), "")
 
 
-def _of_table(text: str, where: Where) -> dict[str, str]:
-    """The table's options for this use, without those for its other uses."""
+def _of_table(text: str, where: OptionUse) -> dict[str, str]:
+    """Return the table's options for this use, without those for its other uses."""
     try:
         options = {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as e:
-        raise InvalidConfigError(
-            f"the table's columns have no options of sparklog with them ({e}): create the table again"
-        ) from e
+        raise InvalidConfigError(f"the table's columns lack sparklog's options ({e}): create the table again") from e
     return _used_options(options, where)
 
 
-def _used_options(options: Mapping[str, str], where: Where) -> dict[str, str]:
-    here, everywhere = options_for(where), options_for(Where.ALL)
+def _used_options(options: Mapping[str, str], where: OptionUse) -> dict[str, str]:
+    here, everywhere = options_for(where), options_for(OptionUse.ALL)
     return {name: value for name, value in options.items() if name in here or name not in everywhere}
 
 

@@ -43,7 +43,7 @@ class BatchInput(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> BatchInput | None:
-        """The decoded input; None for a text that is no result of `encode`."""
+        """Return the decoded input; None for a text that is no result of `encode`."""
         found = _TEXT.match(text)
         if found is None:
             return None
@@ -68,7 +68,7 @@ def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
     if last.version > transaction.version:
         raise StaleCheckpointError(
             f"batch {transaction.version} of {transaction.app_id} is not written: batches up to {last.version} have been committed "
-            f"before, and Spark runs none but the last one again. {_WAYS_OUT}"
+            f"before, and Spark repeats only the last batch. {_WAYS_OUT}"
         )
 
 
@@ -83,7 +83,7 @@ def check_input(transaction: SharedTransaction, last: LastCommit, ours: BatchInp
         return  # a broker that does not tell
     theirs = BatchInput.decode(last.input)
     if theirs is None:
-        log.warning("%s: whether it was committed with the same input is not known", transaction.app_id)
+        log.warning("%s: cannot check if it was committed with the same input", transaction.app_id)
     elif not ours.is_same(theirs):
         raise StaleCheckpointError(
             f"batch {transaction.version} of {transaction.app_id} has been committed before with other input ({_difference(theirs, ours)}): "
@@ -94,16 +94,16 @@ def check_input(transaction: SharedTransaction, last: LastCommit, ours: BatchInp
 _WAYS_OUT = (
     "The checkpoint was set back (restored from a copy, or deleted in part), or another query writes under the same txnAppId. "
     "Either start the query with a new checkpoint location, or set the option txnAppId to a name that was not used before: "
-    "then the batch is written, and from there on all that follow. Choose where to begin so that nothing which is in the topic "
-    "already is read again"
+    "then this batch and all later batches are written. Choose starting offsets behind the input of the records that "
+    "the topic already has"
 )
 
 
 def _difference(theirs: BatchInput, ours: BatchInput) -> str:
     if theirs.query_id != ours.query_id:
-        return f"by query {theirs.query_id}, this one is {ours.query_id}"
+        return f"by query {theirs.query_id}, this query is {ours.query_id}"
     if theirs.offsets and ours.offsets:
         return "other offsets of its sources"
     if theirs.rows != ours.rows:
         return f"{theirs.rows} rows then"
-    return "other rows; the offsets of its sources cannot be compared, the checkpoint is not on a disk of the driver's"
+    return "other rows; the source offsets cannot be compared, because the checkpoint is not on a disk of the driver"

@@ -43,7 +43,7 @@ class LeaseKeepers:
             with self._lock:
                 self._announce(Lease(address.bootstrap_servers, *transaction, security=address.security.items()))
         except OSError as e:
-            log.warning("the write has no lease: should the driver be killed, its timeout ends it: %s", e)
+            log.warning("the write has no lease: if the driver is killed, only the transaction timeout ends it: %s", e)
             return 0
         return LEASE_MS
 
@@ -66,7 +66,7 @@ class LeaseKeepers:
     def _start(self) -> subprocess.Popen[str]:
         driver = driver_of(os.getpid())
         if driver is None:
-            raise ProcessLookupError("the driver's process cannot be found")
+            raise ProcessLookupError("cannot determine the driver's process")
         return subprocess.Popen(
             [sys.executable, "-m", "sparklog.client.transactions.lease_keeper", str(driver.pid)],
             stdin=subprocess.PIPE,

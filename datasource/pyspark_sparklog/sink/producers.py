@@ -31,7 +31,7 @@ class ProducerPool:
         self._pid = os.getpid()
 
     def take(self, address: ClusterAddress, settings: Mapping[str, object]) -> Producer:
-        """The producer for these settings (by their Kafka names); it writes with acks=all."""
+        """Return the producer for these settings (by their Kafka names); it writes with acks=all."""
         from sparklog.client.producer.producer import Producer
 
         security = address.security.resolve()
@@ -56,7 +56,7 @@ class ProducerPool:
         return producer
 
     def discard(self, producer: Producer) -> None:
-        """Closes a producer that failed: the next task gets a new one."""
+        """Close a producer that failed: the next task gets a new one."""
         with self._lock:
             for key in [k for k, p in self._open.items() if p is producer]:
                 del self._open[key]

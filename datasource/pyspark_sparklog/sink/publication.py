@@ -104,19 +104,19 @@ class Ending(NamedTuple):
 
 
 def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMessage]:
-    """The messages of a commit: one from every task. Raises SparklogError if one is missing."""
+    """Return the messages of a commit: one from every task. Raises SparklogError if one is missing."""
     found = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(found) != len(messages):
-        raise SparklogError(f"{len(messages) - len(found)} of {len(messages)} tasks did not say what they wrote")
+        raise SparklogError(f"{len(messages) - len(found)} of {len(messages)} tasks did not report their records")
     return found
 
 
 def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
-    """The request for the messages of all tasks; None: there is no transaction. Raises SparklogError if the tasks do
-    not belong to one transaction."""
+    """Return the request for the messages of all tasks; None: there is no transaction. Raises SparklogError if the
+    tasks do not belong to one transaction."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
-        raise SparklogError(f"the tasks wrote for different transactions, nothing can be committed: {transactions}")
+        raise SparklogError(f"the tasks wrote in different transactions, so nothing is committed: {transactions}")
     transaction = next(iter(transactions), None)
     if transaction is None:
         return None
@@ -175,16 +175,17 @@ class Publisher:
         return RetryPolicy(timeout_ms=self.wait_ms)
 
     def transaction_of(self, place: TaskPlace) -> SharedTransaction | None:
-        """The transaction a task at `place` writes in. Raises SparklogError if Spark does not say which batch it is."""
+        """Return the transaction a task at `place` writes in. Raises SparklogError if Spark does not say which batch it
+        is."""
         if self.fencing_token is None:
-            raise SparklogError("this writer was made to end a batch, tasks cannot write with it")
+            raise SparklogError("this writer can only end a batch, tasks cannot write with it")
         if self.fencing_token == AT_LEAST_ONCE:
             return None
         if not self.is_stream:
             return self._own_transaction(self.fencing_token)
         if not place.query_id or place.batch_id < 0:
             raise SparklogError(
-                "Spark does not tell the task its query id and batch id, so the batch cannot be written exactly once: "
+                "Spark does not pass the query id and batch id to the task, so the batch cannot be written exactly once: "
                 'set .option("sparklog.delivery.guarantee", "at-least-once")'
             )
         return SharedTransaction(self.app_id or place.query_id, place.batch_id, place.run_id, self.fencing_token)
@@ -195,7 +196,7 @@ class Publisher:
         return SharedTransaction(self.app_id, self.version, self.run_id, fencing_token)
 
     def checkpoint_of(self, place: TaskPlace) -> str:
-        """The checkpoint of a task's query; "" if it is not known or there is none."""
+        """Return the checkpoint of a task's query; "" if it is not known or there is none."""
         return location_of(self.checkpoint, place.checkpoint_setting, self.query_name) if self.is_stream else ""
 
     def needs_checksum(self, message: SinkCommitMessage) -> bool:
@@ -205,7 +206,7 @@ class Publisher:
         return not input_digest(message.checkpoint, message.place.query_id, message.place.batch_id)
 
     def join(self, transaction: SharedTransaction) -> Participant | None:
-        """A producer identity for one task; None: the version is committed already, nothing may be written.
+        """Return a producer identity for one task; None: the version is committed already, nothing may be written.
 
         Raises ProducerFencedError when a newer run has taken over, StaleCheckpointError for a batch below the last one.
         """
@@ -271,21 +272,21 @@ class Publisher:
             if found is None:
                 if self.fencing_token != AT_LEAST_ONCE:
                     log.warning(
-                        "no task said which transaction failed: it is aborted when the batch is run again, or after %d ms",
+                        "no task reported the failed transaction: it is aborted when the batch runs again, or after %d ms",
                         self.timeout_ms,
                     )
                 return
             reach("sink.before-abort")
             ended = end_shared_transaction(self.address.connect(), found, committed=False, policy=self._policy)
         except SparklogError as e:
-            log.warning("%s could not be aborted, it ends with the next run or by its timeout: %s", _describe(found), e)
+            log.warning("%s could not be aborted; the next run or its timeout ends it: %s", _describe(found), e)
         else:
             if ended.committed:
-                log.warning("%s had been committed before it failed: it stays", _describe(found))
+                log.warning("%s was committed before the failure: its records stay", _describe(found))
 
     def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
-        """The transaction of a write in which no task has reported, as far as it is known here. A newer run is in no
-        danger: the coordinator knows the run as an older one."""
+        """Return the transaction of a write in which no task has reported, as far as it is known here. A newer run is
+        in no danger: the coordinator knows the run as an older one."""
         if self.fencing_token == AT_LEAST_ONCE:
             return None
         if not self.is_stream:
@@ -297,13 +298,13 @@ class Publisher:
         return _draw(self.address, self.wait_ms) if self.fencing_token is None else self.fencing_token
 
     def _ask_coordinator(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
-        """The answer, with errors that name the next step."""
+        """Return the answer, with errors that name the next step."""
         try:
             return ask(self.address.connect())
         except ProducerFencedError as e:
             raise ProducerFencedError(
-                f"{_describe(transaction)}: a newer run has taken over, this one ({transaction.run_id}) cannot write any "
-                f"more; stop it ({e})"
+                f"{_describe(transaction)}: a newer run has taken over, and this run ({transaction.run_id}) can no "
+                f"longer write; stop it ({e})"
             ) from e
         except TransactionAbortedError as e:
             raise self._aborted_error(transaction) from e
@@ -311,7 +312,7 @@ class Publisher:
             raise self.denied(transaction.app_id, e) from e
 
     def denied(self, app_id: str, error: SparklogError) -> TransactionalIdAuthorizationFailedError:
-        """The denial with the option that names the transactional id."""
+        """Return the denial with the option that names the transactional id."""
         if app_id == self.app_id and not app_id.startswith(UNNAMED_APP_PREFIX):
             origin = "the option txnAppId names it"
         elif self.is_stream:
@@ -319,20 +320,21 @@ class Publisher:
         else:
             origin = "without the options txnAppId and txnVersion each write draws one"
         return TransactionalIdAuthorizationFailedError(
-            f"{error}. The sink writes under the transactional id {app_id!r}: {origin}. It needs Write on it: set txnAppId "
-            f"to a name and allow that, with sparklog acl add --allow-principal User:NAME --operation Write "
+            f"{error}. The sink writes under the transactional id {app_id!r}: {origin}. The user needs Write on that "
+            "id: set txnAppId to a name, and allow the name with"
+            " sparklog acl add --allow-principal User:NAME --operation Write "
             f"--transactional-id NAME"
         )
 
     @property
     def _driver_was_away(self) -> str:
-        return f"the broker heard nothing of the driver for {self.lease_ms} ms, " if self.lease_ms else ""
+        return f"the driver did not renew its lease for {self.lease_ms} ms,  " if self.lease_ms else ""
 
     def _aborted_error(self, transaction: SharedTransaction) -> TransactionAbortedError:
         return TransactionAbortedError(
             f"{_describe(transaction)} was aborted before it could be committed (it took longer than "
             f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or a newer run "
-            "took over); nothing of it is visible: run it again, with a longer timeout if need be"
+            "took over); none of its records is visible: run it again, with a longer timeout if necessary"
         )
 
 
@@ -341,7 +343,7 @@ def _describe(transaction: SharedTransaction | None) -> str:
 
 
 def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
-    """The input of the batch, from the reports of all its tasks."""
+    """Return the input of the batch, from the reports of all its tasks."""
     place, checkpoint = messages[0].place, messages[0].checkpoint
     checksums = [m.checksum for m in messages if m.checksum is not None]
     return BatchInput(
@@ -355,7 +357,7 @@ def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
 def stream_publisher(
     options: SinkOptions, checkpoint: str = "", query_name: str = "", *, ends_only: bool = False
 ) -> Publisher:
-    """The publisher of one micro-batch, which draws its fencing token.
+    """Return the publisher of one micro-batch, which draws its fencing token.
 
     `checkpoint`: its location, if the query was given one. `ends_only`: no task writes with it, so it needs no fencing
     token yet.
@@ -366,8 +368,8 @@ def stream_publisher(
 
 
 def batch_publisher(options: SinkOptions) -> Publisher:
-    """The publisher of one batch write: under txnAppId and txnVersion if they are given, else under a unique name. It
-    has a lease, and only the given timeout."""
+    """Return the publisher of one batch write: under txnAppId and txnVersion if they are given, else under a unique
+    name. It has a lease, and only the given timeout."""
     run_id = uuid.uuid4().hex
     app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
     made = _publisher(options, _fencing_token(options), app_id=app_id, version=options.txn_version, run_id=run_id)
@@ -406,7 +408,7 @@ def _publisher(
 
 
 def task_place() -> TaskPlace:
-    """The place of this task; empty in a process that is no task."""
+    """Return the place of this task; empty in a process that is no task."""
     context = TaskContext.get()
     if context is None:
         return NOWHERE

@@ -21,7 +21,7 @@ _BYTES_PER_STEP = 1 << 18
 
 
 def row_checksum(batch: pa.RecordBatch) -> int:
-    """The sum of the rows' hashes, modulo 2^64."""
+    """Return the sum of the rows' hashes, modulo 2^64."""
     hashes = np.zeros(batch.num_rows, np.uint64)
     for column in batch.columns:
         hashes = _mix(hashes ^ _hashes(column))
@@ -91,7 +91,8 @@ def _of_lists(values: pa.Array) -> np.ndarray:
 
 
 def _of_ranges(items: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Hashes of the ranges [ends[i], ends[i + 1]) of `items` (u8 or u64): each the polynomial of its items."""
+    """Return the hashes of the ranges [ends[i], ends[i + 1]) of `items` (u8 or u64): each the
+    polynomial of its items."""
     sums = np.zeros(max(len(ends) - 1, 0), np.uint64)
     first, last = int(ends[0]), int(ends[-1])
     powers, inverses = _powers()
@@ -112,7 +113,7 @@ def _of_ranges(items: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 @cache
 def _powers() -> tuple[np.ndarray, np.ndarray]:
-    """The place and its inverse to the powers of 0, 1, … _BYTES_PER_STEP."""
+    """Return the place and its inverse to the powers of 0, 1, … _BYTES_PER_STEP."""
     return _powers_of(_PLACE), _powers_of(_PLACE_INVERSE)
 
 
@@ -123,7 +124,7 @@ def _powers_of(base: int) -> np.ndarray:
 
 
 def _mix(hashes: np.ndarray) -> np.ndarray:
-    """The finalizer of splitmix64 on its next state."""
+    """Return the finalizer of splitmix64 on its next state."""
     h = hashes + np.uint64(_PLACE)
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

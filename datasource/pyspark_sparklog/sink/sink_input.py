@@ -57,7 +57,7 @@ class Fitted(NamedTuple):
 
 
 def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *, strict: bool = False) -> Fitted:
-    """Finds the place of every column of rows for `topic` of `shape`; `topic` None: a column names the topic.
+    """Find the place of every column of rows for `topic` of `shape`; `topic` None: a column names the topic.
 
     Names are compared as they are, then without regard to case. With `strict` a column that an envelope topic does not
     have is an error. Raises SchemaMismatchError that names the columns and types.
@@ -69,8 +69,8 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
     names = _spelt_as(schema.names, _ENVELOPE_INPUT)
     if topic is None and "topic" not in names:
         raise SchemaMismatchError(
-            'topic option required when no \'topic\' attribute is present: set .option("topic", "…") or give the rows a '
-            "column topic"
+            'topic option required when no \'topic\' attribute is present: set .option("topic", "…") or add a column '
+            "topic to the rows"
         )
     problems, places, left_out = [], [], []
     if "value" not in names:
@@ -116,7 +116,7 @@ def _rename_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def in_log_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """`batch` with its columns under `names`, those without a name left out (see `Fitted`)."""
+    """Return `batch` with its columns under `names`, those without a name left out (see `Fitted`)."""
     kept = [(batch.column(i), name) for i, name in enumerate(names) if name]
     return pa.RecordBatch.from_arrays([c for c, _ in kept], names=[n for _, n in kept])
 
@@ -124,7 +124,7 @@ def in_log_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatc
 def _check_typed(schema: pa.Schema, topic: str, shape: TopicShape) -> None:
     if not len(schema):
         raise SchemaMismatchError(
-            f"the rows do not fit topic {topic!r}: they have no column, the topic has {', '.join(shape.schema.names)}"
+            f"the rows do not fit topic {topic!r}: they have no columns, the topic has {', '.join(shape.schema.names)}"
         )
     surplus = [n for n in schema.names if n in _SOURCE_ONLY and shape.schema.get_field_index(n) < 0]
     if surplus:
@@ -156,7 +156,7 @@ def _accepts(name: str, given: Any) -> bool:
 
 
 def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) -> Iterator[TopicBatch]:
-    """The rows of `batch` per topic, in the log's columns, order kept inside a topic.
+    """Yield the rows of `batch` per topic, in the log's columns, order kept inside a topic.
 
     Raises SchemaMismatchError for a row without a topic or without a usable partition.
     """

@@ -98,7 +98,7 @@ class SinkTask:
     def _gather_by_topic(
         self, batches: Iterator[pa.RecordBatch], *, spread_bytes: int = SPREAD_BYTES
     ) -> Iterator[TopicBatch]:
-        """The rows per topic in pieces as large as the producer can use at once, in order within a topic."""
+        """Yield the rows per topic in pieces as large as the producer can use at once, in order within a topic."""
         held: dict[str, list[pa.RecordBatch]] = {}
         size, spread = 0, self.keyed
         one_batch = int(str(self.options.producer.get(_BATCH_SIZE.name, _BATCH_SIZE.default)))
@@ -118,7 +118,7 @@ class SinkTask:
 
 
 def _take_result(message: SinkCommitMessage, future: Any) -> None:
-    """Waits for a hand-over (the producer's delivery.timeout.ms bounds it) and notes where its rows went."""
+    """Wait for a hand-over (the producer's delivery.timeout.ms bounds it) and note where its rows went."""
     for stored in future.result():
         tp = (stored.topic, stored.partition)
         first, last = message.offsets.get(tp, (stored.offset, -1))

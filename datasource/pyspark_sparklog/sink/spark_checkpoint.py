@@ -19,7 +19,7 @@ by name in it."""
 
 
 def location_of(option: str, setting: str | None, query_name: str) -> str:
-    """The path of the checkpoint, from the query's own option, the session's setting, and the query's name; "":
+    """Return the path of the checkpoint, from the query's own option, the session's setting, and the query's name; "":
     unknown."""
     if option:
         return option
@@ -27,7 +27,7 @@ def location_of(option: str, setting: str | None, query_name: str) -> str:
 
 
 def input_digest(location: str, query_id: str, batch_id: int) -> str:
-    """A digest of the batch's beginning and end in each source, and of the query.
+    """Return a digest of the batch's beginning and end in each source, and of the query.
 
     Empty if that cannot be read here: the checkpoint is in an object store, or it is another query's.
     """
@@ -45,7 +45,7 @@ def input_digest(location: str, query_id: str, batch_id: int) -> str:
 
 
 def _offsets(directory: Path, batch_id: int) -> str:
-    """The lines of the sources. Raises OSError, ValueError."""
+    """Return the lines of the sources. Raises OSError, ValueError."""
     _, _, sources = _text(directory / "offsets" / str(batch_id)).split("\n", 2)
     return sources.strip()
 
@@ -56,7 +56,7 @@ def _text(file: Path) -> str:
 
 
 def _local_path(location: str) -> Path | None:
-    """The directory as this machine names it; None if the location is elsewhere."""
+    """Return the directory as this machine names it; None if the location is elsewhere."""
     parts = urlsplit(location)
     if parts.scheme == "dbfs":
         return Path("/dbfs" + unquote(parts.path))

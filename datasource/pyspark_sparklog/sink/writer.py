@@ -38,7 +38,7 @@ class SparklogBatchWriter(DataSourceArrowWriter):
         self._tells_new_tables = tells_new_tables()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes one task's rows. Raises InvalidConfigError for a write that makes a table of the catalog."""
+        """Write one task's rows. Raises InvalidConfigError for a write that makes a table of the catalog."""
         if self._tells_new_tables:
             refuse_new_table()
         return self._task.write(iterator)
@@ -50,13 +50,13 @@ class SparklogBatchWriter(DataSourceArrowWriter):
         batch_id = max((m.place.batch_id for m in found), default=-1)
         if batch_id >= 0 and self._task.options.exactly_once and self._task.options.txn_app_id is None:
             log.warning(
-                "written in foreachBatch, of batch %d, without txnAppId and txnVersion: should Spark run the batch again, its "
-                "rows are written again; add .options(**once(NAME, batch_id)) of pyspark_sparklog.delta",
+                "written in foreachBatch, of batch %d, without txnAppId and txnVersion: if Spark repeats the batch, "
+                "its rows are written again; add .options(**once(NAME, batch_id)) of pyspark_sparklog.delta",
                 batch_id,
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """The write failed: nothing of it becomes visible."""
+        """Abort the failed write: none of its records becomes visible."""
         _abort(self._task, messages, "the write")
 
 
@@ -72,7 +72,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         self._make_task = make_task
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for the tasks, all of which write with one fencing token."""
+        """Return the state for the tasks, all of which write with one fencing token."""
         return {"_task": self._writing_task(), "_make_task": None}
 
     def _writing_task(self) -> SinkTask:
@@ -81,7 +81,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         return self._task
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes one task's rows."""
+        """Write one task's rows."""
         return self._writing_task().write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -92,29 +92,29 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         for message in found:
             if message.place.batch_id not in (batchId, -1):
                 raise SparklogError(
-                    f"a task of batch {message.place.batch_id} reported for batch {batchId}; nothing of it can be committed"
+                    f"a task of batch {message.place.batch_id} reported for batch {batchId}; it cannot be committed"
                 )
         self._task.publisher.commit(found)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """The micro-batch failed, possibly after its commit, which then stays."""
+        """Abort the micro-batch; a commit that has succeeded stays."""
         _abort(self._task, messages, f"batch {batchId}", batchId)
 
 
 def _abort(task: SinkTask, messages: Sequence[WriterCommitMessage | None], what: str, batch_id: int = -1) -> None:
     rows = sum(m.rows for m in messages if isinstance(m, SinkCommitMessage))
     if task.options.exactly_once:
-        log.warning("%s failed; %d rows of tasks that had finished are aborted", what, rows)
+        log.warning("%s failed; %d rows of finished tasks are aborted", what, rows)
     else:
-        log.warning("%s failed; %d rows of tasks that had finished are in the log and stay there", what, rows)
+        log.warning("%s failed; %d rows of finished tasks stay in the log", what, rows)
     task.publisher.abort(messages, batch_id)
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SparklogBatchWriter:
-    """The writer of `df.write`. Raises InvalidConfigError or SchemaMismatchError before anything is written."""
+    """Return the writer of `df.write`. Raises InvalidConfigError or SchemaMismatchError before anything is written."""
     if overwrite:
         raise InvalidConfigError(
-            'a topic cannot be overwritten: use .mode("append"), or delete and create the topic before'
+            'a topic cannot be overwritten: use .mode("append"), or delete and create the topic first'
         )
     options = parse_sink_options(of_write(given, schema), streaming=False)
     warn_once(options.remarks)
@@ -174,14 +174,14 @@ class _Kind(NamedTuple):
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
-    """The target of the rows. Raises SchemaMismatchError if they do not fit."""
+    """Return the target of the rows. Raises SchemaMismatchError if they do not fit."""
     shape, keyed = None, False
     if options.topic is not None:
         catalog = Catalog(options.address, wait_ms)
         topics = catalog.topics(Subscription(topics=(options.topic,)), missing_is_error=True, to_write=True)
         shape = shapes_of(topics)[options.topic]
         if options.include_headers and shape.kind != KIND_ENVELOPE:
-            raise no_headers(f"topic {options.topic!r} has columns of its own")
+            raise no_headers(f"topic {options.topic!r} is a typed topic")
         keyed = shape.kind != KIND_ENVELOPE and bool(topics[options.topic].key_columns)
     fitted = fit_input(arrow_schema_of(schema), options.topic, shape, strict=options.strict_columns)
     if fitted.left_out:

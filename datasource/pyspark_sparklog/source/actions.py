@@ -36,7 +36,7 @@ class Edges(NamedTuple):
 
 
 def edges_of(options: SourceOptions, tp: TopicPartition) -> Edges:
-    """The edges of everything that is read of a partition."""
+    """Return the edges of everything that is read of a partition."""
     return Edges(
         _is_open(options.starting, "earliest", EARLIEST_OFFSET, tp),
         _is_open(options.ending, "latest", LATEST_OFFSET, tp),
@@ -63,7 +63,8 @@ class Frame(NamedTuple):
     def bounds(
         self, cluster: Cluster, tp: TopicPartition, planned: tuple[int, int], edges: Edges, isolation: int, wait_ms: int
     ) -> tuple[int, int]:
-        """The first offset and the end of the running task in this action. It was planned to read offsets `planned`."""
+        """Return the first offset and the end of the running task in this action. It was planned to read offsets
+        `planned`."""
         action = _action()
         start, end = planned
         if action:
@@ -75,7 +76,7 @@ class Frame(NamedTuple):
                 _warnings.warn_once(
                     self.name,
                     action,
-                    "the broker is older than this client: the DataFrame shows the records of its first action; load it again",
+                    "the broker is older than this client: the DataFrame keeps the records of its first action; load it again",
                 )
                 return planned
             start = max(start, first) if edges.start else start
@@ -89,15 +90,15 @@ class Frame(NamedTuple):
             _warnings.warn_once(
                 f"{self.name}/{tp.topic}/{info.partitions}",
                 "",
-                f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: load it again to "
-                "read the others",
+                f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: "
+                "load it again to read the new partitions",
                 first_too=True,
             )
 
 
 def _action() -> str:
-    """The id of the action that the running task belongs to, "" if this is no task. Without one (`DataFrame.rdd`) the
-    stage's, which its tasks have in common, too."""
+    """Return the id of the action that the running task belongs to, "" if this is no task. Without one
+    (`DataFrame.rdd`) the stage's, which its tasks have in common, too."""
     context = TaskContext.get()
     if context is None:
         return ""

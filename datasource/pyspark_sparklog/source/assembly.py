@@ -81,7 +81,7 @@ class BatchAssembler:
             yield from self._rows(pending, data_together(pending, self._stored_columns)).to_batches()
 
     def _rows(self, batches: list[DecodedRows], data: Rows) -> Rows:
-        """The rows for Spark of `batches`, whose stored columns are in `data`."""
+        """Return the rows for Spark of `batches`, whose stored columns are in `data`."""
         count = sum(b.num_rows for b in batches)
         columns = []
         for column in self._schema.columns:
@@ -123,7 +123,7 @@ class BatchAssembler:
         return pa.array(stamps * 1000, pa.int64()).cast(TIMESTAMP_TYPE)
 
     def _constant(self, origin: str, count: int) -> Any:
-        """A column of one value of at least `count` rows; built once and grown when more come."""
+        """Return a column of one value of at least `count` rows; built once and grown when more come."""
         value: object
         if origin == TOPIC:
             value, kind = self._partition.topic, pa.string()
@@ -141,7 +141,7 @@ class BatchAssembler:
 
 
 def _null_if_empty(headers: Any) -> Any:
-    """Spark's Kafka source gives null for a record without headers."""
+    """Return null for a record without headers, as Spark's Kafka source does."""
     empty = pc.equal(pc.list_value_length(headers), 0)
     return pc.if_else(empty, pa.scalar(None, headers.type), headers) if pc.any(empty).as_py() else headers
 

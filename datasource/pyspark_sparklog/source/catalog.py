@@ -100,7 +100,7 @@ class Catalog:
     def topics(
         self, subscription: Subscription, *, missing_is_error: bool, to_write: bool = False
     ) -> dict[str, TopicInfo]:
-        """The subscribed topics there are, by name; a pattern may match none yet. `to_write`: the broker may make
+        """Return the existing subscribed topics by name; a pattern may match none yet. `to_write`: the broker may make
         those that are named and do not exist.
 
         Raises UnknownTopicOrPartitionError if a named one does not exist and `missing_is_error`, and
@@ -138,7 +138,7 @@ class Catalog:
     def extents(
         self, partitions: Iterable[TopicPartition], reached: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, Extent]:
-        """First offset and end of every partition that exists.
+        """Return the first offset and end of every partition that exists.
 
         `reached`: where a reader stands already. If that is beyond the last stable offset (it has read with
         read_uncommitted before), the log still has it: then the partition ends there, and nothing is lost.
@@ -160,8 +160,8 @@ class Catalog:
     def _with_history(
         self, extents: dict[TopicPartition, Extent], reached: Mapping[TopicPartition, int] | None
     ) -> dict[TopicPartition, Extent]:
-        """The extents with the first offsets of the Delta tables. A table is opened only if a reader stands below the
-        log start, or at no place yet."""
+        """Return the extents with the first offsets of the Delta tables. A table is opened only if a reader stands
+        below the log start, or at no place yet."""
         before = [tp for tp, e in extents.items() if e.start > 0 and (reached or {}).get(tp, -1) < e.start]
         for name in {tp.topic for tp in before}:
             info = self.address.connect().topic(name, refresh=True)
@@ -173,14 +173,14 @@ class Catalog:
         return extents
 
     def offsets_for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset with at least that timestamp, None where there is none."""
+        """Return the first offset with at least that timestamp, None where there is none."""
         asked = {tp: (min(timestamps_ms[tp], TIMESTAMP_MS_MAX),) for tp in sorted(timestamps_ms)}
         return {tp: next((o for o in found if o >= 0), None) for tp, found in self._list_offsets(asked).items()}
 
     def _list_offsets(
         self, questions: Mapping[TopicPartition, Sequence[int]], isolation: int | None = None
     ) -> dict[TopicPartition, list[int]]:
-        """The offsets of each partition in the order of its questions; none for a partition that does not exist.
+        """Return the offsets of each partition in the order of its questions; none for a partition that does not exist.
 
         With READ_COMMITTED the records of each transaction are all below the latest offsets, or none is.
         """
@@ -218,7 +218,7 @@ class Catalog:
 
 
 def _left_out(tp: TopicPartition, error: SparklogError) -> list[FoundOffset]:
-    """A partition that does not exist has no offsets."""
+    """Leave out a partition that does not exist."""
     if isinstance(error, UnknownTopicOrPartitionError):
         return []
     raise error
@@ -267,7 +267,7 @@ def _wait_for_data(
 
 
 def partitions_of(subscription: Subscription, topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
-    """The topic partitions to read, in order."""
+    """Return the topic partitions to read, in order."""
     result = []
     for name in sorted(topics):
         numbers = subscription.assign.get(name, ()) if subscription.assign else range(topics[name].partitions)
@@ -276,10 +276,10 @@ def partitions_of(subscription: Subscription, topics: Mapping[str, TopicInfo]) -
 
 
 def shapes_of(topics: Mapping[str, TopicInfo]) -> dict[str, TopicShape]:
-    """The properties of the topics that decide their columns."""
+    """Return the properties of the topics that decide their columns."""
     return {n: TopicShape(t.kind, t.schema) for n, t in topics.items()}
 
 
 def ids_of(topics: Mapping[str, TopicInfo]) -> dict[str, str]:
-    """Topic ids by name."""
+    """Return topic ids by name."""
     return {n: t.topic_id for n, t in topics.items()}

@@ -31,7 +31,7 @@ class GroupProgress:
         self._failure = ""
 
     def publish(self, positions: Positions) -> None:
-        """Commits the positions that have changed since the last time. A failure is a line in the log, once while it
+        """Commit the positions that have changed since the last time. A failure is a line in the log, once while it
         is the same; the next call tries again."""
         changed = {tp: o for tp, o in positions.items() if self._published_positions.get(tp) != o}
         if self._group_id is None or not changed:

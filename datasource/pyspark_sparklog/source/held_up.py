@@ -34,7 +34,7 @@ class HeldUp:
         self._warned_at: dict[str, float] = {}
 
     def look(self, extents: Mapping[TopicPartition, Extent]) -> None:
-        """Warns if records that are there are not among `extents`, because an old transaction is open before them.
+        """Warn if records that are there are not among `extents`, because an old transaction is open before them.
         Looks again only after LOOK_S."""
         now_s = self._clock()
         if not self._on or now_s - self._looked_s < LOOK_S:
@@ -46,7 +46,7 @@ class HeldUp:
             if behind:
                 self._warn(min(behind), len(behind), now_s)
         except SparklogError as e:
-            log.info("which transaction holds up the readers cannot be seen: %s", e)
+            log.info("the open transaction that stops readers cannot be determined: %s", e)
 
     def _warn(self, tp: TopicPartition, count: int, now_s: float) -> None:
         connections = self._catalog.address.connect()
@@ -60,7 +60,7 @@ class HeldUp:
             return
         if oldest.transactional_id is None:
             what, since_ms = (
-                f"a transaction of producer {oldest.producer_id} that no coordinator knows",
+                f"a transaction of producer {oldest.producer_id}, unknown to all coordinators,",
                 oldest.last_timestamp_ms,
             )
             remedy = f"sparklog transaction abort --topic {tp.topic} --partition {tp.partition} --producer-id {oldest.producer_id}"
@@ -78,7 +78,7 @@ class HeldUp:
             self._warned_at.clear()
         self._warned_at[what] = now_s
         log.warning(
-            "%s%s: records from offset %d on are there and not shown, because %s has been open for %d s. If its writer is gone: "
+            "%s%s: records from offset %d on are not visible, because %s has been open for %d s. If its producer has ended: "
             "`%s --bootstrap-servers %s`",
             tp,
             f" and {count - 1} more partitions" if count > 1 else "",

@@ -30,16 +30,16 @@ class LossReporter:
             listed += f"; and {len(fresh) - LISTED_MAX} more"
         if self._fail and all(loss.reason == UNSUBSCRIBED for loss in fresh):
             raise DataLossError(
-                f"topics were taken out of the subscription: {listed}. Subscribe to them again; or, to go on without what they "
-                'still had to be read, restart the query with .option("failOnDataLoss", "false")'
+                f"topics were removed from the subscription: {listed}. Subscribe to them again; or, to continue without "
+                'their unread records, restart the query with .option("failOnDataLoss", "false")'
             )
         if self._fail:
             raise DataLossError(
-                f"records that were still to be read are gone: {listed}. To go on with what is there, restart the query "
+                f"unread records are gone: {listed}. To continue with the existing records, restart the query "
                 'with .option("failOnDataLoss", "false"); to read everything again, use a new checkpoint location with '
                 '.option("startingOffsets", "earliest")'
             )
-        log.warning("records that were still to be read are gone, going on without them: %s", listed)
+        log.warning("unread records are gone, continuing without them: %s", listed)
         if len(self._reported_losses) + len(fresh) > REMEMBERED_MAX:
             self._reported_losses.clear()
         self._reported_losses.update(fresh)

@@ -33,7 +33,7 @@ class Extent(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Offsets of a partition that were still to be read and are gone. `end` None: up to wherever it had grown."""
+    """Unread offsets of a partition that are gone. `end` is None if the end of the loss is unknown."""
 
     partition: TopicPartition
     start: int
@@ -46,12 +46,12 @@ class Loss(NamedTuple):
 
 
 def backlog(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """Records between `start` and `end`; a partition that `start` does not know counts nothing."""
+    """Return records between `start` and `end`; a partition that `start` does not know counts nothing."""
     return sum(max(0, e - start.get(tp, e)) for tp, e in end.items())
 
 
 def limit_end(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Positions:
-    """The end of a micro-batch of about `limit` records: every partition gives in proportion to its backlog.
+    """Return the end of a micro-batch of about `limit` records: every partition gives in proportion to its backlog.
 
     A share is rounded down, but is at least 1 where there is anything to read (nothing starves), so up to one record
     per partition more than `limit` can be taken. `start` must know all partitions of `end`.
@@ -69,7 +69,8 @@ def limit_end(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, 
 def split_ranges(
     ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """The tasks for `ranges`: none of more than `max_records`, about `min_partitions` or more of them, none empty."""
+    """Return the tasks for `ranges`: none of more than `max_records`, about `min_partitions` or more of them, none
+    empty."""
     result = [r for r in ranges if r.size > 0]
     if max_records is not None:
         result = [piece for r in result for piece in _divide(r, -(-r.size // max_records))]
@@ -107,7 +108,8 @@ def readable_ranges(
     extents: Mapping[TopicPartition, Extent],
     ids: Mapping[str, str],
 ) -> Plan:
-    """The readable part of the batch [start, end), for the current `extents` of the partitions and `ids` of the topics.
+    """Return the readable part of the batch [start, end), for the current `extents` of the partitions and `ids` of the
+    topics.
 
     A partition unknown to `start`, or known from an earlier incarnation of its topic, is read from its first offset.
     """
@@ -145,7 +147,7 @@ def next_end(
     ids: Mapping[str, str],
     subscribed: Callable[[str], bool] = lambda _: True,
 ) -> tuple[Positions, Positions, list[Loss]]:
-    """(The end of the next batch, the largest possible end, the losses) for a query that stands at `start`.
+    """Return (The end of the next batch, the largest possible end, the losses) for a query that stands at `start`.
 
     Both positions cover exactly the existing partitions (`extents`). Partitions that only `start` has are lost, because
     the topic was deleted, or because the query does not subscribe to it any more (`subscribed`).
@@ -177,4 +179,4 @@ def _may_be_one(known: str | None, now: str | None) -> bool:
 
 _RECREATED = "the topic was deleted and created again"
 _DELETED = "the topic was deleted"
-UNSUBSCRIBED = "the query does not subscribe to the topic any more, its checkpoint did"
+UNSUBSCRIBED = "the query no longer subscribes to this topic of its checkpoint"

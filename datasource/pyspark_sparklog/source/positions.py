@@ -17,7 +17,7 @@ log = logging.getLogger("pyspark_sparklog")
 
 
 def resolve_starting(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
-    """The first offset of every partition of `extents`.
+    """Return the first offset of every partition of `extents`.
 
     Raises InvalidConfigError if the option does not name exactly those partitions, or no record has a timestamp and the
     strategy is `error`; OffsetOutOfRangeError for an offset that cannot be read (with failOnDataLoss).
@@ -26,7 +26,7 @@ def resolve_starting(options: SourceOptions, catalog: Catalog, extents: Mapping[
 
 
 def resolve_ending(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
-    """The end (exclusive) of every partition of `extents`. Raises as `resolve_starting`."""
+    """Return the end (exclusive) of every partition of `extents`. Raises as `resolve_starting`."""
     return _resolve(options, options.ending, catalog, extents, none_is_error=False)
 
 
@@ -37,12 +37,12 @@ def check_order(options: SourceOptions, start: Positions, end: Positions) -> Non
         tp = wrong[0]
         raise InvalidConfigError(
             f"The resolved start offset {start[tp]} is greater than the resolved end offset {end[tp]} for {tp}: "
-            f"{options.starting.option} begins beyond {options.ending.option}; name a beginning that is not above the end"
+            f"{options.starting.option} is above {options.ending.option}; name a start that is not above the end"
         )
 
 
 def given_starts(options: SourceOptions) -> Positions:
-    """The first offsets in `startingOffsets`, as far as they are numbers."""
+    """Return the first offsets in `startingOffsets`, as far as they are numbers."""
     if options.starting.kind != "offsets":
         return {}
     given = options.starting.per_partition
@@ -72,8 +72,8 @@ def _resolve(
     if without and none_is_error:
         raise InvalidConfigError(
             f"No offset matched from request of topic-partition {without[0]} and timestamp {wanted[without[0]]} "
-            f"({position.option}): choose an earlier one, or set startingOffsetsByTimestampStrategy to latest to begin at the "
-            "end there"
+            f"({position.option}): choose an earlier timestamp, or set startingOffsetsByTimestampStrategy to latest "
+            "to begin at the end"
         )
     # a record beyond the end seen before is none of this read
     return {tp: e.end if (o := found[tp]) is None else min(max(o, e.start), e.end) for tp, e in extents.items()}
@@ -112,5 +112,5 @@ def _check_offset(options: SourceOptions, position: Position, tp: TopicPartition
             f"{problem}; name an offset in the range, or set failOnDataLoss to false to use the nearest one"
         )
     nearest = min(max(offset, extent.start), extent.end)
-    log.warning("%s; going on at %d (failOnDataLoss is false)", problem, nearest)
+    log.warning("%s; continuing at offset %d (failOnDataLoss is false)", problem, nearest)
     return nearest

@@ -65,7 +65,7 @@ class RangePartition(InputPartition):
 
 
 def to_tasks(ranges: list[OffsetRange], options: SourceOptions, ids: dict[str, str]) -> list[RangePartition]:
-    """The tasks that read `ranges`."""
+    """Return the tasks that read `ranges`."""
     pieces = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
     return [RangePartition(*r.partition, r.start, r.end, ids[r.partition.topic]) for r in pieces]
 
@@ -73,7 +73,7 @@ def to_tasks(ranges: list[OffsetRange], options: SourceOptions, ids: dict[str, s
 def to_moving_tasks(
     ranges: list[OffsetRange], options: SourceOptions, ids: dict[str, str], frame: Frame
 ) -> list[RangePartition]:
-    """The tasks that read `ranges`, with the edges that each action on `frame` decides."""
+    """Return the tasks that read `ranges`, with the edges that each action on `frame` decides."""
     pieces: dict[TopicPartition, list[OffsetRange]] = {}
     for piece in split_ranges(ranges, options.min_partitions, options.max_records_per_partition):
         pieces.setdefault(piece.partition, []).append(piece)
@@ -97,10 +97,10 @@ class RangeRead:
 
     @in_one_line
     def read(self, task: RangePartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the range as batches in Spark's layout.
+        """Yield the rows of the range as batches in Spark's layout.
 
         While the broker is gone it is tried again for `sparklog.broker.wait.ms`, from where reading stopped. Raises
-        DataLossError if part of the range is gone (with failOnDataLoss=false: warns and goes on behind it).
+        DataLossError if part of the range is gone (with failOnDataLoss=false: warns and continues behind it).
         """
         tp = TopicPartition(task.topic, task.partition)
         assembler: BatchAssembler | None = None
@@ -149,7 +149,7 @@ class RangeRead:
         )
 
     def _bounds(self, tp: TopicPartition, task: RangePartition) -> tuple[int, int]:
-        """The first offset and the end."""
+        """Return the first offset and the end."""
         planned = task.start, task.end
         if task.frame is None or not any(task.edges):
             return planned
@@ -164,8 +164,8 @@ class RangeRead:
         info = self.options.address.connect().topic(tp.topic, refresh=True)
         if info.topic_id != task.topic_id:
             raise UnknownTopicOrPartitionError(
-                f"topic {tp.topic!r} was deleted and created again while offsets {position} to {end - 1} of "
-                f"partition {tp.partition} were still to be read"
+                f"topic {tp.topic!r} was deleted and created again before offsets {position} to {end - 1} of "
+                f"partition {tp.partition} were read"
             )
         if task.frame is not None:
             task.frame.check_partitions(tp, info)
@@ -175,8 +175,8 @@ class RangeRead:
         """Return the offset to continue at after `error`. Raises DataLossError with failOnDataLoss."""
         if self.options.fail_on_data_loss:
             raise DataLossError(
-                f"{tp}: offsets {position} to {end - 1} were still to be read, part of them is gone: {error}. To go on with "
-                'what is there, restart the query with .option("failOnDataLoss", "false")'
+                f"{tp}: some unread offsets of {position} to {end - 1} are gone: {error}. To continue with the "
+                'existing records, restart the query with .option("failOnDataLoss", "false")'
             ) from error
         extent = None
         if not isinstance(error, UnknownTopicOrPartitionError):
@@ -184,7 +184,7 @@ class RangeRead:
             extent = catalog.extents([tp]).get(tp)
         # never the same place again: something was lost there, and the loop must end
         following = end if extent is None or extent.start <= position else min(extent.start, end)
-        log.warning("%s: offsets %d to %d are gone, going on without them: %s", tp, position, following - 1, error)
+        log.warning("%s: offsets %d to %d are gone, continuing without them: %s", tp, position, following - 1, error)
         return following
 
 
@@ -194,7 +194,7 @@ _histories: dict[str, tuple[float, HistorySource]] = {}
 
 
 def recent_history(info: TopicInfo, *, newest: bool) -> HistorySource:
-    """The topic's history, opened at most HISTORY_S ago."""
+    """Return the topic's history, opened at most HISTORY_S ago."""
     name = f"{info.topic_id} {newest}"
     opened_s, source = _histories.get(name, (-float("inf"), None))
     if source is None or time.monotonic() - opened_s > HISTORY_S:
@@ -219,7 +219,8 @@ class SparklogBatchReader(DataSourceReader):
         self._name = uuid.uuid4().hex
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges to read, one Spark task each; a partition that is empty has one, too, if its end is not fixed."""
+        """Return the ranges to read, one Spark task each; a partition that is empty has one, too, if its end is not
+        fixed."""
         options = self._options
         kind = options.starting.kind
         at_once = Catalog(
@@ -247,6 +248,6 @@ class SparklogBatchReader(DataSourceReader):
         return tasks or [RangePartition("", 0, 0, 0, "")]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Reads one task's range."""
+        """Read one task's range."""
         assert isinstance(partition, RangePartition)
         return self._reads.read(partition)

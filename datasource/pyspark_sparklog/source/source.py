@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_sparklog.compatibility import check_read_limits
 from pyspark_sparklog.options.option_names import warn_once
-from pyspark_sparklog.options.option_table import Where
+from pyspark_sparklog.options.option_table import OptionUse
 from pyspark_sparklog.options.options import SourceOptions, no_headers, parse_source_options
 from pyspark_sparklog.options.table_options import kept_with, of_new_table, of_read, readable
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, common_shape, full_schema, project, select
@@ -20,7 +20,8 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE
 
 
 def infer_schema(given: Mapping[str, str]) -> StructType:
-    """The schema of the topics that the options name; that of a table that Spark makes has its options with it."""
+    """Return the schema of the topics that the options name; that of a table that Spark makes has
+    its options with it."""
     table = of_new_table(given)
     if table is not None:
         return kept_with(infer_schema(readable(table)), table)
@@ -32,8 +33,8 @@ def infer_schema(given: Mapping[str, str]) -> StructType:
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchReader:
-    """The reader of a batch read whose rows have `schema`: the inferred one, or the user's."""
-    given = of_read(given, schema, Where.BATCH)
+    """Return the reader of a batch read whose rows have `schema`: the inferred one, or the user's."""
+    given = of_read(given, schema, OptionUse.BATCH)
     options = parse_source_options(given, streaming=False)
     told = parse_source_options(given, streaming=None).remarks
     warn_once(tuple(r for r in options.remarks if r not in told))
@@ -42,15 +43,16 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchR
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStreamReader:
-    """The reader of a streaming query whose rows have `schema`: the inferred one, or the user's."""
-    options = parse_source_options(of_read(given, schema, Where.STREAM), streaming=True)
+    """Return the reader of a streaming query whose rows have `schema`: the inferred one, or the user's."""
+    options = parse_source_options(of_read(given, schema, OptionUse.STREAM), streaming=True)
     check_read_limits(options.limits_batches)
     full, topics = _full_schema(options, wait_ms=options.broker_wait_ms)
     return SparklogStreamReader(options, _picked_schema(options, full, schema), topics)
 
 
 def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType) -> ReadSchema:
-    """The columns `schema` picks. Raises SchemaMismatchError if it does not fit or contradicts the option `columns`."""
+    """Return the columns `schema` picks. Raises SchemaMismatchError if it does not fit or contradicts the option
+    `columns`."""
     picked = project(full, schema)
     if options.columns is not None and options.columns != tuple(schema.fieldNames()):
         raise SchemaMismatchError(
@@ -68,6 +70,6 @@ def _full_schema(options: SourceOptions, *, wait_ms: int) -> tuple[ReadSchema, d
     topics = shapes_of(catalog.topics(options.subscription, missing_is_error=True))
     shape = common_shape(topics) if topics else TopicShape(KIND_ENVELOPE, ENVELOPE_SCHEMA)
     if options.include_headers and shape.kind != KIND_ENVELOPE:
-        raise no_headers(f"{options.subscription.describe()} names topics with columns of their own")
+        raise no_headers(f"{options.subscription.describe()} names typed topics")
     full = full_schema(shape, include_headers=options.include_headers, include_metadata=options.include_metadata)
     return full, topics

@@ -71,7 +71,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        """The beginning of a new query. Spark asks twice: the answer stays the same."""
+        """Return the beginning of a new query. Spark asks twice: the answer stays the same."""
         if self._initial is None:
             ids, extents = self._read_extents(missing_is_error=True)
             if self._frozen is not None:
@@ -84,7 +84,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The read limit that Spark hands back to `latestOffset`: ReadMaxRows for maxOffsetsPerTrigger, else all."""
+        """Return the read limit that Spark hands back to `latestOffset`: ReadMaxRows for maxOffsetsPerTrigger, else
+        all."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -97,7 +98,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """The end of the next micro-batch that begins at `start`; `start` itself when there is nothing to read.
+        """Return the end of the next micro-batch that begins at `start`; `start` itself when there is nothing to read.
 
         With nothing to read it waits up to 100 ms for data, instead of being asked again at once. Spark 4.0 and 4.1
         give neither argument; then the batch goes on from the last position known.
@@ -127,7 +128,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the topics at the last question, shown as `latestOffset` in the query's progress."""
+        """Return the ends of the topics at the last question, shown as `latestOffset` in the query's progress."""
         return None if self._latest is None else nested(self._latest.positions)
 
     def _warn_if_nameless(self, begin: SourceOffset | None) -> None:
@@ -135,8 +136,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         self._nameless = True
         log.warning(
-            "the offsets the query goes on from do not say which topics they are of, only the names: whether one was deleted "
-            "and created again since cannot be told this time"
+            "the query's offsets have no topic ids, only names: this start cannot detect a topic that was deleted "
+            "and created again"
         )
 
     def _warn_of_changed_columns(self) -> None:
@@ -147,7 +148,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("%s", warning)
 
     def _next(self, begin: SourceOffset | None, limit: ReadLimit) -> SourceOffset:
-        """The end of the next batch after `begin`, as things are now."""
+        """Return the end of the next batch after `begin`."""
         ids, extents = self._read_extents(missing_is_error=False, reached=None if begin is None else begin.positions)
         self._held_up.look(extents)
         self._latest = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
@@ -170,7 +171,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tp in self._frozen.positions or tp in begin.positions
 
     def _thaw(self, tp: TopicPartition, extent: Extent, begin: SourceOffset, ids: dict[str, str]) -> Extent:
-        """The part of a partition that a Trigger.AvailableNow run may still read."""
+        """Return the part of a partition that a Trigger.AvailableNow run may still read."""
         assert self._frozen is not None
         here = (
             begin.positions.get(tp, extent.start)
@@ -183,7 +184,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Extent(extent.start, min(extent.end, max(most, here)))
 
     def _admit(self, start: Positions, available: Positions, limit: ReadLimit) -> Positions:
-        """`available`, reduced to the read limits."""
+        """Return `available`, reduced to the read limits."""
         if isinstance(limit, ReadAllAvailable):
             return available
         minimum = self._options.min_offsets_per_trigger
@@ -203,7 +204,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _read_extents(
         self, *, missing_is_error: bool, reached: Positions | None = None
     ) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
-        """Current ids of the subscribed topics and extents of their partitions (`reached`: see Catalog).
+        """Return the current ids of the subscribed topics and extents of their partitions (`reached`: see Catalog).
 
         Raises SchemaMismatchError for a topic whose columns the running query cannot read, or one that joined it.
         """
@@ -222,7 +223,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of the micro-batch [start, end)."""
+        """Return the tasks of the micro-batch [start, end)."""
         first, last = SourceOffset.from_dict(start), SourceOffset.from_dict(end)
         self._progress.publish(first.positions)
         self._position = last
@@ -234,8 +235,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(to_tasks(plan.ranges, self._options, ids))
 
     def _seen_for(self, end: SourceOffset) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
-        """Ids and extents to plan the batch that ends at `end`: those of `latestOffset`, if it has just chosen that
-        end. The tasks find later losses, as they do after planning."""
+        """Return ids and extents to plan the batch that ends at `end`: those of `latestOffset`, if it has just chosen
+        that end. The tasks find later losses, as they do after planning."""
         planned, self._plan = self._plan, None
         if planned is not None and planned[0].same_place(end):
             return planned[1], planned[2]
@@ -244,12 +245,12 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ids_of(topics), self._catalog.extents(here, here)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Reads one task's range."""
+        """Read one task's range."""
         assert isinstance(partition, RangePartition)
         return self._reads.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint has committed the batch that ends at `end`: the group, if there is one, may know it."""
+        """Publish the positions of the committed batch that ends at `end` to the group, if there is one."""
         self._progress.publish(SourceOffset.from_dict(end).positions)
 
     def stop(self) -> None:

@@ -18,7 +18,8 @@ CLOCK_ERROR_MS = 3_600_000
 
 
 def down(facts: Facts) -> Iterator[Finding]:
-    """Brokers that keep partitions and are not in the cluster: their consequences are left out of the other checks."""
+    """Yield brokers that keep partitions and are not in the cluster: their consequences are left out of the other
+    checks."""
     if facts.cluster is None:
         return
     silent = [b.address for b in facts.cluster.brokers if b.problem and b.broker_id < 0]
@@ -95,7 +96,7 @@ def not_looked_at(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.warning,
             f"could not be checked: {unknown}",
-            "Faults there are missing from this report.",
+            "This report lacks faults of that part.",
             "Run the command again; `--timeout` gives a slow broker more time.",
         )
 
@@ -158,7 +159,7 @@ def unwritable(facts: Facts) -> Iterator[Finding]:
 
 
 def full_disks(facts: Facts) -> Iterator[Finding]:
-    """Disks with less free space than a broker needs to take leaderships back."""
+    """Yield disks with less free space than a broker needs to take leaderships back."""
     for disk in facts.cluster.disks if facts.cluster else ():
         if is_enough(disk.size_bytes, disk.free_bytes):
             continue
@@ -187,7 +188,7 @@ def under_replicated(facts: Facts) -> Iterator[Finding]:
 
 
 def internal_replicas(facts: Facts) -> Iterator[Finding]:
-    """Internal topics that were created while there were fewer brokers."""
+    """Yield internal topics that were created while there were fewer brokers."""
     brokers = {b.broker_id for b in (facts.cluster.brokers if facts.cluster else ()) if b.broker_id >= 0}
     wanted = min(INTERNAL_REPLICAS, len(brokers))
     bad = [(t, ps) for t, ps in _partitions(facts, lambda p: p.replicas < wanted) if t in INTERNAL_TOPICS]
@@ -224,7 +225,7 @@ def _any_down(facts: Facts) -> bool:
 
 
 def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Iterator[tuple[str, list[PartitionFacts]]]:
-    """The topics with bad partitions, and these partitions."""
+    """Yield the topics with bad partitions, and these partitions."""
     for topic in () if facts.cluster is None else facts.cluster.topics:
         bad = [p for p in topic.partitions if is_bad(p)]
         if bad:
@@ -232,7 +233,7 @@ def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Itera
 
 
 def refused_users(facts: Facts) -> Iterator[Finding]:
-    """Users of an earlier release, whose names are refused now."""
+    """Yield users of an earlier release, whose names are refused now."""
     for name, reason in () if facts.cluster is None else facts.cluster.refused_users:
         yield Finding(
             Severity.warning,

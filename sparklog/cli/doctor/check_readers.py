@@ -29,7 +29,7 @@ def hanging(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             f"producer {found.producer_id} has a transaction open in {topic} partition {partition} from offset "
-            f"{found.first_offset:,} on that no coordinator knows; it wrote last {duration(found.quiet_ms / 1000)} ago",
+            f"{found.first_offset:,} on that no coordinator knows; its last write was {duration(found.quiet_ms / 1000)} ago",
             f"Readers of committed records stop there: {found.held_back:,} offsets are held back, and no record behind them "
             "is compacted. The transaction never ends by itself.",
             "Abort the transaction: its records then stay invisible.",

@@ -89,7 +89,7 @@ class ClusterLook:
         return facts, ClockFacts(ahead_ms, at_least=True) if ahead_ms > 0 else None
 
     def _try(self, what: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """The result; None, and a line in the list of unknown facts, if the call fails."""
+        """Return the result; None, and a line in the list of unknown facts, if the call fails."""
         try:
             return job(*args, **kwargs)
         except SparklogError as e:
@@ -98,7 +98,7 @@ class ClusterLook:
 
     def _limit(self, what: str, found: list[T], most: int) -> list[T]:
         if len(found) > most:
-            self._unknown_parts.append(f"{len(found) - most:,} of {len(found):,} {what}: they are too many")
+            self._unknown_parts.append(f"{len(found) - most:,} of {len(found):,} {what} (too many)")
         return found[:most]
 
     def _broker(self, endpoint: Endpoint, broker_id: int) -> BrokerFacts:
@@ -234,7 +234,7 @@ class ClusterLook:
         left = OFFSETS_MAX
         for name in names:
             if left <= 0:
-                self._unknown_parts.append(f"group {name} and those after it: they have committed too many offsets")
+                self._unknown_parts.append(f"group {name} and the groups after it: too many committed offsets")
                 break
             offsets = self._try(f"group {name}", admin.list_group_offsets, name) or {}
             found[name] = {tp: o.offset for tp, o in offsets.items()}
@@ -265,7 +265,7 @@ class ClusterLook:
 def second_look(
     group: GroupFacts, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> GroupFacts:
-    """The current group with its earlier positions; partitions without a second look have none."""
+    """Return the current group with its earlier positions; partitions without a second look have none."""
 
     def looked(p: GroupPartition) -> GroupPartition:
         if p.partition not in committed or p.partition not in ends:
@@ -283,7 +283,7 @@ def second_look(
 def topic_facts(
     topic: TopicDescription, stable_ends: Mapping[TopicPartition, int], there: Collection[int]
 ) -> TopicFacts:
-    """`there`: the ids of the brokers that are in the cluster now."""
+    """Return facts of topics. `there`: the ids of the brokers that are in the cluster now."""
     keep_ms, keep_bytes = retention(topic)
     return TopicFacts(
         topic.name,
@@ -310,7 +310,7 @@ def topic_facts(
 
 
 def retention(topic: TopicDescription) -> tuple[int, int]:
-    """`retention.ms` and `retention.bytes`; -1: nothing is deleted by it."""
+    """Return `retention.ms` and `retention.bytes`; -1: nothing is deleted by it."""
     if "delete" not in str(topic.setting("cleanup.policy")).split(","):
         return -1, -1
     return _number(topic, "retention.ms"), _number(topic, "retention.bytes")

@@ -99,7 +99,7 @@ def _fill(bundle: Bundle, sources: Sources, config: BrokerConfig | None, environ
 
 
 def _config(path: Path | None) -> BrokerConfig | None:
-    """The configuration; None if there is none, or it cannot be read: that is one of the findings."""
+    """Return the configuration; None if there is none, or it cannot be read: that is one of the findings."""
     from sparklog_broker.config import load_config
 
     from sparklog.errors import InvalidConfigError

@@ -56,8 +56,8 @@ _PLACE = re.compile(r"(\d+): FLOCK +ADVISORY +WRITE +(\d+) ([0-9a-f]+):([0-9a-f]
 
 
 def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | None = None) -> DataDirFacts:
-    """`log_dirs`: as the configuration says, empty: as the broker has written down. `deep`: whether all files are
-    read; None: up to VERIFIED_BYTES_MAX."""
+    """Return facts of a data directory. `log_dirs`: as the configuration says, empty: as the broker has written down.
+    `deep`: whether all files are read; None: up to VERIFIED_BYTES_MAX."""
     path = path.absolute()
     if not path.is_dir():
         return DataDirFacts(str(path), f"{path} does not exist, or is no directory")
@@ -87,7 +87,7 @@ def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | No
 
 
 def topics_put_aside(path: Path) -> tuple[str, ...]:
-    """Names of the topics that the broker of the data directory has put aside."""
+    """Return the names of the topics that the broker of the data directory has put aside."""
     data = _read(path / CLUSTER_IMAGE_FILE)
     copy = decode_copy(data) if data is not None else None
     return tuple(sorted(topic.name for topic in copy.put_aside.values())) if copy is not None else ()
@@ -169,7 +169,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def disk_facts(path: Path) -> DiskFacts | None:
-    """The file system that `path` lies in."""
+    """Return the file system that `path` lies in."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -187,7 +187,8 @@ def disk_facts(path: Path) -> DiskFacts | None:
 
 
 def mounted_at(path: Path, mounts: str) -> tuple[str, str]:
-    """The mount point and the type of the file system of `path`, from /proc/mounts; the last of equal ones counts."""
+    """Return the mount point and the type of the file system of `path`, from /proc/mounts; the last of equal ones
+    counts."""
     best = ("", "")
     for line in mounts.splitlines():
         fields = line.split(" ")
@@ -200,7 +201,7 @@ def mounted_at(path: Path, mounts: str) -> tuple[str, str]:
 
 
 def metadata_problem(path: Path, *, is_running: bool) -> str:
-    """The fault of metadata.db; "" if a reader finds none. The file of a running broker is checked only from the
+    """Return the fault of metadata.db; "" if a reader finds none. The file of a running broker is checked only from the
     outside."""
     import sqlite3
 
@@ -236,7 +237,7 @@ def metadata_problem(path: Path, *, is_running: bool) -> str:
 
 
 def lock_holder(path: Path) -> ProcessFacts | None:
-    """The process that has locked the directory. None: no process, or none that this process can see."""
+    """Return the process that has locked the directory. None: no process, or none that this process can see."""
     try:
         found = (path / LOCK_FILE).stat()
     except OSError:
@@ -247,7 +248,7 @@ def lock_holder(path: Path) -> ProcessFacts | None:
 
 
 def holder_of(place: tuple[int, int, int], locks: str) -> int | None:
-    """The process that holds the lock of a file (major, minor, inode), as /proc/locks says."""
+    """Return the process that holds the lock of a file (major, minor, inode), as /proc/locks says."""
     for found in _PLACE.finditer(locks):
         if (int(found[3], 16), int(found[4], 16), int(found[5])) == place and int(found[2]) > 0:
             return int(found[2])

@@ -48,13 +48,13 @@ class CheckFinding(NamedTuple):
 
 
 def examine(facts: Facts, checks: Iterable[Check]) -> list[CheckFinding]:
-    """The findings of the checks, the worst first, else in the order of the checks."""
+    """Return the findings of the checks, the worst first, else in the order of the checks."""
     found = [CheckFinding(check.name, finding) for check in checks for finding in _limit(check.look(facts))]
     return sorted(found, key=lambda f: -f.finding.severity)
 
 
 def _limit(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The worst ones, and how many more there are."""
+    """Yield the worst findings, and how many more there are."""
     ordered = sorted(findings, key=lambda finding: -finding.severity)
     yield from ordered[:FINDINGS_MAX]
     rest = ordered[FINDINGS_MAX:]
@@ -69,13 +69,13 @@ def exit_status(found: Sequence[CheckFinding]) -> int:
 
 
 def named(names: Sequence[object]) -> str:
-    """ "a, b, c and 7 more"."""
+    """Return "a, b, c and 7 more"."""
     shown = ", ".join(str(name) for name in names[:NAMED_MAX])
     return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX:,} more"
 
 
 def quoted(*words: object) -> str:
-    """Words as a shell takes them: names come from clients."""
+    """Return words as a shell takes them: names come from clients."""
     return shlex.join(str(word) for word in words)
 
 

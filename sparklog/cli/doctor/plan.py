@@ -137,7 +137,8 @@ def _measured_bytes_per_s() -> int:
 
 
 def _stored_bytes_per_s(load: Load) -> tuple[float, float]:
-    """Bytes a second on the disk of one replica, and the share of the row's bytes that the compression leaves."""
+    """Return bytes a second on the disk of one replica, and the share of the row's bytes that the
+    compression leaves."""
     small = MEASURED[f"disk-100b-{load.compression}"] / MEASURED["disk-100b-none"]
     large = STORED_1K_BYTES[load.compression] / STORED_1K_BYTES["none"]
     factor = max(small, large)  # the content decides: the worse of both

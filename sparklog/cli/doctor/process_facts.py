@@ -13,7 +13,7 @@ from sparklog.settings import Scope, settings_of
 
 
 def look_at_page(url: str, clock: MachineClock, timeout_s: float) -> tuple[PageFacts, ClockFacts | None]:
-    """The content of the page, and the error of the broker's clock."""
+    """Return the content of the page, and the error of the broker's clock."""
     host = urlsplit(url).hostname or ""
     before_ms = clock.now_ms()
     try:
@@ -25,7 +25,8 @@ def look_at_page(url: str, clock: MachineClock, timeout_s: float) -> tuple[PageF
 
 
 def clock_facts(series: Series, before_ms: int, after_ms: int) -> ClockFacts | None:
-    """The page was made at some moment from `before_ms` to `after_ms` by this machine's clock."""
+    """Return the error of the broker's clock. This machine's clock read `before_ms` to `after_ms` when the page was
+    produced."""
     told_ms = round(total(series, "sparklog_time_seconds") * 1000)
     if told_ms <= 0:
         return None
@@ -60,7 +61,7 @@ def page_facts(url: str, host: str, series: Series) -> PageFacts:
 
 
 def look_at_config(path: Path) -> tuple[ConfigFacts, Path | None, tuple[Path, ...]]:
-    """The facts of a configuration file, its data directory (None if the file cannot be read) and its log
+    """Return the facts of a configuration file, its data directory (None if the file cannot be read) and its log
     directories."""
     from sparklog_broker.config import load_config, parse_address
 

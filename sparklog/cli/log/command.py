@@ -106,7 +106,7 @@ def dump(
 
 
 def _verify(path: Path, format: TextFormat) -> bool:
-    """Checks everything; returns whether something is damaged."""
+    """Check everything; return whether something is damaged."""
     report = log_verify.run_verify([path])
     if format is TextFormat.json:
         import msgspec

@@ -74,8 +74,8 @@ def rebuild_metadata(
             "not rebuilt",
             f"{data_dir} is the directory of broker {member.broker_id} of cluster {member.cluster_id}: its topics are in "
             "ZooKeeper, and no metadata.db is missing",
-            f"start it with --broker-id {member.broker_id} --zookeeper HOST:PORT,…/PATH; is all of ZooKeeper lost for good, "
-            "--force makes it a broker that is alone",
+            f"start it with --broker-id {member.broker_id} --zookeeper HOST:PORT,…/PATH; if all of ZooKeeper is lost "
+            "for good, --force makes it a broker without a cluster",
         )
         raise typer.Exit(1)
     with ExitStack() as locks:
@@ -90,7 +90,7 @@ def rebuild_metadata(
         security = _security(rebuilt, path, security_from, lost_is_fine=no_security)
         problem = problem_with(path, rebuilt.cluster_id)
         if problem is None and not force:
-            report_error("not rebuilt", f"{path} is sound", "say --force to replace it all the same")
+            report_error("not rebuilt", f"{path} is sound", "--force replaces it nevertheless")
             raise typer.Exit(1)
         _print(rebuilt, problem)
         print(security)
@@ -105,7 +105,7 @@ def rebuild_metadata(
 
 
 def _security(rebuilt: Rebuilt, path: Path, copy: Path | None, *, lost_is_fine: bool) -> str:
-    """Enters the security records; says where they are from. Raises InvalidConfigError: the copy cannot be read."""
+    """Enter the security records; say where they are from. Raises InvalidConfigError: the copy cannot be read."""
     from sparklog.errors import InvalidConfigError
     from sparklog.metadata.local_store import read_security_records
     from sparklog.metadata.lost_security import denies_everything

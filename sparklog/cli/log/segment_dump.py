@@ -87,8 +87,8 @@ class SegmentFacts:
 
 
 def segment_paths(path: Path) -> list[Path]:
-    """The segment files that `path` (a segment file or a partition's directory) stands for, in offset order; none in an
-    empty partition's. Raises LogCorruptError if the directory is no partition's.
+    """Return the segment files that `path` (a segment file or a partition's directory) stands for, in offset order;
+    none in an empty partition's. Raises LogCorruptError if the directory is no partition's.
     """
     if path.is_dir():
         found = sorted(p for p in path.iterdir() if segment.parse_segment_name(p.name) is not None)
@@ -101,7 +101,7 @@ def segment_paths(path: Path) -> list[Path]:
 
 
 def dump_segment(path: Path) -> SegmentFacts:
-    """Reads a whole segment, checking every batch. Raises OSError, StorageError, and LogCorruptError or
+    """Read a whole segment, checking every batch. Raises OSError, StorageError, and LogCorruptError or
     TruncatedBatchError for a bad head."""
     if reason := odd_file(path):
         raise StorageError(reason)
@@ -140,7 +140,7 @@ def dump_segment(path: Path) -> SegmentFacts:
 
 
 def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
-    """The first `limit` records of a dumped segment's good batches, with their offsets."""
+    """Yield the first `limit` records of a dumped segment's good batches, with their offsets."""
     from sparklog.export.printable import printable
 
     left = limit
@@ -163,8 +163,8 @@ def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def read_indexes(path: Path, base_offset: int) -> dict[str, list[dict[str, int]]]:
-    """The entries of a segment's index files, with absolute offsets; an index that is missing has no key. Bytes that
-    are no whole entry, and the checksums, are left out."""
+    """Return the entries of a segment's index files, with absolute offsets; an index that is missing has no key. Bytes
+    that are no whole entry, and the checksums, are left out."""
     found: dict[str, list[dict[str, int]]] = {}
     for name, module in (("offset_index", offset_index), ("time_index", time_index)):
         count = _entries(path, module)
@@ -222,7 +222,7 @@ def _kind(attributes: int) -> str:
 
 
 def _damaged_batch(read: segment.PositionedRead, position: int, size: int, rows: RowsCheck) -> list[BatchFacts]:
-    """The batch at which a scan stopped, if its header at least can be read."""
+    """Return the batch at which a scan stopped, if its header at least can be read."""
     try:
         head = read(position, batches.HEADER_READ_BYTES)
         header = batches.decode_header(head, 0, available_bytes=size - position)

@@ -57,7 +57,7 @@ def verify(
 
 
 def run_verify(paths: list[Path]) -> VerifyReport:
-    """Checks `paths` with a progress bar on stderr where that is a terminal. Raises StorageError."""
+    """Check `paths` with a progress bar on stderr where that is a terminal. Raises StorageError."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TransferSpeedColumn
 
     from sparklog.cli import console
@@ -91,7 +91,7 @@ def report_as_json(report: VerifyReport) -> dict[str, Any]:
 
 
 def print_report(report: VerifyReport, *, notes: bool) -> None:
-    """Prints the findings, one per line, on stdout; then the checked files."""
+    """Print the findings, one per line, on stdout; then the checked files."""
     from sparklog.cli import console
     from sparklog.cli.errors import report as report_error
 

@@ -140,7 +140,7 @@ def add(
         new = admin.create_acls(acls)
     for acl in sorted(set(acls)):
         print(_line(acl))
-    print(f"{new} added, {len(set(acls)) - new} were there already")
+    print(f"{new} added, {len(set(acls)) - new} existed already")
 
 
 @app.command("list")

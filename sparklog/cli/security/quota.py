@@ -41,14 +41,16 @@ the request.
 )
 
 User = Annotated[str | None, typer.Option(metavar="NAME", help="The user with this name.")]
-UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="Every user that has none of its own.")]
+UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="Default: every user without quotas of its own.")]
 ClientId = Annotated[
     str | None, typer.Option("--client-id", "--client", metavar="ID", help="Clients with this client id.")
 ]
-ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="Every client id that has none of its own.")]
+ClientDefaults = Annotated[
+    bool, typer.Option("--client-defaults", help="Default: every client id without quotas of its own.")
+]
 
 Ip = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Peers with this IP address.")]
-IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="Every address that has none of its own.")]
+IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="Default: every address without quotas of its own.")]
 
 
 @app.command("describe")

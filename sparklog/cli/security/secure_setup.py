@@ -77,7 +77,7 @@ def make_secure_cluster(
         f"""then:
   sparklog cluster describe {secured}
   sparklog user add alice {secured}
-client.properties has {user}'s password: it is nowhere else. ca-key.pem signs further certificates (`sparklog certificate
+client.properties holds the only copy of {user}'s password. ca-key.pem signs further certificates (`sparklog certificate
 add-broker`): keep it elsewhere."""
     )
 
@@ -98,7 +98,7 @@ def _check_names(hostnames: list[str]) -> None:
 
 
 def _own_names(host: str) -> list[str]:
-    """The host names of this machine for clients; for a broker on one address, this address."""
+    """Return the host names of this machine for clients; for a broker on one address, this address."""
     if host not in ("0.0.0.0", "::"):
         return [host]
     return list(dict.fromkeys([socket.gethostname(), socket.getfqdn()]))
@@ -114,5 +114,5 @@ next:
   sparklog topic list {secured}
   sparklog user add alice {secured}
   sparklog acl add --allow-principal User:alice --operation Read --topic events {secured}
-client.properties has {user}'s password: it is nowhere else. ca-key.pem signs further certificates: keep it elsewhere."""
+client.properties holds the only copy of {user}'s password. ca-key.pem signs further certificates: keep it elsewhere."""
     )

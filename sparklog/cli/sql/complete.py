@@ -17,8 +17,8 @@ _TABLE_COMES = re.compile(r"\b(?:from|join|describe|summarize|into|update|table)
 def complete(
     before: str, topics: Sequence[str], columns_of: Callable[[str], Sequence[str]], words: Sequence[str]
 ) -> tuple[int, list[str]]:
-    """The number of characters before the cursor to replace, and their replacements: topics behind FROM, else columns
-    of the topics that are named already, then keywords and functions (`words`)."""
+    """Return the number of characters before the cursor to replace, and their replacements: topics behind FROM, else
+    columns of the topics that are named already, then keywords and functions (`words`)."""
     if before.startswith((".", "\\")):
         command, blank, typed = before.partition(" ")
         if blank:
@@ -43,7 +43,7 @@ def complete(
 
 
 def _typed_word(before: str) -> str:
-    """The word that is being typed, with the double quote it may begin with; nothing within a string."""
+    """Return the word that is being typed, with the double quote it may begin with; nothing within a string."""
     text = _CLOSED.sub(lambda closed: " " * len(closed[0]), before)
     if "'" in text:
         return ""

@@ -18,7 +18,7 @@ WRITERS: dict[OutputFormat, Any] = {
 
 
 def print_table(table: pa.Table) -> None:
-    """A result for people, on stdout."""
+    """Print a result for people on stdout."""
     from sparklog.cli import console
 
     names = distinct(table.column_names)

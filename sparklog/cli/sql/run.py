@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def run_query(session: SqlSession, query: str, format: OutputFormat, output: Path | None, max_rows: int) -> str:
-    """Writes the result; returns facts that the result does not show. Raises QueryCancelledError after Ctrl-C, and the
+    """Write the result; return facts that the result does not show. Raises QueryCancelledError after Ctrl-C, and the
     errors of `sparklog.sql`."""
     if format is OutputFormat.table:
         table, complete = cancellable(session, lambda: _first_rows(session, query, max_rows))
@@ -45,7 +45,7 @@ def run_query(session: SqlSession, query: str, format: OutputFormat, output: Pat
 
 
 def cancellable(session: SqlSession, work: Callable[[], T]) -> T:
-    """The result or the error of `work`. Ctrl-C interrupts the session, which makes it end."""
+    """Return the result or the error of `work`. Ctrl-C interrupts the session, which makes it end."""
     done: list[T] = []
     failed: list[BaseException] = []
     ended = threading.Event()  # `Thread.join` takes a thread for ended when a signal comes meanwhile
@@ -95,7 +95,7 @@ def _copy(session: SqlSession, query: str, format: OutputFormat, output: Path | 
 
 @contextlib.contextmanager
 def _progress(session: SqlSession) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, when that is a terminal and the statement takes a while."""
+    """Yield a bar on stderr, when that is a terminal and the statement takes a while."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

@@ -52,13 +52,13 @@ def run_shell(
     *,
     terminal: tuple[Input, Output] | None = None,
 ) -> None:
-    """Reads and runs statements until the end of the input. `terminal`: not the process's own. Raises
+    """Read and run statements until the end of the input. `terminal`: not the process's own. Raises
     InvalidConfigError if the extra is missing."""
     if output is not None:
         raise InvalidConfigError("--output is for a single statement: give it on the command line")
     shell = SqlShell(session, format, max_rows)
     prompt = _prompt_session(shell, terminal)
-    print("SQL over topics; .help tells more", file=sys.stderr)
+    print("SQL over topics; .help lists the commands", file=sys.stderr)
     while True:
         try:
             text = prompt.prompt("sparklog> ", prompt_continuation="     ...> ")
@@ -98,8 +98,8 @@ class SqlShell:
         return True
 
     def completions(self, before: str) -> tuple[int, list[str]]:
-        """The number of characters before the cursor to replace, and their replacements. A broker that is away offers
-        nothing."""
+        """Return the number of characters before the cursor to replace, and their replacements. A broker that is away
+        offers nothing."""
         try:
             self._words = self._words or keywords(self._session)
             return complete(before, self._known_topics(), self._columns_of, self._words)
@@ -116,7 +116,7 @@ class SqlShell:
         print(f"{took_s:.2f} s, {read.rows_read:,} records ({console.size(read.bytes_read)}) read", file=sys.stderr)
 
     def command(self, text: str) -> bool:
-        """Carries out a command that begins with a dot; whether to go on. Raises the errors of SqlSession."""
+        """Carry out a command that begins with a dot; whether to go on. Raises the errors of SqlSession."""
         name, _, rest = text.rstrip("; ").partition(" ")
         rest = rest.strip()
         name = ".tables" if name == "\\d" and not rest else ALIASES.get(name, name)
@@ -170,7 +170,7 @@ class SqlShell:
 
 
 def keywords(session: SqlSession) -> list[str]:
-    """DuckDB's keywords in capitals, and its functions."""
+    """Return DuckDB's keywords in capitals, and its functions."""
     query = (
         "SELECT upper(keyword_name) FROM duckdb_keywords() UNION "
         "SELECT function_name FROM duckdb_functions() WHERE function_type IN ('scalar', 'aggregate', 'macro') ORDER BY 1"
@@ -187,7 +187,7 @@ def is_complete(text: str) -> bool:
 
 
 def command_of(text: str) -> str:
-    """`text`, or the command with a dot that a word alone stands for, as `exit` and `quit;`."""
+    """Return `text`, or the command with a dot that a word alone stands for, as `exit` and `quit;`."""
     return WORDS.get(text.rstrip("; \n").lower(), text)
 
 
@@ -240,6 +240,6 @@ def _history() -> History:
             path.replace(path.with_suffix(".old"))
             path.touch(mode=0o600)
     except OSError as e:
-        print(f"no history is kept: {e.strerror}: {path}", file=sys.stderr)
+        print(f"the history cannot be stored: {e.strerror}: {path}", file=sys.stderr)
         return InMemoryHistory()
     return FileHistory(str(path))

@@ -16,7 +16,7 @@ Series = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def check_url(url: str) -> str:
-    """The address of a metrics page; `/metrics` is added to one without a path. Raises InvalidConfigError."""
+    """Return the address of a metrics page; `/metrics` is added to one without a path. Raises InvalidConfigError."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -52,18 +52,18 @@ def read_series(text: str) -> Series:
                 if math.isfinite(sample.value):
                     found[sample.name].append((sample.labels, sample.value))
     except (ValueError, KeyError, IndexError) as e:
-        raise InvalidRequestError(f"what answers is no metrics page: {e}") from e
+        raise InvalidRequestError(f"the response is no metrics page: {e}") from e
     return dict(found)
 
 
 def broker_page(series: Series) -> BrokerPage:
-    """The values of a page that `sparklog top` shows. Raises InvalidRequestError if it is not of a sparklog broker that
-    serves."""
+    """Return the values of a page that `sparklog top` shows. Raises InvalidRequestError if it is not of a sparklog
+    broker that serves."""
     (broker, _), *_ = series.get("kafka_broker_info") or [({}, 0.0)]
     (build, _), *_ = series.get("sparklog_build_info") or [({}, 0.0)]
     if not broker.get("id", "").isdecimal():
-        reason = "the broker is still starting" if build else "it is not a sparklog broker's"
-        raise InvalidRequestError(f"the metrics page tells no numbers: {reason}")
+        reason = "the broker is still starting" if build else "it is not the page of a sparklog broker"
+        raise InvalidRequestError(f"the metrics page has no numbers: {reason}")
     return BrokerPage(
         broker_id=int(broker["id"]),
         version=build.get("version", ""),

@@ -84,7 +84,7 @@ class Model(NamedTuple):
 
 
 def model(before: Snapshot | None, now: Snapshot) -> Model:
-    """The rows of `now`, with rates since `before`, an earlier sample of the same cluster."""
+    """Return the rows of `now`, with rates since `before`, an earlier sample of the same cluster."""
     if before is not None and (before.cluster_id != now.cluster_id or now.at_s <= before.at_s):
         before = None
     over_s = None if before is None else now.at_s - before.at_s
@@ -194,7 +194,7 @@ def _broker_rows(before: Snapshot | None, now: Snapshot) -> Iterable[BrokerRow]:
 
 
 def _transaction_rows(now: Snapshot) -> Iterable[TransactionRow]:
-    """The oldest first."""
+    """Yield the rows of transactions, the oldest first."""
     for found in sorted(now.transactions, key=lambda t: (t.started_ms, t.transactional_id)):
         age_ms = max(0, now.now_ms - found.started_ms) if found.started_ms >= 0 else 0
         timeout_s = found.timeout_ms / 1000 if found.timeout_ms >= 0 else None
@@ -206,7 +206,7 @@ R = TypeVar("R", TopicRow, GroupRow)
 
 
 def sorted_topics(rows: Iterable[TopicRow], order: Order) -> list[TopicRow]:
-    """Equal ones by rate, then by name."""
+    """Sort the topics; equal ones by rate, then by name."""
     return _sort_rows(rows, order, lambda row: row.name, {
         Order.lag: lambda row: (_sort_key(row.lag), _sort_key(row.records_per_s)),
         Order.rate: lambda row: (_sort_key(row.records_per_s), _sort_key(row.lag)),
@@ -215,7 +215,7 @@ def sorted_topics(rows: Iterable[TopicRow], order: Order) -> list[TopicRow]:
 
 
 def sorted_groups(rows: Iterable[GroupRow], order: Order) -> list[GroupRow]:
-    """A group has no size: then it goes by lag."""
+    """Sort the groups; groups have no size, so that order falls back to lag."""
     by_lag: Callable[[GroupRow], tuple[float, ...]] = lambda row: (_sort_key(row.lag), _sort_key(row.read_per_s))  # noqa: E731
     return _sort_rows(rows, order, lambda row: row.group_id, {
         Order.lag: by_lag,
@@ -236,5 +236,5 @@ def _sort_rows(
 
 
 def _sort_key(value: float | None) -> float:
-    """The sort key; unknown values come last."""
+    """Return the sort key; unknown values come last."""
     return -1.0 if value is None else value

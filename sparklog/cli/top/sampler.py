@@ -132,7 +132,7 @@ class Sampler:
     def _ends(
         self, partitions: set[TopicPartition], topics: Mapping[str, TopicDescription]
     ) -> dict[TopicPartition, int]:
-        """The last stable offsets, the ends for readers of committed records; the high watermarks if they are
+        """Return the last stable offsets, the ends for readers of committed records; the high watermarks if they are
         unknown."""
         watermarks = {
             TopicPartition(name, p.partition): p.high_watermark
@@ -179,7 +179,7 @@ def group_sample(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> GroupSample:
-    """Records below the partition's start are deleted and do not count as lag."""
+    """Return a sample of a group. Records below the partition's start are deleted and do not count as lag."""
     lags: dict[str, int] = {}
     for tp, offset in committed.items():
         if tp in ends:
@@ -205,7 +205,7 @@ def _leads(topics: Iterable[TopicDescription]) -> dict[int, int]:
 
 
 def lake_sample(topic: TopicDescription, report: LakeReport | None, now_ms: int) -> LakeSample:
-    """A topic's Delta table by the workers' reports, as far as they go."""
+    """Return a topic's Delta table by the workers' reports, as far as they go."""
     paused = bool(topic.setting("lake.paused"))
     state = "paused" if paused else "not reported" if report is None else "failing" if report.error else "running"
     if report is None:

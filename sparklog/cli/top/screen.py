@@ -53,7 +53,7 @@ class State(NamedTuple):
 
 
 def after(state: State, event: Snapshot | Failure | str) -> State:
-    """The state after a sample, a failure or a key."""
+    """Return the state after a sample, a failure or a key."""
     if isinstance(event, str):
         if event in QUIT:
             return state._replace(ended=True)
@@ -67,11 +67,11 @@ def after(state: State, event: Snapshot | Failure | str) -> State:
 
 
 def drawn(state: State, size: ConsoleDimensions) -> RenderableType:
-    """The screen of a state; `size` is the terminal's."""
+    """Return the screen of a state; `size` is the terminal's."""
     problem = ""
     if state.failure is not None:
         problem = (
-            f"no answer for {state.failure.at_s - state.failing_since_s:.0f} s, trying on: {state.failure.message}"
+            f"no answer for {state.failure.at_s - state.failing_since_s:.0f} s, still trying: {state.failure.message}"
         )
     if state.now is None:
         return Text(problem or "asking the cluster …", "red" if problem else "")
@@ -79,7 +79,7 @@ def drawn(state: State, size: ConsoleDimensions) -> RenderableType:
 
 
 def current(state: State) -> Model:
-    """The model of a state that has a sample."""
+    """Return the model of a state that has a sample."""
     assert state.now is not None
     return model(state.before, state.now)
 
@@ -128,7 +128,7 @@ def run_screen(
     order: Order,
     now_s: Callable[[], float],
 ) -> None:
-    """Draws until a key, SIGTERM or Ctrl-C (KeyboardInterrupt) ends it; the terminal is then as it was."""
+    """Draw until a key, SIGTERM or Ctrl-C (KeyboardInterrupt) ends it; the terminal is then as it was."""
     samples = SampleThread(take, interval_s, now_s)
     state = State(order)
     with (
@@ -161,14 +161,14 @@ def _wait_for_samples(samples: SampleThread) -> Iterator[Snapshot | Failure]:
 
 
 def _typed_keys(keys: IO[str]) -> Iterator[str]:
-    """The keys that are typed within KEY_WAIT_S."""
+    """Yield the keys that are typed within KEY_WAIT_S."""
     if select.select([keys], [], [], KEY_WAIT_S)[0]:
         yield from os.read(keys.fileno(), 64).decode("utf-8", "replace") or QUIT  # nothing: the terminal is gone
 
 
 @contextlib.contextmanager
 def _single_keys(keys: IO[str]) -> Iterator[None]:
-    """Reads keys without Enter and without echo; Ctrl-C keeps its meaning."""
+    """Read keys without Enter and without echo; Ctrl-C keeps its meaning."""
     was = termios.tcgetattr(keys)
     tty.setcbreak(keys)
     try:
@@ -179,7 +179,7 @@ def _single_keys(keys: IO[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the process by way of the screen's own end."""
+    """End the process at SIGTERM and SIGHUP by way of the screen's own end."""
 
     def end(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)

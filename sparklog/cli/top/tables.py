@@ -39,8 +39,8 @@ T = TypeVar("T")
 def render(
     model: Model, order: Order, *, room: ConsoleDimensions | None = None, problem: str = "", hint: str = ""
 ) -> RenderableType:
-    """Brokers, topics, groups and open transactions in a room of `columns` and `lines` (None: all lines, with ROWS_MAX
-    rows each). `problem`: one line about the current fault; `hint`: the meaning of the keys."""
+    """Return brokers, topics, groups and open transactions in a room of `columns` and `lines` (None: all lines, with
+    ROWS_MAX rows each). `problem`: one line about the current fault; `hint`: the meaning of the keys."""
     head = _heading_lines(model, order, problem, hint)
     topics, groups = sorted_topics(model.topics, order), sorted_groups(model.groups, order)
     sections = (
@@ -62,8 +62,8 @@ def render(
 
 
 def share_out(lines: int, rows: Sequence[int]) -> list[int]:
-    """The number of rows that each table shows: the room goes round in turns, so that a short table leaves its rest to
-    the others. A table without rows takes no room."""
+    """Return the number of rows that each table shows: the room goes round in turns, so that a short table leaves its
+    rest to the others. A table without rows takes no room."""
     shown = [0] * len(rows)
     tables = [i for i, count in enumerate(rows) if count]
     # a line more for those that may have to say how much is left out
@@ -92,14 +92,14 @@ def _section(
     rows: Sequence[T], left_out: int, table: Callable[[Sequence[T]], Table], noun: str, rows_max: int
 ) -> list[RenderableType]:
     if not rows:
-        return [Text(f"{_count_text(left_out, noun)}, not looked at"), Text("")] if left_out else []
+        return [Text(f"{_count_text(left_out, noun)}, not shown"), Text("")] if left_out else []
     shown = rows[:rows_max]
     parts: list[RenderableType] = [table(shown)] if shown else []
     hidden = len(rows) - len(shown)
     if hidden:
         parts.append(Text(f"and {_count_text(hidden, f'more {noun}')}", "dim"))
     if left_out:
-        parts.append(Text(f"and {_count_text(left_out, f'more {noun}')}, not looked at", "dim"))
+        parts.append(Text(f"and {_count_text(left_out, f'more {noun}')}, not shown", "dim"))
     return [*parts, Text("")]
 
 
@@ -206,5 +206,5 @@ def _bytes(per_s: float | None) -> str:
 
 
 def name(text: str) -> str:
-    """A name from elsewhere, as a cell."""
+    """Return a name from elsewhere, as a cell."""
     return printable(text, NAME_CHARS_MAX)

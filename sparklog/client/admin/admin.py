@@ -210,7 +210,7 @@ _REPLICAS = arg.listed(arg.broker_id)
 
 
 def _offsets_asked(argument: str, value: object) -> dict[TopicPartition, Any]:
-    """The requested offset of each partition; the latest for partitions that are named without an offset."""
+    """Return the requested offset of each partition; the latest for partitions that are named without an offset."""
     if isinstance(value, Mapping):
         found: dict[TopicPartition, Any] = arg.mapping(arg.partition, arg.anything)(argument, value)
         return found
@@ -218,11 +218,11 @@ def _offsets_asked(argument: str, value: object) -> dict[TopicPartition, Any]:
 
 
 def _password(argument: str, value: object) -> Secret:
-    """The password as a Secret, which is never shown, not even in an error."""
+    """Return the password as a Secret, which is never shown, not even in an error."""
     if isinstance(value, Secret):
         return value
     if not isinstance(value, str):
-        raise InvalidRequestError(f"{argument}: a text is needed, not {type(value).__name__}")
+        raise InvalidRequestError(f"{argument}: use a str, not {type(value).__name__}")
     return Secret(value)
 
 
@@ -301,7 +301,7 @@ class Admin:
             BrokerNotAvailableError: No broker can be reached, and the Admin does not wait for one.
         """
         if self._closed:
-            raise ClosedError("this Admin is closed: make a new one")
+            raise ClosedError("this Admin is closed: create a new one")
         if not self._wait_for_broker:
             self._shared.reach(timeout_ms=self._timeout_ms)
         return self._shared
@@ -313,7 +313,8 @@ class Admin:
         return self._group_admin
 
     def _answer(self, ask: Callable[[Cluster, int], T]) -> T:
-        """The answer of `ask(cluster, timeout_ms)`, which changes nothing. The call waits for a broker that is away."""
+        """Return the answer of `ask(cluster, timeout_ms)`, which changes nothing. The call waits for a broker that is
+        away."""
         shared = self._cluster
         return until_answered(lambda left_ms: ask(shared, left_ms), Retries(RetryPolicy.within(self._timeout_ms)))
 
@@ -834,7 +835,7 @@ class Admin:
 
     @arg.takes(topic=arg.text, from_table=arg.flag)
     def resume_lake(self, topic: str, *, from_table: bool = False) -> None:
-        """Go on with commits to the Delta table of a topic.
+        """Resume commits to the Delta table of a topic.
 
         Args:
             topic: The topic's name.

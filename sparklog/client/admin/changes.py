@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
 
-from sparklog.client.admin.repeating import UNCLEAR, Next, Repeating
+from sparklog.client.admin.repeating import UNCLEAR, NextStep, RepeatPolicy
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import Retries, RetryPolicy
@@ -33,7 +33,7 @@ def change(
     response: type[M],
     timeout_ms: int,
     *,
-    repeating: Repeating | None = None,
+    repeating: RepeatPolicy | None = None,
     is_made: Callable[[], bool] = lambda: True,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -44,7 +44,7 @@ def change(
     taken effect. Raises the broker's refusal, and the last error when the time is over.
     """
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
-    repeating = Repeating() if repeating is None else repeating
+    repeating = RepeatPolicy() if repeating is None else repeating
     cluster.own_changes.name(message)
     while True:
         sent = True
@@ -58,25 +58,25 @@ def change(
             cluster.own_changes.note(answer)
             return answer
         following = repeating.after(error, sent=sent)
-        if following is Next.LOOK and is_made():
+        if following is NextStep.LOOK and is_made():
             return None
-        if following is not Next.AGAIN:
+        if following is not NextStep.AGAIN:
             raise error
         attempts.pause(_explain(error, cluster))
 
 
 def _explain(error: SparklogError, cluster: Cluster) -> SparklogError:
-    """A broker of a cluster waits for the controller, which waits for ZooKeeper."""
+    """Explain an error: a broker of a cluster waits for the controller, which waits for ZooKeeper."""
     if not isinstance(error, RequestTimedOutError) or len(cluster.candidates()) == 1:
         return error
     return RequestTimedOutError(
-        f"{error}. In a cluster the controller makes changes, while it can reach ZooKeeper: `sparklog cluster describe` "
-        f"shows whether there is one. The change may still be made later"
+        f"{error}. In a cluster the controller makes changes, and needs ZooKeeper for that: `sparklog cluster "
+        "describe` shows the controller. The change may still be made later"
     )
 
 
 def _ask_one(cluster: Cluster, api: Api, message: Message, response: type[M], timeout_ms: int) -> M:
-    """The answer of the first broker that can be reached. A broker that has failed is asked last for a while.
+    """Return the answer of the first broker that can be reached. A broker that has failed is asked last for a while.
 
     Raises _UnreachedError.
     """

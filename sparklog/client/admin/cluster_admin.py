@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparklog.client.admin.changes import change
 from sparklog.client.admin.leader_states import BROKER_MS, states_at
-from sparklog.client.admin.repeating import Repeating
+from sparklog.client.admin.repeating import RepeatPolicy
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
@@ -183,7 +183,7 @@ def alter_reassignments(
         ],
         -1 if throttle_bytes is None else throttle_bytes,
     )
-    repeating = Repeating()
+    repeating = RepeatPolicy()
     answer = change(
         cluster,
         Api.ALTER_PARTITION_REASSIGNMENTS,
@@ -245,7 +245,7 @@ def list_reassignments(
 def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> int:
     """Elect leaders; return the number of changed ones; see `Admin`."""
     if kind not in ELECTIONS:
-        raise InvalidRequestError(f"an election {kind!r}: use one of {', '.join(ELECTIONS)}")
+        raise InvalidRequestError(f"election type {kind!r}: use one of {', '.join(ELECTIONS)}")
     named = None if partitions is None else [PartitionName(tp.topic, tp.partition) for tp in partitions]
     answer = change(
         cluster, Api.ELECT_LEADERS, ElectLeadersRequest(ELECTIONS[kind], named), ElectLeadersResponse, timeout_ms

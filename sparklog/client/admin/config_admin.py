@@ -48,7 +48,7 @@ def describe_broker(cluster: Cluster, broker_id: int | None, timeout_ms: int) ->
         deadline = Deadline(timeout_ms)
         brokers = {b.broker_id: b for b in describe_cluster(cluster, timeout_ms).brokers}
         if broker_id not in brokers:
-            raise InvalidRequestError(f"broker {broker_id} is not up: brokers {sorted(brokers)} are")
+            raise InvalidRequestError(f"broker {broker_id} is not running; the running brokers are {sorted(brokers)}")
         request = DescribeBrokerConfigsRequest(broker_id)
         cluster.own_changes.name(request)
         answer = cluster.request(

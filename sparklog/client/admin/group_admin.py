@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sparklog.client.admin.repeating import Next, Repeating
+from sparklog.client.admin.repeating import NextStep, RepeatPolicy
 from sparklog.client.group.group_offsets import Offsets, commit_offsets, fetch_offsets
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import single
@@ -162,7 +162,7 @@ class GroupAdmin:
         return GroupDescription(group_id, group.state, group.group_epoch, group.assignor, members, lags)
 
     def _details(self, group_id: str) -> GroupDetails:
-        """The group with all its members."""
+        """Return the group with all its members."""
 
         def ask(before: DescribeGroupsResponse | None) -> DescribeGroupsResponse:
             first = 0 if before is None else before.members_from
@@ -199,7 +199,7 @@ class GroupAdmin:
 
     def delete(self, group_id: str) -> int:
         """Delete a group. The number of its offsets; 0 if an attempt whose answer was lost has deleted it."""
-        attempts, repeating = Retries(self._policy), Repeating((GroupIdNotFoundError,))
+        attempts, repeating = Retries(self._policy), RepeatPolicy((GroupIdNotFoundError,))
         request, key = DeleteGroupRequest(group_id), group_key(group_id)
         while True:
             try:
@@ -207,7 +207,7 @@ class GroupAdmin:
                     key, Api.DELETE_GROUP, request, DeleteGroupResponse, timeout_ms=attempts.attempt_ms
                 ).offsets
             except SparklogError as e:
-                if repeating.after(e, sent=True) is Next.LOOK:
+                if repeating.after(e, sent=True) is NextStep.LOOK:
                     return 0
                 if isinstance(e, GroupIdNotFoundError):
                     raise self._with_hint(e, group_id) from e
@@ -245,7 +245,7 @@ class GroupAdmin:
         return found
 
     def _lag(self, tp: TopicPartition, position: int, end: int, deadline: Deadline) -> int:
-        """Offsets between `position` and `end`; 0 if none of them holds a record that can be read."""
+        """Return offsets between `position` and `end`; 0 if none of them holds a record that can be read."""
         offset = position
         for _ in range(MARKER_FETCHES_MAX):
             if offset >= end:

@@ -97,7 +97,7 @@ def enable_lake(
 ) -> None:
     """Give a topic a Delta table; see `Admin.enable_lake`."""
     if info.name in INTERNAL_TOPICS:
-        raise InvalidConfigError(f"topic {info.name!r} is one of the broker's own: it cannot have a Delta table")
+        raise InvalidConfigError(f"topic {info.name!r} is internal and cannot have a Delta table")
     require_deltalake()
     known = LakeSettings.of(info.configs, info.broker_defaults)
     place = normal_location(location)
@@ -133,7 +133,7 @@ def enable_lake(
             table = LakeTable.open(place)
     if table is None or table.topic_id != info.topic_id:
         raise InvalidConfigError(
-            f"there is another Delta table at {place}: it does not belong to topic {info.name!r} (id {info.topic_id}); "
+            f"the Delta table at {place} does not belong to topic {info.name!r} (id {info.topic_id}); "
             "choose an empty location"
         )
     if tuple(table.partition_columns) != settings.table_partitions:
@@ -180,14 +180,14 @@ def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> Non
             if offset < starts[partition]:
                 raise LakePausedError(
                     f"the table has rows of partition {partition} up to offset {offset - 1}, the log begins at "
-                    f"{starts[partition]}: the offsets between are gone; set lake.hold.retention=false to go on without them"
+                    f"{starts[partition]}: the offsets between are gone; set lake.hold.retention=false to continue without them"
                 )
         try:
             table.reset(table.schema(), info.topic_id, offsets, keep_rows=True)
         except CommitConflictError:
             continue
         return
-    raise LakeUnavailableError(f"the table of topic {info.name!r} changes all the time: try again")
+    raise LakeUnavailableError(f"the table of topic {info.name!r} keeps changing: try again")
 
 
 def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_ms: int) -> None:
@@ -204,8 +204,8 @@ def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_m
             return
         if table.topic_id != info.topic_id:
             raise LakePausedError(
-                f"the table at {place} does not belong to topic {info.name!r}: it is not emptied; remove it or use another "
-                "location"
+                f"the table at {place} does not belong to topic {info.name!r} and is left unchanged; remove it or "
+                "use another location"
             )
         try:
             table.reset(schema, info.topic_id, starts, keep_rows=False)
@@ -213,14 +213,14 @@ def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_m
             continue
         alter(info.name, {"lake.table.id": table.table_id, "lake.paused": None})
         return
-    raise LakeUnavailableError(f"the table of topic {info.name!r} changes all the time: try again")
+    raise LakeUnavailableError(f"the table of topic {info.name!r} keeps changing: try again")
 
 
 def _own_table(info: TopicInfo, settings: LakeSettings) -> LakeTable:
     table = LakeTable.open(normal_location(settings.location))
     if table is None or table.topic_id != info.topic_id:
         raise LakePausedError(
-            f"there is no table of topic {info.name!r} at {settings.location}; use 'sparklog lake rebuild {info.name}'"
+            f"topic {info.name!r} has no table at {settings.location}; use 'sparklog lake rebuild {info.name}'"
         )
     return table
 
@@ -245,7 +245,7 @@ def describe_lake(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> LakeDes
     try:
         table = LakeTable.open(normal_location(settings.location))
         if table is None:
-            error = error or f"there is no Delta table at {settings.location}"
+            error = error or f"no Delta table found at {settings.location}"
         elif table.topic_id == info.topic_id:
             offsets |= table.next_offsets(info.topic_id, info.partitions)
             found = table.files()

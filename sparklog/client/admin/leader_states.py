@@ -22,7 +22,8 @@ BROKER_MS = 5_000
 def states_at(
     cluster: Cluster, asked: Mapping[int, Iterable[str]], deadline: Deadline
 ) -> dict[tuple[int, TopicPartition], PartitionState]:
-    """The partitions of the requested topics as each broker sees them. Brokers that do not answer are left out."""
+    """Return the partitions of the requested topics as each broker sees them. Brokers that do not
+    answer are left out."""
     found: dict[tuple[int, TopicPartition], PartitionState] = {}
     for broker, names in asked.items():
         endpoint = cluster.broker(broker)
@@ -46,7 +47,7 @@ def states_at(
 
 
 def with_figures(cluster: Cluster, topics: Sequence[TopicInfo], deadline: Deadline) -> list[TopicInfo]:
-    """The topics, completed by each leader for partitions that the answering broker has no replica of or cannot
+    """Return the topics, completed by each leader for partitions that the answering broker has no replica of or cannot
     read."""
     asked: dict[int, set[str]] = {}
     for topic in topics:

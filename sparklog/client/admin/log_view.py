@@ -112,7 +112,7 @@ def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int =
 def _segments_at(
     cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline
 ) -> list[SegmentDescription]:
-    """The segments as the leading broker reports them. Raises NotLeaderError and errors of requests."""
+    """Return the segments as the leading broker reports them. Raises NotLeaderError and errors of requests."""
     state = _state_at(cluster, leader, tp, deadline)
     offset = max(0, state.log_start_offset)
     found: list[SegmentDescription] = []
@@ -147,7 +147,7 @@ def _segments_at(
 
 
 def _state_at(cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline) -> PartitionState:
-    """The partition's state at its leader. Other brokers may have no replica or one that lags."""
+    """Return the partition's state at its leader. Other brokers may have no replica or one that lags."""
     request = MetadataRequest([tp.topic], with_schemas=False)
     answer = cluster.request(Api.METADATA, request, MetadataResponse, endpoint=leader, timeout_ms=deadline.left_ms())
     topic = single(answer.topics, "topic")

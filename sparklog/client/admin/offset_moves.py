@@ -32,7 +32,7 @@ class Move(NamedTuple):
 def planned_moves(
     admin: Admin, group_id: str, partitions: Sequence[TopicPartition], target: OffsetTarget
 ) -> dict[TopicPartition, Move]:
-    """The offsets for `Admin.alter_group_offsets`. Offsets outside of a partition are moved to its edge.
+    """Return the offsets for `Admin.alter_group_offsets`. Offsets outside of a partition are moved to its edge.
 
     Raises UnknownTopicOrPartitionError.
     """

@@ -13,7 +13,7 @@ from sparklog.types import TopicPartition
 def snapshot_offsets(
     cluster: Cluster, name: str, topics: Sequence[str], tp: TopicPartition, isolation: int, policy: RetryPolicy
 ) -> tuple[int, int]:
-    """(first offset, end) of a partition. Raises UnsupportedApiError if the broker is older,
+    """Return (first offset, end) of a partition. Raises UnsupportedApiError if the broker is older,
     UnknownTopicOrPartitionError."""
     request = SnapshotOffsetsRequest(name, list(topics), *tp, isolation)
     first = TopicPartition(min(topics), 0)  # its leader is the same one for all clients

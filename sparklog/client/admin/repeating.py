@@ -22,7 +22,7 @@ UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError, BrokerShuttingDownErro
 NotControllerError when it does not know the change's outcome."""
 
 
-class Next(Enum):
+class NextStep(Enum):
     """The next step after a failed attempt."""
 
     AGAIN = "again"
@@ -31,7 +31,7 @@ class Next(Enum):
     RAISE = "raise"
 
 
-class Repeating:
+class RepeatPolicy:
     """The attempts of one change. `made_if`: errors that an attempt may fail with because an earlier one has done
     it. `once`: it must not be made twice, so that an unclear attempt is the last one."""
 
@@ -41,14 +41,14 @@ class Repeating:
         self.is_unclear = False
         """True if an attempt may have taken effect."""
 
-    def after(self, error: SparklogError, *, sent: bool) -> Next:
-        """The next step after an error. `sent`: the request was sent to a broker; else none could be reached, and
-        nothing has become unclear."""
+    def after(self, error: SparklogError, *, sent: bool) -> NextStep:
+        """Return the next step after an error. `sent`: the request was sent to a broker; else none could be reached,
+        and nothing has become unclear."""
         if not isinstance(error, UNCLEAR):
-            return Next.LOOK if self.is_unclear and isinstance(error, self._made_if) else Next.RAISE
+            return NextStep.LOOK if self.is_unclear and isinstance(error, self._made_if) else NextStep.RAISE
         if not sent:
-            return Next.AGAIN
+            return NextStep.AGAIN
         if self._once:
-            return Next.RAISE
+            return NextStep.RAISE
         self.is_unclear = True
-        return Next.AGAIN
+        return NextStep.AGAIN

@@ -28,7 +28,7 @@ Columns = pa.Schema | SparkStructType | ArrowSchema | str | Mapping[str, Any]
 
 
 def arrow_schema_of(argument: str, schema: Any) -> pa.Schema:
-    """The Arrow schema of `schema`.
+    """Return the Arrow schema of `schema`.
 
     Raises InvalidTopicError (a DDL string or a StructType that a topic cannot have), TypeError (no schema).
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from sparklog.client.admin.changes import change
-from sparklog.client.admin.repeating import Repeating
+from sparklog.client.admin.repeating import RepeatPolicy
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
@@ -93,7 +93,7 @@ def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> 
             CreatePartitionsRequest(name, total),
             CreatePartitionsResponse,
             timeout_ms,
-            repeating=Repeating((InvalidPartitionsError,)),
+            repeating=RepeatPolicy((InvalidPartitionsError,)),
             is_made=has_grown,
         )
     if answer is None:
@@ -102,14 +102,16 @@ def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> 
 
 
 def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInfo:
-    """The topic, of which the controller reports `total` partitions or more; the queried broker may learn of them
-    later."""
+    """Return the topic, of which the controller reports `total` partitions or more; the queried broker may learn of
+    them later."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
     while True:
         found = until_answered(lambda left_ms: cluster.topic(name, refresh=True, timeout_ms=left_ms), attempts)
         if found.partitions >= total:
             return found
-        attempts.pause(BrokerNotAvailableError(f"topic {name!r}: the broker has not heard of its new partitions yet"))
+        attempts.pause(
+            BrokerNotAvailableError(f"topic {name!r}: the broker's metadata do not have its new partitions yet")
+        )
 
 
 def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
@@ -130,7 +132,7 @@ def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
             DeleteTopicRequest(name, topic_id),
             DeleteTopicResponse,
             deadline.left_ms(),
-            repeating=Repeating((UnknownTopicOrPartitionError,), once=not topic_id),
+            repeating=RepeatPolicy((UnknownTopicOrPartitionError,), once=not topic_id),
         )
 
     try:

@@ -57,7 +57,7 @@ def list_transactions(
 def _listed_by(
     cluster: Cluster, endpoint: Endpoint | None, request: ListTransactionsRequest, timeout_ms: int
 ) -> list[TransactionSummary]:
-    """The transactions that one broker coordinates."""
+    """Return the transactions that one broker coordinates."""
 
     def ask(before: ListTransactionsResponse | None) -> ListTransactionsResponse:
         after = "" if before is None else before.transactions[-1].transactional_id

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sparklog.client.admin.changes import change
-from sparklog.client.admin.repeating import Repeating
+from sparklog.client.admin.repeating import RepeatPolicy
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
@@ -72,7 +72,7 @@ def set_password(
         found = describe_users(cluster, [stored], timeout_ms=deadline.left_ms())
         return only_new and [user.mechanisms for user in found] == [wanted]
 
-    _alter(cluster, request, timeout_ms, Repeating((InvalidConfigError,)), is_there)
+    _alter(cluster, request, timeout_ms, RepeatPolicy((InvalidConfigError,)), is_there)
 
 
 def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> None:
@@ -80,16 +80,16 @@ def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> Non
     deadline = Deadline(timeout_ms)
     found = describe_users(cluster, [name], timeout_ms=deadline.left_ms())
     if not found:
-        raise ResourceNotFoundError(f"there is no user {name!r}")
+        raise ResourceNotFoundError(f"user {name!r} does not exist")
     deletions = [ScramCredentialDeletion(name, mechanism) for mechanism in found[0].mechanisms]
     request = AlterUserScramCredentialsRequest(deletions, [])
-    _alter(cluster, request, deadline.left_ms(), Repeating((ResourceNotFoundError,)))
+    _alter(cluster, request, deadline.left_ms(), RepeatPolicy((ResourceNotFoundError,)))
 
 
 def describe_users(
     cluster: Cluster, names: Sequence[str] | None = None, *, timeout_ms: int = 30_000
 ) -> list[UserDescription]:
-    """The users of these names, or all users. Raises ClusterAuthorizationFailedError."""
+    """Return the users of these names, or all users. Raises ClusterAuthorizationFailedError."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
 
     def ask(before: DescribeUserScramCredentialsResponse | None) -> DescribeUserScramCredentialsResponse:
@@ -114,7 +114,7 @@ def _alter(
     cluster: Cluster,
     request: AlterUserScramCredentialsRequest,
     timeout_ms: int,
-    repeating: Repeating,
+    repeating: RepeatPolicy,
     is_made: Callable[[], bool] = lambda: True,
 ) -> None:
     change(

@@ -169,7 +169,7 @@ def _new_parts(
     now_ms: int,
     timeout_ms: int,
 ) -> Iterator[Part]:
-    """Writes the records of [first, end), and yields the objects."""
+    """Write the records of [first, end), and yield the objects."""
     schema = pa.schema([OFFSET, *topic.schema])
     waiting: list[pa.RecordBatch] = []
     size, begin = 0, first

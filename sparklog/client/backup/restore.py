@@ -121,7 +121,7 @@ def _send(
     offsets: dict[tuple[str, TopicPartition], Any],
     report: Report,
 ) -> int:
-    """Sends a partition's records and returns their number; `offsets` counts those below each group's offset."""
+    """Send a partition's records and return their number; `offsets` counts those below each group's offset."""
     from sparklog.log.tiering.state import ObjectInfo
 
     count = 0

@@ -43,19 +43,19 @@ class Calls:
         held = self._inside.setdefault("call", call)
         if held[0] != call[0]:
             raise ConcurrentModificationError(
-                f"the consumer is in use by thread {held[0]}: one thread at a time may call it; only wakeup() and "
-                "close() may come from another thread"
+                f"the consumer is in use by thread {held[0]}: only one thread at a time may use it; other threads "
+                "may only call wakeup() and close()"
             )
 
     def leave(self, call: list[int]) -> None:
-        """Undoes `enter`, if `call` was the outermost one."""
+        """Undo `enter`, if `call` was the outermost one."""
         if self._inside.get("call") is call:
             self._inside.clear()
             if self._call_ended is not None:
                 self._call_ended.set()
 
     def wakeup(self) -> None:
-        """Ends the wait of the call that runs or, if none waits, of the next call that does."""
+        """End the wait of the call that runs or, if none waits, of the next call that does."""
         self._signal.set()
 
     def enter_to_close(self, call: list[int], wake: Callable[[], None], timeout_s: float) -> None:
@@ -84,7 +84,7 @@ class Calls:
         raise WakeupError("another thread has called wakeup()")
 
     def sleep(self, seconds: float) -> None:
-        """Waits between two attempts. Raises as `check_signal`."""
+        """Wait between two attempts. Raises as `check_signal`."""
         self._signal.wait(seconds)
         self.check_signal()
 
@@ -99,8 +99,8 @@ S = TypeVar("S", bound=_GuardedConsumer)
 
 
 def one_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """The method, refused with ConcurrentModificationError while another thread is inside a call of the same object,
-    and with ClosedError when the object is closed. A callback that runs inside a call may call the object."""
+    """Return the method, refused with ConcurrentModificationError while another thread is inside a call of the same
+    object, and with ClosedError when the object is closed. A callback that runs inside a call may call the object."""
 
     @wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

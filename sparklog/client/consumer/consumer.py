@@ -823,8 +823,8 @@ class Consumer:
             group.update()
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """The records up to the first that cannot be deserialized. Of that record only the error is kept, so that other
-        partitions go on."""
+        """Return the records up to the first that cannot be deserialized. Of that record only the error is kept, so
+        that other partitions go on."""
         assert self._deserializer is not None
         try:
             return self._deserializer.records(records)
@@ -834,12 +834,12 @@ class Consumer:
             raise
 
     def _unreadable(self, fetched: Fetched, error: Exception) -> SparklogError:
-        """The error that poll raises for the partition from now on."""
+        """Return the error that poll raises for the partition from now on."""
         batch, position = fetched.batch, fetched.position
         if not isinstance(error, SparklogError):
             error = SparklogError(
-                f"{batch.tp}: the batch at offset {batch.base_offset} cannot be made Python objects ({error}): seek there "
-                f"and read it with poll_batches, or seek to offset {batch.next_offset}"
+                f"{batch.tp}: the batch at offset {batch.base_offset} cannot be converted to Python objects "
+                f"({error}): seek there and read it with poll_batches, or seek to offset {batch.next_offset}"
             )
         self._fail(position, error)
         return error
@@ -858,7 +858,7 @@ class Consumer:
         return Position(tp, projection, offset, reset_to)
 
     def _attempts(self, timeout_ms: int) -> Retries:
-        """The attempts of a call to the broker; `wakeup` and `close` end them."""
+        """Return the attempts of a call to the broker; `wakeup` and `close` end them."""
         policy = RetryPolicy(timeout_ms, self.settings["request.timeout.ms"], limit="default.api.timeout.ms")
         return Retries(policy, sleep=self._calls.sleep)
 

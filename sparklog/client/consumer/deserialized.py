@@ -19,7 +19,7 @@ class RecordDeserializer:
         self._value = value
 
     def records(self, records: Sequence[Record]) -> list[Record]:
-        """The records before the first that cannot be deserialized. Raises DeserializationError if that is the
+        """Return the records before the first that cannot be deserialized. Raises DeserializationError if that is the
         first."""
         converted: list[Record] = []
         for record in records:
@@ -32,7 +32,7 @@ class RecordDeserializer:
         return converted
 
     def _deserialize_record(self, record: Record) -> Record:
-        """Values of typed topics are dicts already."""
+        """Deserialize a record. Values of typed topics are dicts already."""
         key, value = record.key, record.value
         if self._key is not None and key is not None:
             key = self._convert(self._key, key, "key", record)
@@ -48,7 +48,7 @@ class RecordDeserializer:
             tp = TopicPartition(record.topic, record.partition)
             raise DeserializationError(
                 f"{tp}: the {what} at offset {record.offset} cannot be deserialized ({type(e).__name__}: {e}); "
-                f"seek(error.partition, error.offset + 1) goes on behind it",
+                f"seek(error.partition, error.offset + 1) continues behind it",
                 partition=tp,
                 offset=record.offset,
                 record=record,

@@ -38,7 +38,7 @@ class UnderWay(NamedTuple):
         return {id(p) for p in wanted} == {id(p) for p in self.positions if not p.from_files}
 
     def receive(self) -> tuple[list[Part], int]:
-        """Waits for the answer: the parts in the order asked, and the bytes of all. Raises as `Connection.receive`."""
+        """Wait for the answer: the parts in the order asked, and the bytes of all. Raises as `Connection.receive`."""
         response, payload = self.connection.receive(FetchResponse)
         results = response.results
         if len(results) != len(self.asked) or sum(r.length_bytes for r in results) != payload.size:
@@ -86,7 +86,7 @@ class Part:
         return self.end_offset if self.damage is None else None
 
     def decode(self, *, check_crcs: bool) -> Iterator[ConsumedBatch]:
-        """The batches that were asked for and are not aborted. Raises as `decode_batches`, and the damage behind
+        """Yield the batches that were asked for and are not aborted. Raises as `decode_batches`, and the damage behind
         them."""
         yield from decode_batches(
             self.data,
@@ -102,7 +102,7 @@ class Part:
 
 
 def headers_of(data: pa.Buffer) -> tuple[list[tuple[int, BatchHeader]], CorruptBatchError | None]:
-    """The headers of the batches in `data` with their positions, and the damage behind them."""
+    """Return the headers of the batches in `data` with their positions, and the damage behind them."""
     found: list[tuple[int, BatchHeader]] = []
     try:
         found.extend(iterate_batches(memoryview(data), verify=False))

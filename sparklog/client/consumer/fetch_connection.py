@@ -27,7 +27,7 @@ class FetchConnection:
         return bool(self._aborted)
 
     def to(self, leader: Endpoint) -> Connection:
-        """The connection to `leader`; one to another broker is closed. Raises as `Cluster.connect`."""
+        """Return the connection to `leader`; one to another broker is closed. Raises as `Cluster.connect`."""
         connection = self._connection
         if connection is None or connection.closed or connection.endpoint != leader:
             self.drop()
@@ -37,7 +37,7 @@ class FetchConnection:
         return connection
 
     def abort(self) -> None:
-        """Ends a request that may be waiting for data; the lock is held. The fetching thread closes the connection."""
+        """End a request that may be waiting for data; the lock is held. The fetching thread closes the connection."""
         if self._connection is not None:
             self._connection.abort()
             self._aborted.append(self._connection)

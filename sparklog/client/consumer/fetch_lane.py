@@ -108,18 +108,18 @@ class FetchLane:
     # -- from other threads, with the lock held
 
     def start(self) -> None:
-        """Starts the thread, once."""
+        """Start the thread, once."""
         if self._thread is None:
             self._thread = daemon_thread(self._run, "sparklog-consumer")
             self._thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the thread's end; without the lock."""
+        """Wait for the thread's end; without the lock."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def abort(self) -> None:
-        """Ends a request that may wait for long."""
+        """End a request that may wait for long."""
         self._connection.abort()
 
     def begin_again(self) -> None:
@@ -138,7 +138,7 @@ class FetchLane:
         self.turn.leave_socket()
 
     def left_to_poll(self) -> UnderWay | None:
-        """The request whose answer poll receives; None if it is not poll's turn."""
+        """Return the request whose answer poll receives; None if it is not poll's turn."""
         under_way = self.under_way
         if not self._is_first or under_way is None or self._in_background:
             return None
@@ -147,7 +147,7 @@ class FetchLane:
         return under_way if self.turn.is_polls(under_way.connection) else None
 
     def receive_here(self, deadline: float) -> None:
-        """Receives the answer on the polling thread, if it comes in time, all of it, and nothing has to be asked for;
+        """Receive the answer on the polling thread, if it comes in time, all of it, and nothing has to be asked for;
         without the lock."""
         under_way = self.under_way
         if under_way is not None:
@@ -182,14 +182,14 @@ class FetchLane:
         return position.lane is self or (self._is_first and position.lane is None)
 
     def _wanted_positions(self, now: float) -> list[Position]:
-        """The positions to fetch for, least recently served first."""
+        """Return the positions to fetch for, least recently served first."""
         return [
             p for p in self._shared.positions.values() if self._is_mine(p) and p.is_fetchable and p.resume_at <= now
         ]
 
     def _wait_for_work(self) -> list[Position] | None:
-        """The positions of the request under way, or those to fetch for when there is memory for more; None at the
-        end."""
+        """Return the positions of the request under way, or those to fetch for when there is memory for more; None at
+        the end."""
         shared, idle_until = self._shared, time.monotonic() + self._shared.lane_idle_s
         with shared.changed:
             self._in_background = False
@@ -307,7 +307,7 @@ class FetchLane:
         return mine
 
     def _resolve(self, positions: list[Position]) -> None:
-        """Finds the offsets of positions that say only earliest or latest."""
+        """Find the offsets of positions that say only earliest or latest."""
         for position in positions:
             if position.reset_to is None:
                 error = OffsetOutOfRangeError(
@@ -335,7 +335,7 @@ class FetchLane:
             self._shared.diverge(found)
 
     def _ask(self, positions: list[Position], *, taken_bytes: int = 0) -> UnderWay | None:
-        """Sends a request; None when the positions are gone. `taken_bytes` of prefetch.bytes are spoken for."""
+        """Send a request; None when the positions are gone. `taken_bytes` of prefetch.bytes are spoken for."""
         config, broker = self._config, self.broker
         assert broker is not None
         with self._shared.changed:
@@ -358,7 +358,7 @@ class FetchLane:
         return UnderWay(broker, connection, asked, [p.epoch for p, _ in asked])
 
     def _take_answer(self, under_way: UnderWay) -> None:
-        """Receives and decodes; the next request is sent in between, if nothing is wrong or has changed."""
+        """Receive and decode; the next request is sent in between, if nothing is wrong or has changed."""
         parts, size_bytes = under_way.receive()
         self._shared.rotate([p.position for p in parts if p.result.length_bytes])
         behind = self._leave_to_files(parts)
@@ -410,7 +410,7 @@ class FetchLane:
             part.position.offset, part.position.epoch = part.offset, part.epoch
 
     def _go_ahead(self, last: UnderWay, taken_bytes: int) -> None:
-        """Sends the request that follows `last`, for the partitions that stay with the socket, if there will be room
+        """Send the request that follows `last`, for the partitions that stay with the socket, if there will be room
         for its answer."""
         with self._shared.changed:
             wanted = self._wanted_positions(time.monotonic())
@@ -454,20 +454,21 @@ class FetchLane:
             raise failure
 
     def _read_from(self, position: Position, part: Part) -> None:
-        """The leader has named a replica that is nearer (KIP-392): it is asked for a while, then the leader again."""
+        """Read from the nearer replica that the leader has named (KIP-392), for a limited time; then from the leader
+        again."""
         replica = part.result.preferred_replica
         self._cluster.note_broker(replica, part.brokers)
         with self._shared.changed:
             position.replica, position.replica_until = replica, time.monotonic() + METADATA_MAX_AGE_S
 
     def _out_of_range(self, position: Position, result: FetchResult) -> None:
-        where = f"offset {position.offset} of {position.tp} is outside of {result.log_start_offset} to {result.high_watermark}"
+        where = f"offset {position.offset} of {position.tp} is out of range: the log has offsets {result.log_start_offset} to {result.high_watermark}"
         reset_to = self._shared.reset_to
         if reset_to is None:
             error = OffsetOutOfRangeError(f"{where}, and auto.offset.reset is none: seek to a valid offset")
             self._shared.fail_positions([position], error)
             return
-        _log.warning("%s: going on at the %s", where, self._config.reset)
+        _log.warning("%s: continuing at the %s", where, self._config.reset)
         with self._shared.changed:
             position.reset_to = reset_to
             position.offset = None
@@ -479,8 +480,8 @@ class FetchLane:
         return files is not None and position.is_new and files.may_read(position.tp)
 
     def _leave_to_files(self, parts: list[Part]) -> dict[Position, float]:
-        """The partitions that this answer has not brought to their ends, so that reading files pays, with their bytes
-        per offset; they are not fetched from now on."""
+        """Return the partitions that this answer has not brought to their ends, so that reading files pays, with their
+        bytes per offset; they are not fetched from now on."""
         behind: dict[Position, float] = {}
         files = self._shared.files
         for part in parts if files is not None else ():

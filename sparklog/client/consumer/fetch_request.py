@@ -54,8 +54,8 @@ def fetch_request(
     epoch_of: Callable[[Position], int] = lambda position: -1,
     now: float = 0.0,
 ) -> tuple[FetchRequest, list[tuple[Position, FetchPartition]]]:
-    """The request for all positions with a known offset, and the request for each of them. `epoch_of` returns the
-    leader epoch of a partition.
+    """Return the request for all positions with a known offset, and the request for each of them. `epoch_of` returns
+    the leader epoch of a partition.
 
     The answer fits into `room_bytes`, except for a first batch that is larger. The broker waits up to `wait_ms` for
     data. Only a few bytes of a probe position are requested, because the rest may be read from the broker's files.

@@ -46,7 +46,7 @@ class FetchTurn:
         """Still so when the next poll begins: an exception (Ctrl-C) has ended the last one in the middle."""
 
     def begin_poll(self) -> None:
-        """The application waits for data, and there are none."""
+        """Note that the application waits for data, and no data are ready."""
         self.is_polling = True
 
     def end_poll(self) -> None:
@@ -72,7 +72,7 @@ class FetchTurn:
         self._condition.wait(timeout_s)
 
     def leave_to_poll(self, connection: Connection | None) -> None:
-        """Waits as long as the answer on `connection` is surely left to poll (None: it is being received), or until
+        """Wait as long as the answer on `connection` is surely left to poll (None: it is being received), or until
         `tell`."""
         idle_s = self.idle_s
         self._condition.wait(idle_s if connection is None else min(idle_s / 2, max(self._left_s(connection), 0)))
@@ -94,7 +94,7 @@ class FetchTurn:
         self.poll_receives = False
 
     def is_readable(self, connection: Connection, deadline: float) -> bool:
-        """Waits for (more of) the answer on `connection` to come: up to `deadline`, until it is late, or until
+        """Wait for (more of) the answer on `connection` to come: up to `deadline`, until it is late, or until
         `tell`."""
         assert self._waker is not None
         poll = select.poll()

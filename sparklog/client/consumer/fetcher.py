@@ -73,7 +73,7 @@ class Fetcher:
             self.notify()
 
     def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Ends the threads, and waits for each of them."""
+        """End the threads, and wait for each of them."""
         self.begin_to_close()
         deadline = time.monotonic() + timeout_s
         for lane in self.lanes:
@@ -82,7 +82,7 @@ class Fetcher:
             self.files.close(max(0.0, deadline - time.monotonic()))
 
     def begin_to_close(self) -> None:
-        """The threads end; poll is not called any more."""
+        """Make the threads end; poll is not called any more."""
         with self.changed:
             self.closed = True
             self.ready.keep({})
@@ -100,7 +100,7 @@ class Fetcher:
             lane.turn.close()
 
     def take(self, timeout_s: float, interrupted: Callable[[], bool] = lambda: False) -> Fetched | None:
-        """The next batch; None if none came within `timeout_s`.
+        """Return the next batch; None if none came within `timeout_s`.
 
         The wait also ends when `interrupted` is True after a `wake`, or when `has_diverged` is. Raises the error of a
         failed partition.
@@ -190,7 +190,7 @@ class Fetcher:
         self._other_lanes = {broker: other for broker, other in self._other_lanes.items() if other is not lane}
 
     def share_of_room(self) -> int:
-        """Number of lanes that share the remaining memory; with `changed` held."""
+        """Return the number of lanes that share the remaining memory; with `changed` held."""
         return len({id(p.lane) for p in self.positions.values()}) or 1
 
     def rotate(self, served: list[Position]) -> None:

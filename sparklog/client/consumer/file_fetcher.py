@@ -71,7 +71,7 @@ class Taker(Protocol):
         ...
 
     def deliver(self, position: Position, piece: Piece) -> None:
-        """Drops it if the position is not wanted any more."""
+        """Drop it if the position is not wanted any more."""
         ...
 
     def take_back(self, position: Position) -> None:
@@ -79,7 +79,7 @@ class Taker(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """The thread has ended with `error`."""
+        """End the thread with `error`."""
         ...
 
 
@@ -106,7 +106,7 @@ class Stretch:
         return self.size_bytes / max(self.offset - self._begin, 1)
 
     def read(self, position: Position, max_bytes: int, *, check_crcs: bool) -> tuple[Piece, Exception | None]:
-        """The next batches, and the error behind them. There is at least one batch, and not many more than
+        """Return the next batches, and the error behind them. There is at least one batch, and not many more than
         `max_bytes`."""
         batches: list[ConsumedBatch] = []
         start, size, epoch = self.offset, 0, position.epoch
@@ -170,7 +170,7 @@ class FileFetcher:
         return self.may_read(tp) and not is_only_remote(self._cluster, tp, offset)
 
     def take_over(self, position: Position, bytes_per_offset: float) -> None:
-        """Reads on from files at the position's offset, until `Taker.take_back`; with `changed` held."""
+        """Read on from files at the position's offset, until `Taker.take_back`; with `changed` held."""
         self._turns.append(_Turn(position, bytes_per_offset))
         if self._thread is None:
             self._thread = daemon_thread(self._run, "sparklog-consumer-files")
@@ -178,7 +178,7 @@ class FileFetcher:
         self._taker.changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Ends the thread; `changed` must not be held."""
+        """End the thread; `changed` must not be held."""
         with self._taker.changed:
             self.begin_to_close()
         if self._thread is not None:
@@ -198,7 +198,7 @@ class FileFetcher:
             self._taker.fail(e)
 
     def _take_turn(self) -> bool:
-        """Reads a piece of the next position; False at the end."""
+        """Read a piece of the next position; False at the end."""
         turn = self._next_turn()
         if turn is None:
             return False
@@ -210,7 +210,7 @@ class FileFetcher:
         return True
 
     def _next_turn(self) -> _Turn | None:
-        """The next one of a position that is still wanted, when there is room; None at the end."""
+        """Return the next one of a position that is still wanted, when there is room; None at the end."""
         with self._taker.changed:
             while not self._closed:
                 while self._turns and not self._taker.is_wanted(self._turns[0].position):
@@ -237,7 +237,7 @@ class FileFetcher:
         return not stretch.has_ended or stretch.is_followed
 
     def _locate(self, turn: _Turn) -> Stretch | None:
-        """The next stretch; None: the socket has to go on."""
+        """Return the next stretch; None: the socket has to go on."""
         config, position, offset = self._config, turn.position, turn.position.offset
         assert offset is not None
         try:
@@ -248,12 +248,12 @@ class FileFetcher:
             timeout_ms = config.request_timeout_ms
             located = locate(self._cluster, leader, position.tp, offset, end, config.isolation, timeout_ms=timeout_ms)
         except (SparklogError, OSError) as e:
-            _log.debug("%s is read through the socket: %s", position.tp, e)
+            _log.debug("reading %s through the socket: %s", position.tp, e)
             return None
         return Stretch(position.tp, offset, located, config.isolation) if located.ranges else None
 
     def _note(self, position: Position, error: Exception) -> None:
-        """A file that is gone or has been replaced is met once; one that may not be opened, with every file."""
-        _log.debug("%s is read through the socket: %s", position.tp, error)
+        """Log a failed read of a file: a missing or replaced file once, a file without permission each time."""
+        _log.debug("reading %s through the socket: %s", position.tp, error)
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             self._cluster.no_local_reads(self._cluster.leader(position.tp), LOCAL_RETRY_S)

@@ -44,7 +44,7 @@ class GroupReader:
             self._fetcher.wake()
 
     def start_again(self, after: type[SparklogError]) -> None:
-        """Partitions that have failed so wait for `start_at` again."""
+        """Let failed partitions wait for `start_at` again."""
         with self._fetcher.changed:
             for position in self._fetcher.positions.values():
                 if isinstance(position.error, after):

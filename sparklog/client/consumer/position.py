@@ -84,8 +84,8 @@ class Position:
         self.replica_until = self.leader_until = 0.0
 
     def restart(self) -> Position:
-        """A new Position behind the records that poll has returned. Nothing that was read for this one counts any
-        more."""
+        """Return a new Position behind the records that poll has returned. Nothing that was read for this one counts
+        any more."""
         new = Position(self.tp, self.projection.copy(), self.consumed, self.reset_to)
         new.error, new.paused, new.waiting = self.error, self.paused, self.waiting
         new.epoch = new.consumed_epoch = self.consumed_epoch
@@ -104,12 +104,12 @@ class Position:
         self.is_new, self.attempts = False, 0
 
     def retry_at(self, at: float) -> None:
-        """An attempt to fetch it has failed: the leader is asked for, and then it is tried again."""
+        """Note a failed fetch: the leader is asked for, and then it is tried again."""
         self.attempts += 1
         self.in_doubt, self.resume_at = True, at
 
     def leave_replica(self, leader_until: float) -> None:
-        """The replica that served it has failed."""
+        """Return to the leader after a failure of the replica that served the partition."""
         self.replica, self.leader_until = -1, leader_until
 
     @property
@@ -164,7 +164,7 @@ class ReadyBatches:
         return bool(self._batches)
 
     def add(self, position: Position, batches: list[ConsumedBatch], size_bytes: int) -> None:
-        """Batches of one position, which are of `size_bytes` together."""
+        """Add batches of one position, which are of `size_bytes` together."""
         each = size_bytes // len(batches) if batches else 0
         self._batches.extend(Fetched(position, b, each) for b in batches)
         self.size_bytes += each * len(batches)

@@ -50,11 +50,11 @@ class RecordsInHand:
         self._records, self._returned_count, self._rest = records, 0, rest
 
     def first(self, count: int) -> list[Record]:
-        """The next `count` records, or all that there are."""
+        """Return the next `count` records, or all that there are."""
         return self._records[self._returned_count : self._returned_count + count]
 
     def give_out(self, count: int) -> None:
-        """The first `count` records have been consumed: their position moves behind them."""
+        """Note that the first `count` records are consumed: their position moves behind them."""
         assert self.position is not None
         assert self._batch is not None
         end = self._returned_count + count
@@ -62,12 +62,12 @@ class RecordsInHand:
         self._returned_count = end  # last: until then an exception leaves them to the next poll
 
     def remainder(self) -> ConsumedBatch:
-        """The records that are still here, as a batch."""
+        """Return the records that are still here, as a batch."""
         assert self._batch is not None
         return self._batch.slice(self._returned_count, len(self._records) - self._returned_count)
 
     def take_rest(self) -> Fetched | None:
-        """The rest of the batch behind the records."""
+        """Return the rest of the batch behind the records."""
         rest, self._rest = self._rest, None
         return rest
 
@@ -79,5 +79,5 @@ class RecordsInHand:
             self.drop_records()
 
     def drop_records(self) -> None:
-        """The rest of the batch stays."""
+        """Drop the records; the rest of the batch stays."""
         self._records, self._returned_count, self.position, self._batch = [], 0, None, None

@@ -23,7 +23,7 @@ class Serving:
         return all(self._cluster.last_leader(p.tp) is not None for p in positions)
 
     def broker_of(self, position: Position) -> Endpoint:
-        """The broker to read the partition from. No broker is asked if the topic is known.
+        """Return the broker to read the partition from. No broker is asked if the topic is known.
 
         Raises UnknownTopicOrPartitionError, BrokerNotAvailableError.
         """
@@ -40,9 +40,9 @@ class Serving:
         count = self._cluster.topic(tp.topic).partitions
         if tp.partition >= count:
             raise UnknownTopicOrPartitionError(
-                f"topic {tp.topic!r} has partitions 0 to {count - 1}, there is no {tp.partition}"
+                f"topic {tp.topic!r} has partitions 0 to {count - 1}, and no partition {tp.partition}"
             )
-        raise BrokerNotAvailableError(f"{tp} has no leader at the moment")
+        raise BrokerNotAvailableError(f"{tp} has no leader now")
 
     def stays(self, position: Position, broker: Endpoint) -> bool:
         """True if the partition is still to be read from `broker` and needs no look-up."""
@@ -52,12 +52,12 @@ class Serving:
         return self.broker_of(position) == broker
 
     def epoch_of(self, position: Position) -> int:
-        """The leader epoch that a request for the position names; -1: none is known."""
+        """Return the leader epoch that a request for the position names; -1: none is known."""
         leader = self._cluster.last_leader(position.tp)
         return -1 if leader is None else leader.epoch
 
     def unchecked(self, positions: Iterable[Position]) -> list[tuple[Position, Leader]]:
-        """The positions with a new leader that has not confirmed the records which were read (KIP-320)."""
+        """Return the positions with a new leader that has not confirmed the records which were read (KIP-320)."""
         found = []
         for position in positions:
             leader = self._cluster.last_leader(position.tp)

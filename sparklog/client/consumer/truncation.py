@@ -65,18 +65,18 @@ def check_positions(
 
 
 def go_on_at(position: Position, divergence: Divergence, *, resets: bool) -> tuple[int, int]:
-    """Offset and epoch to read from. Of the thread that polls: nothing is returned meanwhile. `resets`:
+    """Return offset and epoch to read from. Of the thread that polls: nothing is returned meanwhile. `resets`:
     auto.offset.reset is not none. Raises LogTruncatedError."""
     end_offset, consumed = divergence.end_offset, position.consumed
     if consumed is None or consumed <= end_offset:  # only records that poll has not returned are gone
         return (end_offset if consumed is None else consumed), divergence.epoch
     what = (
-        f"{position.tp}: the records from offset {end_offset} to {consumed - 1}, which have been read, are not in the log "
-        "of its leader any more: an unclean election has lost them"
+        f"{position.tp}: an unclean leader election has lost the records from offset {end_offset} to {consumed - 1}, "
+        "which this consumer has read"
     )
     if not resets:
         raise LogTruncatedError(
-            f"{what}, and auto.offset.reset is none: seek to offset {end_offset} to read what is there now",
+            f"{what}, and auto.offset.reset is none: seek to offset {end_offset} to read the records of the new leader",
             divergent_offset=end_offset,
         )
     _log.warning("%s; going on there", what)

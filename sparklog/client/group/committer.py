@@ -149,7 +149,7 @@ class Committer:
             pause_s = min(2 * pause_s, RETRY_S_MAX)
 
     def _failure_of(self, commit: _Commit) -> SparklogError | None:
-        """The error of one attempt after which another one may succeed, or None; raises other errors."""
+        """Return the error of one attempt after which another one may succeed, or None; raises other errors."""
         try:
             left_ms = max(1, int(commit.deadline.left_s * 1000))  # it is tried once in any case
             self._attempt(commit.offsets, min(self._request_timeout_ms, left_ms))
@@ -187,4 +187,4 @@ class Committer:
         except (UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError) as e:
             if member is not None:
                 member.hurry()
-            raise CommitFailedError(f"the group has put this member out, or given its partitions away: {e}") from e
+            raise CommitFailedError(f"the group has removed this member, or reassigned its partitions: {e}") from e

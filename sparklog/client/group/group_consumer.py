@@ -68,13 +68,13 @@ class Reader(Protocol):
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offset behind the records of earlier polls, of every partition with a known position."""
+        """Return the offset behind the records of earlier polls, of every partition with a known position."""
 
     def unstarted(self) -> list[TopicPartition]:
-        """Partitions that are assigned and not read yet."""
+        """Return partitions that are assigned and not read yet."""
 
     def wake(self) -> None:
-        """Ends a waiting poll. Called on another thread."""
+        """End a waiting poll. Called on another thread."""
 
 
 class _Listeners(NamedTuple):
@@ -253,7 +253,7 @@ class GroupConsumer:
         self._retry_at = time.monotonic() + RETRY_S
         if not error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
             raise error
-        _log.info("assigned partitions cannot be read yet: %s", error)
+        _log.info("assigned partitions are not readable yet: %s", error)
 
     def _take_answer(self) -> None:
         """Handle the answer to the question, if it has come."""
@@ -292,7 +292,7 @@ class GroupConsumer:
         try:
             self._committer.submit(offsets, timeout_ms).result(timeout_ms / 1000)
         except (SparklogError, TimeoutError) as e:
-            _log.warning("the positions of partitions that are let go could not be committed: %s", e)
+            _log.warning("the positions of revoked partitions could not be committed: %s", e)
 
     def _call(self, listener: Listener | None, partitions: Partitions) -> None:
         if listener is not None:
@@ -322,7 +322,7 @@ class GroupConsumer:
         except SparklogError as e:
             if not e.retriable:
                 raise
-            _log.info("the committed offsets of group %s are not known yet: %s", self.group_id, e)
+            _log.info("the committed offsets of group %s could not be read yet: %s", self.group_id, e)
             return
         self._automatic |= {tp: o.offset for tp, o in found.items() if o is not None}
         self._reader.start_at(found)
@@ -330,7 +330,7 @@ class GroupConsumer:
     def committed(
         self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets. The call waits for transactions that may change them.
+        """Return the committed offsets. The call waits for transactions that may change them.
 
         Raises UnstableOffsetCommitError after default.api.timeout.ms (or at `deadline`), and the group's errors.
         """
@@ -358,9 +358,7 @@ class GroupConsumer:
             try:
                 done.result(self._api_timeout_ms / 1000 + _SLACK_S)
             except TimeoutError as e:
-                raise RequestTimedOutError(
-                    "the commits before this one have not ended in default.api.timeout.ms"
-                ) from e
+                raise RequestTimedOutError("earlier commits did not end within default.api.timeout.ms") from e
             self._run_callbacks()
 
     def commit_async(self, offsets: Offsets | None, callback: Callback | None) -> None:
@@ -401,7 +399,7 @@ class GroupConsumer:
             if error is None:
                 self._automatic |= {tp: o.offset for tp, o in offsets.items()}
             else:
-                _log.warning("the automatic commit failed, the next one brings newer positions: %s", error)
+                _log.warning("the automatic commit failed; the next commit has newer positions: %s", error)
 
         return note
 
@@ -410,7 +408,7 @@ class GroupConsumer:
             self._automatic.pop(tp, None)
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS, *, autocommit: bool = True) -> None:
-        """Commits (enable.auto.commit, unless `autocommit` is False) and leaves."""
+        """Commit (enable.auto.commit, unless `autocommit` is False) and leave."""
         deadline = Deadline(timeout_ms)
         try:
             if self._heartbeats is not None:
@@ -446,5 +444,5 @@ def _learn(cluster: Cluster, topics: list[str], timeout_ms: int) -> None:
 def require_group(group: GroupConsumer | None, what: str) -> GroupConsumer:
     """Return the group. Raises InvalidGroupIdError if the consumer has none."""
     if group is None:
-        raise InvalidGroupIdError(f"{what} needs a group: make the consumer with group_id=…")
+        raise InvalidGroupIdError(f"{what} needs a group: create the consumer with group_id=…")
     return group

@@ -125,7 +125,7 @@ class GroupHeartbeats:
             self._wake.notify_all()
 
     def hurry(self) -> None:
-        """Sends a heartbeat now: something suggests that this member's knowledge is old."""
+        """Send a heartbeat now: something suggests that this member's knowledge is old."""
         with self._wake:
             self._hurry = True
             self._wake.notify_all()
@@ -239,8 +239,8 @@ class GroupHeartbeats:
     def _leave_for_now(self) -> None:
         """Leave the group until the next poll: poll was not called in time, and another member has to go on."""
         _log.warning(
-            "poll was not called for %.1f s (max.poll.interval.ms): leaving group %s until it is; process less at once "
-            "(max.poll.records) or raise the setting",
+            "poll was not called for %.1f s (max.poll.interval.ms): leaving group %s until the next call; process "
+            "fewer records per poll (max.poll.records) or raise the setting",
             self._max_poll_interval_s,
             self._config.group_id,
         )
@@ -257,7 +257,7 @@ class GroupHeartbeats:
         )
 
     def _note(self, error: SparklogError) -> None:
-        """A heartbeat has failed."""
+        """Note a failed heartbeat."""
         now = time.monotonic()
         with self._wake:
             goes_on = self._membership.failed(error)
@@ -283,16 +283,14 @@ class GroupHeartbeats:
                 timeout_ms=LEAVE_TIMEOUT_MS,
             )
         except SparklogError as e:
-            _log.info(
-                "leaving group %s failed, its members will notice by the session timeout: %s", self._config.group_id, e
-            )
+            _log.info("leaving group %s failed; the session timeout removes this member: %s", self._config.group_id, e)
 
 
 def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """Matches whole topic names. Raises InvalidTopicError."""
+    """Compile a pattern, which matches whole topic names. Raises InvalidTopicError."""
     given = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if not isinstance(given, str):
-        raise InvalidTopicError(f"pattern = {pattern!r}: a regular expression of text is needed")
+        raise InvalidTopicError(f"pattern = {pattern!r}: use a regular expression as str")
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as e:

@@ -33,7 +33,8 @@ ONE_ATTEMPT = RetryPolicy(timeout_ms=0)
 
 
 def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The caller's offsets as OffsetAndMetadata. Raises InvalidRequestError for a malformed partition or offset."""
+    """Return the caller's offsets as OffsetAndMetadata. Raises InvalidRequestError for a malformed
+    partition or offset."""
     if not isinstance(offsets, Mapping):
         raise InvalidRequestError(
             f"offsets are given as {{TopicPartition(topic, partition): next offset to read}}, not as {offsets!r}"
@@ -100,7 +101,7 @@ def fetch_offsets(
     require_stable: bool = True,
     policy: RetryPolicy,
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]:
-    """The committed offsets (None: none), and the partitions whose offsets are in an open transaction.
+    """Return the committed offsets (None: none), and the partitions whose offsets are in an open transaction.
 
     `partitions` None: all partitions with offsets. Raises the group's errors.
     """

@@ -71,7 +71,7 @@ class Membership:
         return changed
 
     def request(self) -> GroupHeartbeatRequest:
-        """The next heartbeat. All fields are sent until an answer has come, then only changed ones."""
+        """Return the next heartbeat. All fields are sent until an answer has come, then only changed ones."""
         self._sequence += 1
         report, self._report = self._report, False
         joining = self.epoch == EPOCH_JOIN

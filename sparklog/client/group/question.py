@@ -33,7 +33,7 @@ class Question(Generic[T]):
         self._on_answer()
 
     def answer(self) -> T | None:
-        """The answer; to be called only once it is answered. Raises the error of `ask`."""
+        """Return the answer; to be called only once it is answered. Raises the error of `ask`."""
         if self._error is not None:
             raise self._error
         return self._answer

@@ -71,7 +71,7 @@ class RoundResult(Struct, frozen=True):
     files: int
     """Files of the table before the round."""
     gaps: Mapping[int, Span] = {}
-    """Offsets by partition that were deleted before they were in the table."""
+    """Offsets by partition that were deleted from the log before the table had them."""
 
 
 class TopicLake:
@@ -133,7 +133,7 @@ class TopicLake:
         )
         for partition, gap in plan.gaps.items():
             logger.warning(
-                "topic %s: offsets %d to %d of partition %d were deleted before they were in the table",
+                "topic %s: offsets %d to %d of partition %d were deleted from the log before the table had them",
                 info.name, gap.start, gap.end - 1, partition,
             )  # fmt: skip
         if not plan.spans:
@@ -190,7 +190,7 @@ class TopicLake:
     def _opened(
         self, info: TopicInfo, settings: LakeSettings, schema: pa.Schema, note_table_id: Callable[[str], None]
     ) -> LakeTable:
-        """The newest version, created if the topic never had a table, with all columns of the topic."""
+        """Return the newest version, created if the topic never had a table, with all columns of the topic."""
         for _ in range(SCHEMA_ATTEMPTS):
             try:
                 table = open_or_create(info, settings, schema, self._tables)
@@ -209,7 +209,7 @@ class TopicLake:
             except CommitConflictError:
                 continue
             self._known_version = None
-        raise LakeUnavailableError(f"the table of topic {info.name!r} changes all the time: it is tried again")
+        raise LakeUnavailableError(f"the table of topic {info.name!r} keeps changing; the worker retries")
 
     def _state(self, table: LakeTable, info: TopicInfo, settings: LakeSettings) -> TableState:
         state = table.state(
@@ -240,14 +240,14 @@ class TopicLake:
     def _commit(
         self, work: _Round, table: LakeTable, state: TableState, plan: Plan, info: TopicInfo, settings: LakeSettings
     ) -> int:
-        """Commits the files, on newer versions too while the offsets are as before; returns the version."""
+        """Commit the files, on newer versions too while the offsets are as before; return the version."""
         base, known = table, state
         for attempt in range(COMMIT_ATTEMPTS):
             reach("lake.before-commit")
             try:
                 work.commit(base, plan)
             except CommitConflictError as e:
-                logger.info("topic %s: version %d is not committed: %s", info.name, base.version + 1, e)
+                logger.info("topic %s: version %d could not be committed: %s", info.name, base.version + 1, e)
             else:
                 reach("lake.after-commit")
                 return base.version + 1
@@ -266,14 +266,14 @@ class TopicLake:
                 # the files stay for VACUUM: an earlier attempt may have committed them, and another round followed
                 check_table(now, info.topic_id, settings.table_id)
                 raise LakeUnavailableError(
-                    f"another worker has committed offsets of topic {info.name!r}: the next round goes on behind them"
+                    f"another worker has committed offsets of topic {info.name!r}: the next round continues behind them"
                 )
             self._state(found, info, settings)
             if missing_columns(work.schema, found.schema()):
                 raise LakeUnavailableError(f"columns of the table of topic {info.name!r} were dropped during the round")
             base, known = found, now
         raise LakeUnavailableError(
-            f"{COMMIT_ATTEMPTS} commits to the table of topic {info.name!r} were overtaken by other writers: it is tried again"
+            f"{COMMIT_ATTEMPTS} commits to the table of topic {info.name!r} conflicted with other writers; the worker retries"
         )
 
 
@@ -407,7 +407,7 @@ class _Round:
         table.merge(removed, files, self._info.topic_id, plan.spans, gaps=plan.gaps)
 
     def _merged(self, table: LakeTable) -> tuple[list[TableFile], list[DataFile]]:
-        """The files with rows of changed keys, and files with the other rows and the new ones in their place."""
+        """Return the files with rows of changed keys, and files with the other rows and the new ones in their place."""
         keys = key_columns(self._info)
         files, masks = table.files(), table.deletion_masks()
         schema = pa.schema([f.with_nullable(True) for f in table.schema()])

@@ -152,7 +152,7 @@ class _Check:
             text = f"partition {partition} lacks {len(missing)} rows, the first at offset {missing[0]}"
             changes = sorted({o for o in self._table.operations() if o.upper().startswith(USER_CHANGES)})
             if changes:
-                self.remarks.append(f"{text}: the table's history has {', '.join(changes)} of others")
+                self.remarks.append(f"{text}: the table's history has {', '.join(changes)} by other writers")
             else:
                 self._problem(text)
         if len(foreign):
@@ -163,7 +163,7 @@ class _Check:
                 self._problem(text)
 
     def _log_offsets(self, partition: int, next_offset: int) -> np.ndarray:
-        """The offsets of committed rows that the log still has below the table's end."""
+        """Return the offsets of committed rows that the log still has below the table's end."""
         start = self._info.partition_states[partition].log_start_offset
         if start < 0 or start >= next_offset:
             return np.empty(0, np.int64)
@@ -181,5 +181,5 @@ class _Check:
 
 
 def _width(column: pa.Field) -> int:
-    """A measure of the cost of decoding a column."""
+    """Return a measure of the cost of decoding a column."""
     return int(column.type.bit_width) if pa.types.is_primitive(column.type) else 1_000

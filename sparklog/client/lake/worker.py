@@ -211,7 +211,7 @@ class LakeWorker:
         try:
             found = topic.lake.next_offsets(info, settings)
         except SparklogError as e:
-            logger.info("topic %s: its Delta table cannot be looked at: %s", info.name, e)
+            logger.info("topic %s: the state of its Delta table cannot be read: %s", info.name, e)
             return True
         before, topic.seen = topic.seen, found
         return before is None or found != before
@@ -236,7 +236,7 @@ class LakeWorker:
         return consumer
 
     def _owned(self, consumer: Consumer | None) -> set[str]:
-        """The topics of this worker. Polling keeps it in the group; its paused partitions are not read."""
+        """Return the topics of this worker. Polling keeps it in the group; its paused partitions are not read."""
         if consumer is None:
             return set()
         consumer.poll_batches(0)
@@ -288,7 +288,7 @@ class LakeWorker:
         except (SparklogError, OSError) as e:
             topic.error = str(e)
             self._report(info, {}, error=topic.error)
-            logger.warning("topic %s: the round failed, it is tried again: %s", info.name, e)
+            logger.warning("topic %s: the round failed and will be retried: %s", info.name, e)
             return None
         topic.error = ""
         self._report(
@@ -308,7 +308,7 @@ class LakeWorker:
         try:
             report_lake(self._cluster, info, next_offsets, **state)
         except SparklogError as e:
-            logger.warning("topic %s: the state of its Delta table is not reported: %s", info.name, e)
+            logger.warning("topic %s: the state of its Delta table could not be reported: %s", info.name, e)
 
     def _note(self, name: str, table_id: str) -> None:
         self._admin.alter_topic(name, {"lake.table.id": table_id})
@@ -317,7 +317,7 @@ class LakeWorker:
         try:
             self._admin.alter_topic(name, {"lake.paused": reason[:PAUSE_REASON_CHARS_MAX]})
         except SparklogError as e:
-            logger.warning("topic %s: the pause could not be noted: %s", name, e)
+            logger.warning("topic %s: the pause could not be stored: %s", name, e)
 
     def _merge(self, settings: LakeSettings, version: int) -> None:
         """Merge small files of the version that a round has checked; an upserted table merges its files with each
@@ -332,4 +332,4 @@ class LakeWorker:
                     return
                 table = merge_small_files(table, settings.file_size_bytes)
         except (SparklogError, OSError) as e:
-            logger.warning("small files at %s are not merged: %s", settings.location, e)
+            logger.warning("small files at %s could not be merged: %s", settings.location, e)

@@ -39,7 +39,7 @@ def resolve_bootstrap(given: str | Sequence[str] | None) -> str:
 
 
 def parse_bootstrap(text: str) -> list[Endpoint]:
-    """The addresses of a comma-separated list, in its order. Raises InvalidConfigError."""
+    """Return the addresses of a comma-separated list, in its order. Raises InvalidConfigError."""
     endpoints = [_parse_endpoint(part.strip(), text) for part in text.split(",") if part.strip()]
     if not endpoints:
         raise InvalidConfigError(f"bootstrap servers {text!r}: give host:port, for example {BOOTSTRAP_DEFAULT}")
@@ -73,11 +73,11 @@ def _parse_endpoint(part: str, whole: str) -> Endpoint:
 
 
 def _host_refusal(host: str, *, in_brackets: bool) -> str:
-    """The reason why no look-up can ever find `host`; "" if one may. A client would wait for such a broker."""
+    """Return the reason why no look-up can ever find `host`; "" if one may. A client would wait for such a broker."""
     if in_brackets:
         try:
             ipaddress.IPv6Address(host)
         except ValueError as e:
-            return f"in brackets stands an IPv6 address, as [::1]:{PORT_DEFAULT} ({e})"
+            return f"write an IPv6 address in the brackets, as [::1]:{PORT_DEFAULT} ({e})"
         return ""
     return host_refusal(host)

@@ -22,11 +22,11 @@ class NamedPartition(Protocol):
 def check_named(who: object, asked: Sequence[NamedPartition], answered: Sequence[NamedPartition]) -> None:
     """Check that each requested partition is answered once, and no other one. Raises InvalidRequestError."""
     if sorted((a.topic, a.partition) for a in answered) != sorted((a.topic, a.partition) for a in asked):
-        raise InvalidRequestError(f"the answer of {who} is not about the {len(asked)} partitions that were asked for")
+        raise InvalidRequestError(f"the response of {who} does not cover the {len(asked)} requested partitions")
 
 
 def single(found: Sequence[T], what: str) -> T:
-    """The only entry of an answer to a question about one thing. Raises InvalidRequestError."""
+    """Return the only entry of an answer to a question about one thing. Raises InvalidRequestError."""
     if len(found) != 1:
-        raise InvalidRequestError(f"the broker answered with {len(found)} entries where one {what} was asked for")
+        raise InvalidRequestError(f"the broker's response has {len(found)} entries for one requested {what}")
     return found[0]

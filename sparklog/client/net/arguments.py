@@ -37,13 +37,13 @@ def refuse(argument: str, value: object, allowed: str) -> NoReturn:
 
 
 def text(argument: str, value: object) -> str:
-    """A text that can be sent; lone surrogates cannot."""
+    """Return a text that can be sent; lone surrogates cannot."""
     if not isinstance(value, str):
         refuse(argument, value, "a text is needed")
     try:
         value.encode()
     except UnicodeEncodeError:
-        refuse(argument, value, "the text is not Unicode: it has half of a surrogate pair")
+        refuse(argument, value, "the text is not valid Unicode: it has an unpaired surrogate")
     return value
 
 
@@ -52,12 +52,12 @@ def texts(argument: str, value: object) -> list[str]:
     if isinstance(value, str):
         return [text(argument, value)]
     if not isinstance(value, Iterable) or isinstance(value, bytes | bytearray | memoryview):
-        refuse(argument, value, "a list of texts is needed")
+        refuse(argument, value, "use a list of str")
     return [text(argument, item) for item in value]
 
 
 def whole(minimum: int = 0, maximum: int = INT64_MAX) -> Reader:
-    """A reader of whole numbers from `minimum` to `maximum`."""
+    """Return a reader of whole numbers from `minimum` to `maximum`."""
 
     def read(argument: str, value: object) -> int:
         number = whole_number(value)
@@ -91,12 +91,12 @@ def real(argument: str, value: object, allowed: str) -> float:
 def flag(argument: str, value: object) -> bool:
     """True or False."""
     if not isinstance(value, bool):
-        refuse(argument, value, "True or False is needed")
+        refuse(argument, value, "use True or False")
     return value
 
 
 def partition(argument: str, value: Any) -> TopicPartition:
-    """A TopicPartition, or a pair that makes one."""
+    """Return a TopicPartition, or a pair that makes one."""
     if not _is_partition(value):
         refuse(argument, value, "TopicPartition(topic, partition) is needed")
     topic, number = value
@@ -112,7 +112,7 @@ def partitions(argument: str, value: object) -> list[TopicPartition]:
     if _is_partition(value):
         return [partition(argument, value)]
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview):
-        refuse(argument, value, "a TopicPartition(topic, partition), or a list of them, is needed")
+        refuse(argument, value, "use a TopicPartition(topic, partition), or a list of them")
     found: list[TopicPartition] = []
     for item in value:
         is_list = isinstance(item, list | tuple | set | frozenset) and not _is_partition(item)
@@ -121,7 +121,7 @@ def partitions(argument: str, value: object) -> list[TopicPartition]:
 
 
 def mapping(key: Reader, content: Reader) -> Reader:
-    """A reader of dictionaries."""
+    """Return a reader of dictionaries."""
 
     def read(argument: str, value: object) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
@@ -132,7 +132,7 @@ def mapping(key: Reader, content: Reader) -> Reader:
 
 
 def listed(content: Reader) -> Reader:
-    """A reader of lists."""
+    """Return a reader of lists."""
 
     def read(argument: str, value: object) -> list[Any]:
         if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview | Mapping):
@@ -143,7 +143,7 @@ def listed(content: Reader) -> Reader:
 
 
 def instance(*kinds: type) -> Reader:
-    """A reader of objects of these classes."""
+    """Return a reader of objects of these classes."""
 
     def read(argument: str, value: object) -> object:
         if not isinstance(value, kinds):
@@ -154,24 +154,24 @@ def instance(*kinds: type) -> Reader:
 
 
 def function(argument: str, value: object) -> Callable[..., Any]:
-    """A function, or another object that can be called."""
+    """Return a function, or another object that can be called."""
     if not callable(value):
         refuse(argument, value, "a function is needed")
     return value
 
 
 def anything(argument: str, value: object) -> object:
-    """The value as it is: the call checks it later."""
+    """Return the value as it is: the call checks it later."""
     return value
 
 
 def optional(reader: Reader) -> Reader:
-    """A reader that takes None, too."""
+    """Return a reader that takes None, too."""
     return lambda argument, value: None if value is None else reader(argument, value)
 
 
 def takes(**readers: Reader) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Reads the named arguments of a function before each call. Defaults are not read. A reader for `*args` gets all of
+    """Read the named arguments of a function before each call. Defaults are not read. A reader for `*args` gets all of
     them as one tuple, and returns a list."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

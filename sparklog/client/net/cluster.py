@@ -142,12 +142,12 @@ class Cluster:
         return cached is None or cached[0] is info
 
     def _fresh(self, name: str) -> TopicInfo | None:
-        """The topic's metadata if they are not too old, else None; with the lock held."""
+        """Return the topic's metadata if they are not too old, else None; with the lock held."""
         cached = self._topics.get(name)
         return cached[0] if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S else None
 
     def topic(self, name: str, *, refresh: bool = False, to_write: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
-        """The topic, from the cache if it is not older than 5 minutes, or if the broker does not answer.
+        """Return the topic, from the cache if it is not older than 5 minutes, or if the broker does not answer.
 
         `refresh` asks the broker in any case. `to_write`: the broker may make it if it does not exist. Raises
         UnknownTopicOrPartitionError, BrokerNotAvailableError.
@@ -177,7 +177,8 @@ class Cluster:
         raise topic_error(code, name)
 
     def nearest_topic(self, name: str, timeout_ms: int) -> str:
-        """A hint at the topic with the nearest name; empty if there is none. The topics are listed once for a name."""
+        """Return a hint at the topic with the nearest name; empty if there is none. The topics are listed once for a
+        name."""
         if name not in self._hints:
             if len(self._hints) >= HINTS_MAX:
                 self._hints.clear()
@@ -202,7 +203,7 @@ class Cluster:
                 self._forget_topic(name)
 
     def invalidate(self, name: str) -> None:
-        """Forgets a topic: the next use asks the broker."""
+        """Forget a topic: the next use asks the broker."""
         with self._lock:
             self._forget_topic(name)
 
@@ -220,7 +221,7 @@ class Cluster:
                 self._topics[name] = (cached[0], time.monotonic() - METADATA_MAX_AGE_S)
 
     def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
-        """The broker that leads the partition. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
+        """Return the broker that leads the partition. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
         known = self.known_leader(tp)
         if known is not None:
             return known
@@ -232,7 +233,7 @@ class Cluster:
     def leaders(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int = 30_000
     ) -> dict[TopicPartition, Leader | SparklogError]:
-        """The leader of each partition, or the error of the look-up: UnknownTopicOrPartitionError,
+        """Return the leader of each partition, or the error of the look-up: UnknownTopicOrPartitionError,
         BrokerNotAvailableError and others. The cluster is asked for a topic twice at most."""
         deadline = Deadline(timeout_ms)
         by_topic: dict[str, list[TopicPartition]] = {}
@@ -262,10 +263,10 @@ class Cluster:
         for tp in missing:
             if tp in here:
                 self.invalidate(topic)
-                led[tp] = BrokerNotAvailableError(f"{tp} has no leader at the moment")
+                led[tp] = BrokerNotAvailableError(f"{tp} has no leader now")
             else:
                 led[tp] = UnknownTopicOrPartitionError(
-                    f"topic {topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
+                    f"topic {topic!r} has partitions 0 to {info.partitions - 1}, and no partition {tp.partition}"
                 )
         return led
 
@@ -287,7 +288,7 @@ class Cluster:
             return None if leader is None else leader.endpoint
 
     def last_leader(self, tp: TopicPartition) -> Leader | None:
-        """The last known leader of the partition, however old the knowledge is. Sends no request."""
+        """Return the last known leader of the partition, however old the knowledge is. Sends no request."""
         with self._lock:
             cached = self._topics.get(tp.topic)
             if cached is None or not 0 <= tp.partition < cached[0].partitions:
@@ -295,7 +296,7 @@ class Cluster:
             return self._leader(cached[0], tp.partition)
 
     def _leader(self, info: TopicInfo, partition: int) -> Leader | None:
-        """The known leader of a partition; with the lock held."""
+        """Return the known leader of a partition; with the lock held."""
         broker_id, epoch = self._leaders.of(info, partition)
         endpoint = self._brokers.get(broker_id)
         return None if endpoint is None else Leader(endpoint, broker_id, epoch)
@@ -320,7 +321,7 @@ class Cluster:
                 self._brokers[broker_id] = where
 
     def broker(self, broker_id: int) -> Endpoint | None:
-        """The address of a broker in the last metadata."""
+        """Return the address of a broker in the last metadata."""
         with self._lock:
             return self._brokers.get(broker_id)
 
@@ -329,7 +330,7 @@ class Cluster:
         return time.monotonic() >= self._no_local_until.get(endpoint, 0.0)
 
     def no_local_reads(self, endpoint: Endpoint, seconds: float) -> None:
-        """The broker's files cannot be read here: do not ask again for a while."""
+        """Note that this process cannot read the broker's files: do not ask again for a while."""
         self._no_local_until[endpoint] = time.monotonic() + seconds
 
     def remote_reads(self, endpoint: Endpoint) -> bool:
@@ -337,7 +338,7 @@ class Cluster:
         return time.monotonic() >= self._no_remote_until.get(endpoint, 0.0)
 
     def no_remote_reads(self, endpoint: Endpoint, seconds: float) -> None:
-        """The object store cannot be read here: do not try again for a while."""
+        """Note that this process cannot read the object store: do not try again for a while."""
         self._no_remote_until[endpoint] = time.monotonic() + seconds
 
     # -- coordinators
@@ -354,8 +355,8 @@ class Cluster:
         self._failed_at[endpoint] = time.monotonic()
 
     def brokers(self, *, timeout_ms: int = 30_000) -> list[Endpoint | None]:
-        """The brokers to ask for information of which each broker has a part. None: a single broker, at any of its
-        addresses.
+        """Return the brokers to ask for information of which each broker has a part. None: a single broker, at any of
+        its addresses.
 
         Raises BrokerNotAvailableError.
         """
@@ -367,8 +368,8 @@ class Cluster:
     def connect(
         self, endpoint: Endpoint | None = None, *, timeout_ms: int = 30_000, for_data: bool = False
     ) -> Connection:
-        """A new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that answers.
-        `for_data`: see `connect_for_data`."""
+        """Return a new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that
+        answers. `for_data`: see `connect_for_data`."""
         candidates = [endpoint] if endpoint else self.candidates()
         deadline = Deadline(timeout_ms)
         failures: list[SparklogError] = []
@@ -394,8 +395,8 @@ class Cluster:
         raise BrokerNotAvailableError("; ".join(str(f) for f in failures))
 
     def candidates(self) -> list[Endpoint]:
-        """The brokers to ask for information that any broker has: the bootstrap servers and the cluster's brokers.
-        Brokers that have not answered lately come last."""
+        """Return the brokers to ask for information that any broker has: the bootstrap servers and the cluster's
+        brokers. Brokers that have not answered lately come last."""
         with self._lock:
             known = list(self._brokers.values()) if len(self._brokers) > 1 else []
         found = list(dict.fromkeys([*self._bootstrap, *known]))
@@ -413,7 +414,7 @@ class Cluster:
     def connection(
         self, endpoint: Endpoint | None = None, *, purpose: str = "", timeout_ms: int = 30_000
     ) -> Iterator[Connection]:
-        """A connection from the pool; it goes back if nothing is in flight on it at the end."""
+        """Yield a connection from the pool; it goes back if nothing is in flight on it at the end."""
         idle = self._pool.take([endpoint] if endpoint else self._bootstrap, purpose)
         connection = idle or self.connect(endpoint, timeout_ms=timeout_ms)
         connection.timeout_ms = timeout_ms
@@ -463,8 +464,8 @@ class Cluster:
         timeout_ms: int,
         refused: Callable[[Endpoint, SparklogError], None] = lambda endpoint, error: None,
     ) -> tuple[M, Endpoint]:
-        """The first answer, and the broker that gave it. The last candidate has all the time that is left. `refused`
-        gets each broker's error."""
+        """Return the first answer, and the broker that gave it. The last candidate has all the time that is left.
+        `refused` gets each broker's error."""
         deadline = Deadline(timeout_ms)
         failures: list[SparklogError] = []
         for number, candidate in enumerate(candidates):
@@ -484,7 +485,7 @@ class Cluster:
         raise (RequestTimedOutError if is_late else BrokerNotAvailableError)("; ".join(map(str, failures)))
 
     def close(self) -> None:
-        """Closes the idle connections and forgets the metadata."""
+        """Close the idle connections and forget the metadata."""
         with self._lock:
             self._topics.clear()
             self._brokers.clear()
@@ -500,7 +501,7 @@ _clusters_lock = threading.Lock()
 def cluster(
     bootstrap_servers: str | Sequence[str] | None = None, security: Security = None, client_id: str = ""
 ) -> Cluster:
-    """The process's `Cluster` for the addresses, the security and the client id.
+    """Return the process's `Cluster` for the addresses, the security and the client id.
 
     Brokers account a connection to its client id, so clients with different ids share none.
     `client_defaults.resolve_client` has the defaults. The call does not connect. Raises InvalidConfigError.
@@ -520,7 +521,7 @@ def cluster(
 
 
 def forget(bootstrap_servers: str) -> None:
-    """Drops the shared state of a cluster that is gone."""
+    """Drop the shared state of a cluster that is gone."""
     address = resolve_bootstrap(bootstrap_servers)
     with _clusters_lock:
         found = [_clusters.pop(key) for key in list(_clusters) if key[0] == address]

@@ -217,7 +217,7 @@ class Connection:
         *,
         timeout_ms: int | None = None,
     ) -> tuple[M, pa.Buffer]:
-        """Sends a request and waits for its answer: the decoded header and the payload (possibly of 0 bytes).
+        """Send a request and wait for its answer: the decoded header and the payload (possibly of 0 bytes).
 
         Raises the broker's error, RequestTimedOutError, BrokerNotAvailableError if the connection breaks, and as
         `send`.
@@ -267,7 +267,7 @@ class Connection:
         self.used_at = time.monotonic()
 
     def receive(self, response: type[M]) -> tuple[M, pa.Buffer]:
-        """Waits for the answer of the oldest request that has none yet. Raises as `request`."""
+        """Wait for the answer of the oldest request that has none yet. Raises as `request`."""
         self._check_open()
         now, late_at = time.monotonic(), self.late_at
         expected = self._expected_answers.popleft()
@@ -281,8 +281,8 @@ class Connection:
             prefix, header, payload = self._receive_frame(deadline, bytes_max)
             if prefix.api != expected.api or prefix.correlation_id != expected.correlation_id:
                 raise InvalidRequestError(
-                    f"{self.endpoint} answered request {prefix.correlation_id} of API {prefix.api} where "
-                    f"{expected.correlation_id} of {expected.api.name} was due"
+                    f"{self.endpoint} answered request {prefix.correlation_id} of API {prefix.api} instead of "
+                    f"request {expected.correlation_id} of {expected.api.name}"
                 )
             if prefix.error_code == 0:
                 self.used_at = time.monotonic()
@@ -345,7 +345,7 @@ class Connection:
             raise
 
     def offered_socket(self) -> str:
-        """The Unix socket that the broker offers a client that it knows; "": none."""
+        """Return the Unix socket that the broker offers a client that it knows; "": none."""
         if self._session.is_authenticated and not self.broker.local_socket:
             self.broker = self._shake_hands(Deadline(self.timeout_ms))
         return self.broker.local_socket
@@ -444,11 +444,11 @@ class Connection:
         except OSError as e:
             raise self._broken(e) from e
         except MemoryError as e:
-            raise FrameTooLargeError(f"there is no memory for the answer that {self.endpoint} has announced") from e
+            raise FrameTooLargeError(f"not enough memory for the response of {self.endpoint}") from e
         return prefix, header, payload
 
     def _take_frame(self, bytes_max: int) -> tuple[frames.ResponsePrefix, bytes, pa.Buffer]:
-        """The next frame, all of which has been read ahead."""
+        """Return the next frame, all of which has been read ahead."""
         ahead = self._ahead
         prefix = frames.decode_response_prefix(ahead.take(frames.PREFIX_BYTES), bytes_max)
         header = ahead.take(prefix.header_bytes)
@@ -495,7 +495,7 @@ def connect_for_data(
     client_id: str = "",
     patience: Patience | None = None,
 ) -> Connection:
-    """A connection for large data only.
+    """Return a connection for large data only.
 
     It uses the broker's Unix socket if the broker offers one that this process can reach, because the kernel then needs
     half the time. It is not for metadata, which depend on the address that was used. Raises as Connection.
@@ -518,7 +518,7 @@ def connect_for_data(
 
 
 def drop_after_fork() -> None:
-    """Closes a forked child's copies of all sockets; the parent's connections stay as they are."""
+    """Close a forked child's copies of all sockets; the parent's connections stay as they are."""
     for reference in list(_open.values()):
         connection: Any = reference()
         if connection is not None:

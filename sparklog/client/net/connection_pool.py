@@ -70,7 +70,7 @@ class ConnectionPool:
         _close_all(idle)
 
     def _pools(self, endpoints: Sequence[Endpoint], purpose: str) -> list[list[Connection]]:
-        """The pools of the endpoints; with the lock held."""
+        """Return the pools of the endpoints; with the lock held."""
         return [pool for e in endpoints if (pool := self._idle.get((e, purpose)))]
 
 

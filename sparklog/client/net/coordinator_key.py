@@ -17,15 +17,15 @@ class CoordinatorKey(NamedTuple):
 
 
 def group_key(group_id: str) -> CoordinatorKey:
-    """The key of a group."""
+    """Return the key of a group."""
     return CoordinatorKey(group_id, GROUP)
 
 
 def transaction_key(transactional_id: str) -> CoordinatorKey:
-    """The key of a transactional id."""
+    """Return the key of a transactional id."""
     return CoordinatorKey(transactional_id, TRANSACTION)
 
 
 def application_key(app_id: str) -> CoordinatorKey:
-    """The key of an application with shared transactions."""
+    """Return the key of an application with shared transactions."""
     return transaction_key(shared_transactional_id(app_id))

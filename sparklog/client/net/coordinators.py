@@ -45,7 +45,7 @@ class Brokers(Protocol):
     """The cluster, as far as it is needed here."""
 
     def candidates(self) -> list[Endpoint]:
-        """The brokers to ask for information that any broker has."""
+        """Return the brokers to ask for information that any broker has."""
         ...
 
     def ask_any(
@@ -58,7 +58,7 @@ class Brokers(Protocol):
         timeout_ms: int,
         refused: Callable[[Endpoint, SparklogError], None],
     ) -> tuple[M, Endpoint]:
-        """The first answer, and the broker that gave it. `refused` gets each error that ends the search."""
+        """Return the first answer, and the broker that gave it. `refused` gets each error that ends the search."""
         ...
 
     def request(
@@ -80,12 +80,12 @@ class Coordinators:
         self._known_coordinators = KnownCoordinators()
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Forget all."""
         with self._lock:
             self._known_coordinators = KnownCoordinators()
 
     def find(self, brokers: Brokers, key: CoordinatorKey, *, timeout_ms: int) -> CoordinatorAnswer:
-        """The coordinator, known or looked up. Raises CoordinatorNotAvailableError, BrokerNotAvailableError."""
+        """Return the coordinator, known or looked up. Raises CoordinatorNotAvailableError, BrokerNotAvailableError."""
         with self._lock:
             known = self._known_coordinators.get(key)
         if known is not None:

@@ -28,7 +28,7 @@ class Deadline:
         return self._clock() >= self._at
 
     def left_ms(self, at_most_ms: int | None = None) -> int:
-        """Time for the next request in ms, at least 1. Raises RequestTimedOutError when it is over."""
+        """Return the time for the next request in ms, at least 1. Raises RequestTimedOutError when it is over."""
         if self.is_over:
             raise RequestTimedOutError(
                 f"not done within {self._timeout_ms:.0f} ms; the broker may be overloaded or stopped"

@@ -34,11 +34,11 @@ class KnownCoordinators:
         self._doubted_at: OrderedDict[Endpoint, float] = OrderedDict()
 
     def get(self, key: CoordinatorKey) -> CoordinatorAnswer | None:
-        """The known coordinator; None: it has to be looked up."""
+        """Return the known coordinator; None: it has to be looked up."""
         return self._answers.get(key)
 
     def note(self, key: CoordinatorKey, told: CoordinatorAnswer) -> None:
-        """A look-up has been answered."""
+        """Store the result of a look-up."""
         self._answers[key] = told
         self._answers.move_to_end(key)
         while len(self._answers) > KEYS_MAX:
@@ -57,7 +57,7 @@ class KnownCoordinators:
             self.doubt(told.endpoint, now)
 
     def doubt(self, informant: Endpoint | None, now: float) -> None:
-        """A broker does not know where a coordinator is, or is wrong."""
+        """Doubt a broker that does not know where a coordinator is, or is wrong."""
         if informant is None:
             return
         self._doubted_at[informant] = now

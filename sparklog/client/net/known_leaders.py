@@ -30,7 +30,7 @@ class KnownLeaders:
         self._newer: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
 
     def of(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Broker id and leader epoch; -1: no leader."""
+        """Return broker id and leader epoch; -1: no leader."""
         state = info.partition_states[partition]
         newer = self._newer.get((info.topic_id, partition)) if self._newer else None
         if newer is not None and newer[1] > state.leader_epoch:

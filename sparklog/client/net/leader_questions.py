@@ -42,7 +42,7 @@ def until_led(
     refused: Callable[[TopicPartition, SparklogError], T] = refuse,
     together: bool = False,
 ) -> dict[TopicPartition, T]:
-    """The leaders' answers by partition.
+    """Return the leaders' answers by partition.
 
     `ask` asks one broker: it returns an answer or an error for each partition of the group, or raises the error of all
     of them. Partitions with a retriable error are asked again at their current leader while `attempts` go on. `refused`
@@ -115,7 +115,9 @@ def _unheard_of(
     them."""
     found = cluster.leaders(partitions, timeout_ms=group.timeout_ms)
     return {
-        tp: LeaderNotAvailableError(f"the broker at {group.leader}, which leads {tp}, has not heard of it yet")
+        tp: LeaderNotAvailableError(
+            f"the broker at {group.leader}, the leader of {tp}, does not know the partition yet"
+        )
         for tp in partitions
         if not isinstance(found[tp], UnknownTopicOrPartitionError)
     }

@@ -31,26 +31,30 @@ Address = tuple[str, int]
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a socket if a broker can have it. Raises PermissionError."""
+    """Return the name of a socket if a broker can have it. Raises PermissionError."""
     if NAME.fullmatch(name) is None:
-        raise PermissionError(f"the broker offers the Unix socket {name[:64]!r}, which is no name of a broker's socket")
+        raise PermissionError(
+            f"the broker offers the Unix socket {name[:64]!r}, which is not the name of a broker's socket"
+        )
     return name
 
 
 def check_owner(sock: socket.socket, own: Address | None, peer: Address | None) -> None:
-    """Checks whose process the connected Unix socket leads to. `own`, `peer`: the ends of the TCP connection to the
+    """Check whose process the connected Unix socket leads to. `own`, `peer`: the ends of the TCP connection to the
     broker, None where there is none. Raises PermissionError."""
     _, owner, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if owner in (_ROOT, os.geteuid()):
         return
     broker = None if own is None or peer is None else tcp_owner(_tables(), own, peer)
     if owner != broker:
-        raise PermissionError(f"the Unix socket that the broker offers is of user {owner}, not of the broker's")
+        raise PermissionError(
+            f"the Unix socket that the broker offers belongs to user {owner}, not to the broker's user"
+        )
 
 
 def tcp_owner(tables: Iterable[str], own: Address, peer: Address) -> int | None:
-    """The user whose process has the other end of the connection from `own` to `peer`, in tables like /proc/net/tcp;
-    None: no process of this host."""
+    """Return the user whose process has the other end of the connection from `own` to `peer`, in tables like
+    /proc/net/tcp; None: no process of this host."""
     wanted = {(theirs, ours) for theirs, ours in zip(_hex(peer), _hex(own), strict=True)}
     for table in tables:
         for line in table.splitlines()[1:]:
@@ -70,7 +74,7 @@ def _tables() -> Iterable[str]:
 
 
 def _hex(address: Address) -> tuple[str, str]:
-    """The address as the tables of IPv4 and of IPv6 write it: words in the machine's byte order."""
+    """Return the address as the tables of IPv4 and of IPv6 write it: words in the machine's byte order."""
     found = ipaddress.ip_address(address[0].partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else found
     long = found.packed if isinstance(found, ipaddress.IPv6Address) else bytes(10) + b"\xff\xff" + found.packed

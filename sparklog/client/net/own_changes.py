@@ -21,7 +21,7 @@ class OwnChanges:
         self._newest, self._until = NO_VERSION, 0.0
 
     def note(self, answer: Message) -> None:
-        """A change is made: brokers know of it from the version on that its answer names."""
+        """Note a change: brokers know of it from the version on that its answer names."""
         version: MetadataVersion = getattr(answer, "metadata_version", NO_VERSION)
         if version == NO_VERSION:
             return
@@ -31,7 +31,7 @@ class OwnChanges:
                 self._newest, self._until = version, now + NAMED_S
 
     def name(self, request: Message) -> None:
-        """The request says which change its answer has to know of, if it can."""
+        """Name in the request, if it can, the change that the response has to include."""
         if hasattr(request, "at_least"):
             with self._lock:
                 request.at_least = self._newest if self._clock() < self._until else NO_VERSION

@@ -25,8 +25,8 @@ P = TypeVar("P", bound=Page)
 
 
 def pages(ask: Callable[[P | None], P], position: Callable[[P], object]) -> Iterator[P]:
-    """The answers in order; `ask` gets the answer before, `position` returns the beginning of the next page (None:
-    there is none).
+    """Yield the answers in order; `ask` gets the answer before, `position` returns the beginning of the next page
+    (None: there is none).
 
     Raises InvalidRequestError for a broker that repeats itself, and the errors of `ask`.
     """
@@ -35,9 +35,9 @@ def pages(ask: Callable[[P | None], P], position: Callable[[P], object]) -> Iter
         page = ask(before)
         stands = position(page) if page.more else None
         if page.more and (stands is None or (before is not None and stands == position(before))):
-            raise InvalidRequestError("the broker says that there is more, but its pages do not get on")
+            raise InvalidRequestError("the broker announces more pages, but repeats the same position")
         yield page
         if not page.more:
             return
         before = page
-    raise InvalidRequestError(f"the broker has sent {PAGES_MAX} pages and says that there is more")
+    raise InvalidRequestError(f"the broker has sent {PAGES_MAX} pages and announces more")

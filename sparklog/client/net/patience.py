@@ -53,8 +53,8 @@ class Patience:
         self._asked_at = -self.late_s
 
     def late_at(self, expected_at: float, heard_at: float) -> float:
-        """Time at which the other brokers are to be asked, for an answer expected at `expected_at` from a broker last
-        heard at `heard_at`."""
+        """Return the time at which the other brokers are to be asked, for an answer expected at `expected_at` from a
+        broker last heard at `heard_at`."""
         return max(expected_at, heard_at, self._asked_at) + self.late_s
 
     def check(self, expected_at: float, heard_at: float) -> None:
@@ -65,8 +65,8 @@ class Patience:
         self._asked_at = self._clock()
         if has_left:
             raise RequestTimedOutError(
-                f"the broker at {self._endpoint} does not answer, and the others say that it has left the cluster; its "
-                "partitions get other leaders"
+                f"the broker at {self._endpoint} does not answer, and is no longer in the cluster's metadata; its "
+                "partitions get new leaders"
             )
 
 
@@ -74,17 +74,17 @@ class Brokers(Protocol):
     """The cluster, as far as it is needed here."""
 
     def candidates(self) -> list[Endpoint]:
-        """The brokers to ask for information that any broker has."""
+        """Return the brokers to ask for information that any broker has."""
         ...
 
     def broker(self, broker_id: int) -> Endpoint | None:
-        """The address of a broker."""
+        """Return the address of a broker."""
         ...
 
     def ask_any(
         self, candidates: Sequence[Endpoint], api: Api, message: Message, response: type[M], *, timeout_ms: int
     ) -> tuple[M, Endpoint]:
-        """The first answer, and the broker that gave it."""
+        """Return the first answer, and the broker that gave it."""
         ...
 
 
@@ -100,7 +100,7 @@ class Membership:
         self._ids: OrderedDict[Endpoint, int] = OrderedDict()
 
     def note(self, broker_id: int, endpoint: Endpoint) -> None:
-        """A broker is, or was, to be reached there."""
+        """Note the address of a broker."""
         with self._lock:
             self._ids[endpoint] = broker_id
             self._ids.move_to_end(endpoint)
@@ -108,7 +108,7 @@ class Membership:
                 self._ids.popitem(last=False)
 
     def patience_with(self, endpoint: Endpoint) -> Patience:
-        """The patience for a new connection."""
+        """Return the patience for a new connection."""
         with self._lock:
             broker_id = self._ids.get(endpoint)
         return Patience(endpoint, broker_id, self.has_left, late_s=self.late_s)

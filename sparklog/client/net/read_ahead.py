@@ -86,7 +86,7 @@ class ReadAhead:
         return count
 
     def take(self, size_bytes: int) -> bytes:
-        """The next `size_bytes` bytes, which are here, in memory of their own, aligned for Arrow."""
+        """Return the next `size_bytes` bytes, which are here, in memory of their own, aligned for Arrow."""
         start = self._start
         self._start = end = start + size_bytes
         return bytes(self.buffer[start:end])

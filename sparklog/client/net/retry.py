@@ -41,7 +41,7 @@ class RetryPolicy(NamedTuple):
 
     @classmethod
     def within(cls, timeout_ms: int) -> RetryPolicy:
-        """The policy of calls with a `request_timeout_ms`: one attempt may take all of it."""
+        """Return the policy of calls with a `request_timeout_ms`: one attempt may take all of it."""
         return cls(timeout_ms, timeout_ms, limit="request_timeout_ms")
 
 
@@ -54,7 +54,7 @@ class Attempts(Protocol):
         ...
 
     def pause(self, error: SparklogError) -> None:
-        """Waits before the next attempt. Raises `error` if another one cannot help, or the time is over."""
+        """Wait before the next attempt. Raises `error` if another one cannot help, or the time is over."""
         ...
 
 
@@ -93,7 +93,7 @@ class Retries:
         self._backoff_s = min(self._backoff_s * 2, self._policy.backoff_max_ms / 1000)
 
     def _last(self, error: SparklogError) -> SparklogError:
-        """`error`, with the limit that has ended the attempts."""
+        """Return `error`, with the limit that has ended the attempts."""
         policy = self._policy
         if not policy.limit:
             return error
@@ -118,9 +118,9 @@ class OneAttempt:
 
 
 def until_answered(ask: Callable[[int], T], attempts: Attempts) -> T:
-    """The answer of `ask(timeout_ms)`, which is called again after every retriable error while `attempts` go on: so a
-    call that comes before the broker, or while it restarts, waits for it. `ask` has no effect that must not come twice.
-    Raises the last error."""
+    """Return the answer of `ask(timeout_ms)`, which is called again after every retriable error while `attempts` go on:
+    so a call that comes before the broker, or while it restarts, waits for it. `ask` has no effect that must not come
+    twice. Raises the last error."""
     while True:
         try:
             return ask(attempts.attempt_ms)

@@ -33,7 +33,7 @@ class ReusedMemory:
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> pa.Buffer:
-        """A writable buffer of exactly `size_bytes`, with any content."""
+        """Return a writable buffer of exactly `size_bytes`, with any content."""
         if size_bytes < REUSED_BYTES_MIN:
             return pa.allocate_buffer(size_bytes)
         with self._lock:

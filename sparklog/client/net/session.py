@@ -78,7 +78,7 @@ class Session:
                 lifetime_ms = answer.session_lifetime_ms
                 message = client.answer(answer.auth_bytes)
             else:
-                raise SaslAuthenticationFailedError("the broker does not end the authentication")
+                raise SaslAuthenticationFailedError("the broker does not complete the authentication")
         except SaslAuthenticationFailedError:
             if security.mechanism == OAUTHBEARER:
                 token_source(security.token_endpoint).forget()

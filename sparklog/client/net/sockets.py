@@ -17,13 +17,14 @@ _CONNECT_S_MIN = 0.001
 
 
 def own_address(sock: socket.socket) -> str:
-    """HOST:PORT as this side sees it; "": it has none."""
+    """Return HOST:PORT as this side sees it; "": it has none."""
     name = sock.getsockname()
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 
 
 def tcp_ends(sock: socket.socket) -> TcpEnds:
-    """The addresses of this end and of the other one; None of a Unix socket, or if the other end is gone already."""
+    """Return the addresses of this end and of the other one; None of a Unix socket, or if the other end is gone
+    already."""
     if sock.family == socket.AF_UNIX:
         return None, None
     try:
@@ -35,8 +36,8 @@ def tcp_ends(sock: socket.socket) -> TcpEnds:
 def connect_socket(
     endpoint: Endpoint, local_socket: str, deadline: Deadline, offered_by: TcpEnds = (None, None)
 ) -> socket.socket:
-    """A connected socket, which blocks. `offered_by`: the ends of the TCP connection through which the broker has
-    offered `local_socket`; see `local_peer`. Raises BrokerNotAvailableError."""
+    """Return a connected socket, which blocks. `offered_by`: the ends of the TCP connection through which the broker
+    has offered `local_socket`; see `local_peer`. Raises BrokerNotAvailableError."""
     try:
         if local_socket:
             return _connect_local(local_socket, deadline.left_s, offered_by)
@@ -58,7 +59,7 @@ def connect_socket(
 def _connect_tcp(endpoint: Endpoint, deadline: Deadline) -> socket.socket:
     """Connect to the first of the host's addresses that answers. Each address gets its share of the time."""
     addresses = socket.getaddrinfo(*endpoint, type=socket.SOCK_STREAM)
-    failure: OSError = OSError("the name has no address")
+    failure: OSError = OSError("the host name has no address")
     for number, (*kind, _, address) in enumerate(addresses):
         sock = socket.socket(*kind)
         try:
@@ -90,5 +91,5 @@ def _connect_local(name: str, timeout_s: float, offered_by: TcpEnds) -> socket.s
 
 
 def reason(e: OSError | UnicodeError) -> str:
-    """The reason of an error in words, for an error's text."""
+    """Return the reason of an error in words, for an error's text."""
     return (getattr(e, "strerror", None) or str(e) or type(e).__name__).lower()

@@ -91,7 +91,7 @@ class TlsStream:
         return count
 
     def sendmsg(self, parts: Sequence[Any]) -> int:
-        """Sends all of them."""
+        """Send all of them."""
         self._sock.settimeout(self._timeouts_s[socket.SO_SNDTIMEO])
         total = 0
         small = bytearray()
@@ -151,7 +151,7 @@ def _context(security: ClientSecurity) -> _Context:
 
 
 def secure(sock: socket.socket, endpoint: Endpoint, security: ClientSecurity, deadline: Deadline) -> TlsStream:
-    """The TLS handshake, with the broker's certificate checked for the host that was asked for.
+    """Return the TLS handshake, with the broker's certificate checked for the host that was asked for.
 
     Raises InvalidConfigError (the certificates, or the listener does not speak TLS), BrokerNotAvailableError,
     RequestTimedOutError. Owns `sock`.
@@ -169,7 +169,7 @@ def secure(sock: socket.socket, endpoint: Endpoint, security: ClientSecurity, de
     except (ssl.SSLEOFError, ConnectionError) as e:
         sock.close()
         raise BrokerNotAvailableError(
-            f"{broker} has ended the connection during the TLS handshake: it may have too many connections, or the "
+            f"{broker} closed the connection during the TLS handshake: it may have too many connections, or the "
             "listener does not speak TLS (security.protocol)"
         ) from e
     except ssl.SSLError as e:
@@ -184,7 +184,7 @@ def secure(sock: socket.socket, endpoint: Endpoint, security: ClientSecurity, de
 
 
 def speaks_tls(begun: memoryview, endpoint: Endpoint) -> InvalidConfigError | None:
-    """The error of a plaintext client if its peer's answer begins with a TLS alert, else None."""
+    """Return the error of a plaintext client if its peer's answer begins with a TLS alert, else None."""
     if bytes(begun[:2]) != b"\x15\x03":
         return None
     return InvalidConfigError(

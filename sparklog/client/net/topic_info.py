@@ -80,7 +80,7 @@ class TopicInfo:
         return "compact" in policy.split(",")
 
     def schema_of(self, schema_id: int) -> pa.Schema:
-        """The schema of an id. Raises UnknownSchemaError."""
+        """Return the schema of an id. Raises UnknownSchemaError."""
         schema = self.schemas.get(schema_id)
         if schema is None:
             raise UnknownSchemaError(
@@ -93,17 +93,17 @@ class TopicInfo:
         number = whole_number(partition)
         if number is None or not 0 <= number < self.partitions:
             raise InvalidPartitionsError(
-                f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, there is no {partition!r}"
+                f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, and no partition {partition!r}"
             )
         return number
 
 
 def topic_info(state: TopicState) -> TopicInfo:
-    """Decodes a topic's state. Raises InvalidRequestError if that is none."""
+    """Decode a topic's state. Raises InvalidRequestError if that is none."""
     try:
         schemas = {s.schema_id: _decoded_schema(s.arrow_schema) for s in state.schemas}
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise InvalidRequestError(f"the broker's answer has a schema of topic {state.name!r} that is none: {e}") from e
+        raise InvalidRequestError(f"the broker's response has an invalid schema of topic {state.name!r}: {e}") from e
     if not schemas or sorted(p.partition for p in state.partitions) != list(range(len(state.partitions))):
         raise InvalidRequestError(f"the broker's answer about topic {state.name!r} lacks schemas or partitions")
     return TopicInfo(
@@ -129,7 +129,7 @@ def _decoded_schema(message: bytes) -> pa.Schema:
 
 
 def topic_error(code: int, name: str) -> SparklogError:
-    """The client's error for a broker's error about a topic."""
+    """Return the client's error for a broker's error about a topic."""
     if code == TopicAuthorizationFailedError.code:
-        return TopicAuthorizationFailedError(f"Describe on topic {name!r} is not allowed, or there is no such topic")
+        return TopicAuthorizationFailedError(f"Describe on topic {name!r} is not allowed, or the topic does not exist")
     return error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")

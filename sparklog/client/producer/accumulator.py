@@ -133,7 +133,7 @@ class Accumulator:
         self.memory_freed.notify_all()
 
     def refuse(self, refusal: SparklogError | None) -> None:
-        """`locked_refuse` for callers that do not hold the lock."""
+        """Call `locked_refuse` for callers that do not hold the lock."""
         with self.lock:
             self.locked_refuse(refusal)
 
@@ -193,8 +193,8 @@ class Accumulator:
         return self.used_bytes < before
 
     def locked_give_room(self, batch: OpenBatch, size_bytes: int, target_bytes: int) -> None:
-        """Room for a record of `size_bytes`, which are reserved already, and if there is memory for those that follow:
-        the accounts are not kept per record. The batch stays within `target_bytes`, unless the record alone is
+        """Make room for a record of `size_bytes`, which are reserved already, and if there is memory for those that
+        follow: the accounts are not kept per record. The batch stays within `target_bytes`, unless the record alone is
         larger."""
         self.used_bytes -= batch.room_bytes
         more = min(ROOM_BYTES, target_bytes - batch.size_bytes - size_bytes, self.buffer_bytes - self.used_bytes)
@@ -204,7 +204,7 @@ class Accumulator:
         batch.room_bytes = size_bytes + more
 
     def locked_open(self, queue: PartitionQueue) -> OpenBatch:
-        """A new batch to collect records in."""
+        """Return a new batch to collect records in."""
         self.active[queue.tp] = queue  # first: a batch that a signal leaves behind is to be found
         batch = queue.open = OpenBatch(queue.tp)
         self.outstanding[batch.delivery] = None
@@ -278,7 +278,7 @@ class Accumulator:
             return list(self.outstanding)
 
     def take_failure(self) -> BaseException | None:
-        """The first unseen failure; all failures are forgotten."""
+        """Return the first unseen failure; all failures are forgotten."""
         with self.lock:
             unseen = [d.error for d in self.failed if not d.seen]
             self.failed.clear()
@@ -293,14 +293,15 @@ class Accumulator:
         return queue.sequences
 
     def locked_room(self, queue: PartitionQueue, now: float) -> int:
-        """Number of batches for a request of the partition now; 0: an answer has to come first."""
+        """Return the number of batches for a request of the partition now; 0: an answer has to come first."""
         sequences = self.locked_sequences(queue)
         if sequences is None:
             return 0 if queue.under_way else BATCHES_MAX if self.session is None else BATCHES_IN_FLIGHT_MAX
         return sequences.room(queue.batches[0] if queue.batches else None, now)
 
     def locked_ready(self, now: float) -> tuple[list[PartitionQueue], float | None]:
-        """The queues with batches to send now, and the time of the next ready one (None: after the next call)."""
+        """Return the queues with batches to send now, and the time of the next ready one (None:
+        after the next call)."""
         ready: list[PartitionQueue] = []
         next_at: float | None = None
         for queue in self.active.values():
@@ -387,7 +388,7 @@ class Accumulator:
         return expired
 
     def locked_next_deadline(self) -> float:
-        """Time at which the next waiting batch reaches `delivery.timeout.ms`; infinity if none waits."""
+        """Return the time at which the next waiting batch reaches `delivery.timeout.ms`; infinity if none waits."""
         first = float("inf")
         for queue in self.active.values():
             if queue.batches:
@@ -411,7 +412,7 @@ class Accumulator:
         return True
 
     def put_back(self, queue: PartitionQueue, batches: list[PendingBatch], *, retry_at: float) -> None:
-        """Returns batches that were taken to the front, in the order in which they were taken first."""
+        """Return batches that were taken to the front, in the order in which they were taken first."""
         with self.lock:
             first: list[PendingBatch] = []
             while queue.batches and queue.batches[0].progress is not Progress.NEW:

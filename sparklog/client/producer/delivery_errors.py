@@ -60,7 +60,7 @@ STORED_NOTHING = (
 
 
 def expired(batch: PendingBatch) -> SparklogError:
-    """The error of a batch that was tried for `delivery.timeout.ms`."""
+    """Return the error of a batch that was tried for `delivery.timeout.ms`."""
     records, tp = batch.delivery.record_count, batch.delivery.tp
     reason = f"; the last attempt failed with: {batch.error}" if batch.error else ""
     error = RequestTimedOutError(f"{records} records for {tp} were not delivered within delivery.timeout.ms{reason}")
@@ -69,17 +69,15 @@ def expired(batch: PendingBatch) -> SparklogError:
 
 
 def unknown_outcome(batch: PendingBatch) -> SparklogError:
-    """The error of a batch that cannot be sent again, because it might then be stored twice."""
+    """Return the error of a batch that cannot be sent again, because it might then be stored twice."""
     records, tp = batch.delivery.record_count, batch.delivery.tp
-    error = RequestTimedOutError(
-        f"{records} records for {tp}: whether they are stored is not known, as it is not for those before them"
-    )
+    error = RequestTimedOutError(f"{records} records for {tp} may or may not be stored, like the records before them")
     error.__cause__ = batch.error
     return error
 
 
 def session_failed(session: WriteSession | None) -> SparklogError:
-    """The error of the batches of a failed transaction."""
+    """Return the error of the batches of a failed transaction."""
     cause = session.error if session is not None else None
     if isinstance(cause, TransactionAbortedError):
         return cause

@@ -209,7 +209,7 @@ class _DeliveryFuture(_Base[T]):
         Raises:
             concurrent.futures.InvalidStateError: Always.
         """
-        raise FutureStateError("the outcome of a delivery is set by its producer")
+        raise FutureStateError("only the producer sets the outcome of a delivery")
 
     def set_result(self, result: T) -> NoReturn:
         """Refuse: the producer alone sets the outcome.
@@ -265,7 +265,8 @@ class _DeliveryFuture(_Base[T]):
                     waiter.add_exception(self)
 
     def _outcome(self) -> BaseException | None:
-        """The error of a finished delivery; None after success. It does not count as seen: `flush` still raises it."""
+        """Return the error of a finished delivery; None after success. It does not count as seen: `flush` still raises
+        it."""
         raise NotImplementedError
 
     def _call(self, callback: Callable[[Any], object]) -> None:

@@ -78,7 +78,7 @@ class OpenBatch:
             column.pop(n, None)
 
     def small_rows(self) -> SmallRows | None:
-        """The records of an envelope topic, if they are few and simple. The delivery gets their timestamps."""
+        """Return the records of an envelope topic, if they are few and simple. The delivery gets their timestamps."""
         n = len(self.values)
         if self.is_typed or not 0 < n <= SMALL_ROWS_MAX or self.headers or len(self.keys) not in (0, n):
             return None
@@ -92,7 +92,7 @@ class OpenBatch:
         return SmallRows(values, keys or None, stamps)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The rows. The delivery gets their timestamps."""
+        """Return the rows. The delivery gets their timestamps."""
         n = len(self.values)
         stamps = np.frombuffer(self.timestamps_ns, np.int64, n) // 1000
         for row, timestamp_ms in self.given_timestamps_ms.items():

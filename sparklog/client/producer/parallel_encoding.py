@@ -77,8 +77,8 @@ class ParallelEncoder:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sparklog-encode")
 
     def encoding_of(self, rows: pa.RecordBatch, topic: TopicInfo) -> Encoding | None:
-        """The encoding, not started yet, of rows that make a batch within the topic's limit uncompressed; None: the
-        rows are too few."""
+        """Return the encoding, not started yet, of rows that make a batch within the topic's limit uncompressed; None:
+        the rows are too few."""
         size_bytes = estimated_bytes(rows)
         if size_bytes < PARALLEL_BYTES_MIN:
             return None
@@ -90,7 +90,7 @@ class ParallelEncoder:
 
 
 def parallel_encoder(encoder: BatchEncoder) -> ParallelEncoder | None:
-    """A parallel encoder, if `encoder` compresses and the machine can encode beside other work."""
+    """Return a parallel encoder, if `encoder` compresses and the machine can encode beside other work."""
     threads = min(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, THREADS_MAX
     )

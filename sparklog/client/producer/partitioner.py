@@ -45,7 +45,7 @@ its length."""
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit murmur2 of `data`, unsigned."""
+    """Return Kafka's 32-bit murmur2 of `data`, unsigned."""
     length = len(data)
     h = (_SEED ^ length) & _U32
     words = length >> 2
@@ -62,12 +62,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of an envelope key among `partitions`."""
+    """Return the partition of an envelope key among `partitions`."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def murmur2_array(keys: Any) -> np.ndarray:
-    """murmur2 of every element of a binary or string array, u32; nulls hash as 0."""
+    """Return murmur2 of every element of a binary or string array, u32; nulls hash as 0."""
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
     n = len(keys)
@@ -87,7 +87,7 @@ def murmur2_array(keys: Any) -> np.ndarray:
 
 
 def _murmur2_rows(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """murmur2 of the byte ranges [start, start + length) of `data` (u8)."""
+    """Return murmur2 of the byte ranges [start, start + length) of `data` (u8)."""
     long_rows = np.flatnonzero(lengths > VECTOR_KEY_BYTES_MAX)
     if len(long_rows):
         hashes = np.zeros(len(lengths), np.uint32)
@@ -129,7 +129,7 @@ def _murmur2_rows(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> 
 
 
 def partitions_for_keys(keys: Any, partitions: int) -> np.ndarray:
-    """The partition of every element of a binary array, i32; -1 for nulls."""
+    """Return the partition of every element of a binary array, i32; -1 for nulls."""
     chosen = ((murmur2_array(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)
     if keys.null_count:
         chosen[_null_mask(keys)] = -1
@@ -137,7 +137,7 @@ def partitions_for_keys(keys: Any, partitions: int) -> np.ndarray:
 
 
 def partitions_for_columns(columns: Sequence[Any], partitions: int) -> np.ndarray:
-    """The partition of every row by its key columns (at least one), i32."""
+    """Return the partition of every row by its key columns (at least one), i32."""
     h = np.zeros(len(columns[0]), np.uint32)
     for column in columns:
         h = h * np.uint32(31) + _hash_column(column)
@@ -160,7 +160,7 @@ def _hash_column(column: Any) -> np.ndarray:
 
 
 def _big_endian(column: Any) -> np.ndarray:
-    """The values of a fixed-width column as rows of big-endian bytes; nulls are zero."""
+    """Return the values of a fixed-width column as rows of big-endian bytes; nulls are zero."""
     t, n = column.type, len(column)
     if pa.types.is_decimal(t):
         _, buffer = column.cast(pa.decimal128(38, t.scale)).buffers()
@@ -204,7 +204,7 @@ class StickyPartition:
         self._bytes = 0
 
     def take(self, size_bytes: int, batch_size_bytes: int) -> int:
-        """The partition for `size_bytes` more; moves on once `batch_size_bytes` have gone to it."""
+        """Return the partition for `size_bytes` more; moves on once `batch_size_bytes` have gone to it."""
         chosen = self.current
         self._bytes += size_bytes
         if self._bytes >= batch_size_bytes:
@@ -212,7 +212,8 @@ class StickyPartition:
         return chosen
 
     def take_rows(self, rows: int, row_bytes: int, batch_size_bytes: int) -> np.ndarray:
-        """The partition of each of `rows` keyless rows of about `row_bytes` that lie between rows with a key, i32.
+        """Return the partition of each of `rows` keyless rows of about `row_bytes` that lie between rows with a key,
+        i32.
 
         The partition changes after about `batch_size_bytes`, as `take` does it piece by piece.
         """

@@ -25,7 +25,7 @@ def pieces_of(
     *,
     spread_bytes: tuple[int, int] = (SPREAD_BYTES_MIN, SPREAD_BYTES_MAX),
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cuts `rows` into (partition, rows of one stored batch). Rows of a partition keep their order. `spread_bytes`: the
+    """Cut `rows` into (partition, rows of one stored batch). Rows of a partition keep their order. `spread_bytes`: the
     least and the most bytes of rows that are spread over partitions at a time.
 
     Raises MessageTooLargeError at once, before the first piece is taken.
@@ -43,7 +43,7 @@ def pieces_of(
 
 
 def split_by_size(batch: pa.RecordBatch, target_bytes: int, max_bytes: int, topic: str) -> Iterator[pa.RecordBatch]:
-    """Slices of at least one row and about `target_bytes`, a quarter more rather than two halves. Raises
+    """Yield slices of at least one row and about `target_bytes`, a quarter more rather than two halves. Raises
     MessageTooLargeError for a row over `max_bytes`."""
     estimated = estimated_bytes(batch)
     if estimated <= min(target_bytes + target_bytes // 4, max_bytes):  # most; `nbytes` costs five times as much to tell
@@ -106,7 +106,7 @@ def _without_sticky(where: np.ndarray, sticky: StickyPartition, row_bytes: int, 
 def _by_partition(
     batch: pa.RecordBatch, where: int | np.ndarray | None, partitions: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, its rows in order); -1 for all rows of a table that names no partition: sticky."""
+    """Yield (partition, its rows in order); -1 for all rows of a table that names no partition: sticky."""
     if where is None or isinstance(where, int):
         yield (-1 if where is None else where), batch
         return

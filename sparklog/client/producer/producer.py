@@ -227,8 +227,8 @@ class Producer:
         return future
 
     def _changed(self, state: ProducerTopic, error: SparklogError) -> ProducerTopic:
-        """The newer state of a topic that has refused a record: it may have got a partition or a column. Raises `error`
-        if the topic is the same."""
+        """Return the newer state of a topic that has refused a record: it may have got a partition or a column. Raises
+        `error` if the topic is the same."""
         newer = self._newer(state)
         if (newer.info.schema_id, newer.info.partitions) == (state.info.schema_id, state.info.partitions):
             raise error
@@ -244,7 +244,7 @@ class Producer:
         self._sender.wake()
 
     def _locked_batch(self, state: ProducerTopic, partition: int | None, size_bytes: int) -> OpenBatch:
-        """The batch that takes the next record: the open batch if it has room, else a new one."""
+        """Return the batch that takes the next record: the open batch if it has room, else a new one."""
         if size_bytes > state.max_bytes - ENVELOPE_FIXED_BYTES_MIN:
             raise too_large(state.info.name, size_bytes, state.max_bytes)
         accumulator = self._accumulator
@@ -342,7 +342,7 @@ class Producer:
         except SparklogError as e:
             if taken:
                 total = rows.table.num_rows
-                raise type(e)(f"{e} ({taken} of the {total} rows had been taken and may be stored)") from e
+                raise type(e)(f"{e} ({taken} of the {total} rows were already accepted and may be stored)") from e
             raise
         finally:
             for encoding in unfinished:
@@ -466,9 +466,7 @@ class Producer:
 
     def _transactional(self) -> Transactions:
         if self._transactions is None:
-            raise InvalidTxnStateError(
-                "this producer has no transactional_id: Producer(transactional_id=…) has transactions"
-            )
+            raise InvalidTxnStateError("this producer has no transactions: create it with Producer(transactional_id=…)")
         self._core.check_open()
         return self._transactions
 
@@ -498,7 +496,7 @@ class Producer:
             )
         accumulator.check_open()
         if accumulator.outstanding:
-            raise InvalidTxnStateError("records sent before are not acknowledged yet: flush the producer first")
+            raise InvalidTxnStateError("earlier records are not acknowledged yet: flush the producer first")
         identity = ProducerIdAndEpoch(participant.producer_id, participant.producer_epoch)
         session = WriteSession(identity, participant.transactional_id)
         accumulator.begin_session(session)
@@ -508,7 +506,7 @@ class Producer:
             if session.error is not None:
                 raise session.error
         except BaseException:
-            accumulator.fail_session(TransactionAbortedError("the producer has given up this transaction"))
+            accumulator.fail_session(TransactionAbortedError("the producer has abandoned this transaction"))
             self._core.wait_for_outcomes()
             raise
         finally:
@@ -554,7 +552,7 @@ class Producer:
     # -- inside
 
     def _newer(self, state: ProducerTopic) -> ProducerTopic:
-        """The topic's state after its metadata are read again."""
+        """Read the topic's metadata again and return its new state."""
         self._learn(state.info.name, refresh=True)
         return self._topic(state.info.name)
 
@@ -568,7 +566,7 @@ class Producer:
         return until_answered(ask, Retries(self._policy))
 
     def _topic(self, name: str) -> ProducerTopic:
-        """The topic's state. It is looked up again if its metadata are old or the topic was created again."""
+        """Return the topic's state. It is looked up again if its metadata are old or the topic was created again."""
         text("topic", name)
         info = self._learn(name)
         state = self._topics.get(name)
@@ -586,7 +584,7 @@ class Producer:
 
 
 def _retry_policy(config: Mapping[str, Any]) -> RetryPolicy:
-    """The limits of calls that wait for a broker."""
+    """Return the limits of calls that wait for a broker."""
     return RetryPolicy(
         config["max.block.ms"],
         config["request.timeout.ms"],
@@ -597,7 +595,7 @@ def _retry_policy(config: Mapping[str, Any]) -> RetryPolicy:
 
 
 def _accumulator(config: Mapping[str, Any]) -> Accumulator:
-    """The queues of a producer with these settings."""
+    """Return the queues of a producer with these settings."""
     return Accumulator(
         buffer_bytes=config["buffer.memory"],
         linger_s=config["linger.ms"] / 1000,
@@ -607,7 +605,7 @@ def _accumulator(config: Mapping[str, Any]) -> Accumulator:
 
 
 def _sender_config(config: Mapping[str, Any]) -> SenderConfig:
-    """The sender's part of the settings."""
+    """Return the sender's part of the settings."""
     return SenderConfig(
         acks=_ACKS[config["acks"]],
         request_timeout_ms=config["request.timeout.ms"],

@@ -58,7 +58,7 @@ class ProducerCore:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait for everything accepted. Raises the first unseen failure, and RequestTimedOutError."""
         if not self._wait(timeout_s):
-            raise RequestTimedOutError(f"not everything was acknowledged within {timeout_s} s")
+            raise RequestTimedOutError(f"some records were not acknowledged within {timeout_s} s")
         error = self.accumulator.take_failure()
         if error is not None:
             raise error
@@ -66,7 +66,7 @@ class ProducerCore:
     def wait_for_outcomes(self, timeout_s: float | None = None) -> None:
         """Wait until everything accepted has an outcome, good or bad. Raises RequestTimedOutError."""
         if not self._wait(timeout_s):
-            raise RequestTimedOutError(f"not everything had an outcome within {timeout_s} s")
+            raise RequestTimedOutError(f"some records had no outcome within {timeout_s} s")
         self.accumulator.take_failure()
 
     def _wait(self, timeout_s: float | None) -> bool:
@@ -100,7 +100,7 @@ class ProducerCore:
             try:
                 self.transactions.abort(timeout_s)
             except SparklogError as e:
-                _log.warning("the open transaction was not aborted, its timeout will do it: %s", e)
+                _log.warning("the open transaction could not be aborted; its timeout aborts it: %s", e)
 
     def _forget(self) -> None:
         if self._parallel is not None:

@@ -29,12 +29,12 @@ def producer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidConfigError(f"{_TRANSACTIONAL_ID} needs {_ACKS}=all and {_IDEMPOTENCE}=true")
         if config[_TRANSACTIONAL_ID].startswith(SHARED_PREFIX):
             raise InvalidConfigError(
-                f"{_TRANSACTIONAL_ID} = {config[_TRANSACTIONAL_ID]!r}: names that begin with {SHARED_PREFIX!r} are kept for "
-                f"shared transactions, use another one"
+                f"{_TRANSACTIONAL_ID} = {config[_TRANSACTIONAL_ID]!r}: names that begin with {SHARED_PREFIX!r} are "
+                "reserved for shared transactions; use another name"
             )
     if config[_IDEMPOTENCE] and config[_IN_FLIGHT] > BATCHES_IN_FLIGHT_MAX:
         raise InvalidConfigError(
-            f"{_IN_FLIGHT} = {config[_IN_FLIGHT]}: at most {BATCHES_IN_FLIGHT_MAX} with {_IDEMPOTENCE}, because the broker "
-            f"remembers as many; lower it, or set {_IDEMPOTENCE}=false"
+            f"{_IN_FLIGHT} = {config[_IN_FLIGHT]}: at most {BATCHES_IN_FLIGHT_MAX} with {_IDEMPOTENCE}, because the "
+            f"broker remembers that many; lower it, or set {_IDEMPOTENCE}=false"
         )
     return config

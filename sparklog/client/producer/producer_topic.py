@@ -43,8 +43,8 @@ class ProducerTopic:
         self.key_partitions: dict[bytes, int] = {}
 
     def partition_of(self, key: bytes) -> int:
-        """The key's partition; recent short keys are remembered, because hashing costs more than all the rest of a
-        send."""
+        """Return the key's partition; recent short keys are remembered, because hashing costs more than all the rest of
+        a send."""
         if self.info.partitions == 1:
             return 0
         found = partition_for_key(key, self.info.partitions)
@@ -57,8 +57,8 @@ class ProducerTopic:
     def checked(
         self, value: Any, key: Any, headers: Any, timestamp_ms: Any, partition: int | None
     ) -> tuple[bytes | None, int, int | None, Rest | None]:
-        """The value, the record's approximate size in bytes, its partition (None: sticky), and its parts beside the
-        value.
+        """Return the value, the record's approximate size in bytes, its partition (None: sticky), and its parts beside
+        the value.
 
         Raises TypeError, ValueError, SchemaMismatchError, InvalidPartitionsError.
         """
@@ -125,7 +125,7 @@ class SerializingTopic(ProducerTopic):
 
     def _serialize(self, serialize: Serialize, content: Any, what: str) -> bytes | None:
         try:
-            return _as_bytes(serialize(self.info.name, content), f"what the {what} serializer gives")
+            return _as_bytes(serialize(self.info.name, content), f"the result of the {what} serializer")
         except Exception as e:
             raise SerializationError(
                 f"a {what} for topic {self.info.name!r} cannot be serialized ({type(e).__name__}: {e})"

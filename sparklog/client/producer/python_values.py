@@ -39,7 +39,7 @@ class _MixedKindsError(ValueError):
 
 
 def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
-    """`values` as an array of their own type, which need not be `target`.
+    """Return `values` as an array of their own type, which need not be `target`.
 
     `target` is the topic's type, which distinguishes maps from structs; None: the topic has no such column. Raises
     pa.ArrowException, TypeError, ValueError or OverflowError for objects that make no array, or of different kinds.
@@ -52,9 +52,9 @@ def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
         if known is None:
             infinite = next((v for v in values if isinstance(v, Decimal) and not v.is_finite()), None)
             if infinite is not None:
-                raise TypeError(f"{infinite!r} is no number that a decimal can have") from None
+                raise TypeError(f"a decimal cannot hold {infinite!r}") from None
             if not isinstance(e, _MixedKindsError) and any(isinstance(v, float) and v != v for v in values):
-                raise TypeError("NaN is a number: give None for a missing value") from None
+                raise TypeError("NaN is a number: use None for a missing value") from None
             raise
         array = _inferred(known, target)
         require_one_kind(known, array.type)
@@ -62,7 +62,7 @@ def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
 
 
 def _without_pandas_nulls(values: Sequence[Any]) -> list[Any] | None:
-    """`values` with None for pandas' NA and NaT; None if none is one of those."""
+    """Return `values` with None for pandas' NA and NaT; None if none is one of those."""
     pandas = sys.modules.get("pandas")
     if pandas is None:
         return None
@@ -80,7 +80,7 @@ def _inferred(values: Sequence[Any], t: pa.DataType | None) -> Any:
     present = [v for v in values if v is not None]
     for v in present:
         if not isinstance(v, list | tuple | np.ndarray):
-            raise TypeError(f"a list is needed, not {v!r:.80}")
+            raise TypeError(f"use a list, not {v!r:.80}")
     elements = _inferred(list(chain.from_iterable(present)), t.value_type)
     return pa.ListArray.from_arrays(_offsets(values), elements, mask=_mask(values))
 
@@ -96,12 +96,12 @@ def _map_array(values: Sequence[Any], t: Any) -> Any:
             for pair in v:
                 if not isinstance(pair, list | tuple) or len(pair) != 2:
                     raise TypeError(
-                        f"a map is a dict or a list of (key, value) pairs, not a list that holds {pair!r:.80}"
+                        f"use a dict or a list of (key, value) pairs for a map, not a list with {pair!r:.80}"
                     )
                 keys.append(pair[0])
                 items.append(pair[1])
         elif v is not None:
-            raise TypeError(f"a map is a dict or a list of (key, value) pairs, not {v!r:.80}")
+            raise TypeError(f"use a dict or a list of (key, value) pairs for a map, not {v!r:.80}")
     return pa.MapArray.from_arrays(
         _offsets(values), _inferred(keys, t.key_type), _inferred(items, t.item_type), mask=_mask(values)
     )
@@ -111,7 +111,7 @@ def _struct_array(values: Sequence[Any], t: Any) -> Any:
     names: dict[str, None] = {}
     for v in values:
         if v is not None and not isinstance(v, Mapping):
-            raise TypeError(f"a struct is a dict, not {v!r:.80}")
+            raise TypeError(f"use a dict for a struct, not {v!r:.80}")
         names.update(dict.fromkeys(v or ()))
     children = []
     for name in names:
@@ -141,7 +141,7 @@ def _mask(values: Sequence[Any]) -> Any:
 
 
 def _leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """The objects of each number, date and time type in `values` of the type `t`, at any depth, without None."""
+    """Yield the objects of each number, date and time type in `values` of the type `t`, at any depth, without None."""
     if _is_guessed(t):
         yield t, [v for v in values if v is not None]
     elif pa.types.is_nested(t) and _holds_guessed(t):
@@ -158,7 +158,7 @@ def _leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _elements(values: Any) -> Any:
-    """The elements of a list; of a NumPy array one, for they all have its type."""
+    """Return the elements of a list; of a NumPy array one, for they all have its type."""
     return values[:1] if isinstance(values, np.ndarray) and values.dtype != object else values
 
 
@@ -186,9 +186,9 @@ def require_one_kind(values: Sequence[Any], t: Any) -> None:
         if odd is not None:
             example = next(v for v in objects if type(v) is odd)
             raise _MixedKindsError(
-                f"{example!r:.80} is a boolean among numbers: give 1 or 0 if a number is meant"
+                f"{example!r:.80} is a boolean among numbers: use 1 or 0 for a number"
                 if is_number
-                else f"{example!r:.80} is a number among dates or times: give all of them as one or the other"
+                else f"{example!r:.80} is a number among dates or times: use one type for all values"
             )
         if not is_number:
             _require_unchanged(objects, leaf, kinds)
@@ -198,12 +198,12 @@ def _require_unchanged(values: list[Any], t: Any, kinds: set[type]) -> None:
     if pa.types.is_date(t):
         if any(issubclass(k, dt.datetime) for k in kinds):
             example = next(v for v in values if isinstance(v, dt.datetime))
-            raise _MixedKindsError(f"dates, and times such as {example}: make all of them one or the other")
+            raise _MixedKindsError(f"the column mixes dates with times such as {example}: use only dates or only times")
     elif pa.types.is_timestamp(t):
         times = values if kinds == {dt.datetime} else [v for v in values if isinstance(v, dt.datetime)]
         zones = set(map(attrgetter("tzinfo"), times))
         if len(zones) > 1 and None in zones:
-            raise _MixedKindsError("times with a time zone and times without: say which zone is meant")
+            raise _MixedKindsError("the column mixes times with and without a time zone: give all times a zone")
     for kind in kinds:
         for attribute in ("nanosecond", "nanoseconds"):  # of pandas' Timestamp, and of its Timedelta
             if hasattr(kind, attribute):

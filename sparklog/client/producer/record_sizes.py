@@ -15,7 +15,8 @@ HEADER_BYTES = 192
 
 
 def estimated_bytes(batch: pa.RecordBatch) -> int:
-    """The size of the batch encoded without compression, or a few bytes more; 16 a record, where it is packed."""
+    """Return the size of the batch encoded without compression, or a few bytes more; 16 a record,
+    where it is packed."""
     return HEADER_BYTES + int(pa.ipc.get_record_batch_size(batch))
 
 

@@ -35,7 +35,7 @@ def envelope_batch(
     headers: list[Headers | None] | None,
     timestamps_us: np.ndarray,
 ) -> pa.RecordBatch:
-    """Rows of an envelope topic from Python lists (None: no record has any)."""
+    """Return rows of an envelope topic from Python lists (None: no record has any)."""
     n = len(values)
     # from a buffer: pa.array of a NumPy array imports pandas
     stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, pa.py_buffer(timestamps_us)])
@@ -65,7 +65,7 @@ def _headers_array(headers: list[Headers | None]) -> Any:
 
 
 def rows_of(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
-    """Fits `data` to the topic and chooses partitions.
+    """Fit `data` to the topic and choose partitions.
 
     Envelope topics take the columns value, key, headers, timestamp (missing or null: now) and partition. Raises
     SchemaMismatchError, InvalidPartitionsError, TypeError.
@@ -95,8 +95,8 @@ def require_keys(columns: Sequence[Any], topic: TopicInfo) -> None:
 
 def without_key(topic: str, row: int) -> SchemaMismatchError:
     return SchemaMismatchError(
-        f"data do not fit topic {topic!r}: it is compacted, only the last record of each key stays, but row {row} has no "
-        f"key: give it one"
+        f"data do not fit topic {topic!r}: it is compacted, only the last record of each key stays, but row {row} "
+        "has no key: add a key"
     )
 
 
@@ -139,7 +139,7 @@ def _has_values_alone(table: pa.Table) -> bool:
 
 
 def _values_alone(values: Any) -> pa.Table:
-    """The rows of values alone, which are the most frequent, without the steps that only other columns need."""
+    """Return the rows of values alone, which are the most frequent, without the steps that only other columns need."""
     n = len(values)
     stamps = pa.py_buffer(np.full(n, time.time_ns() // 1000, np.int64))
     no_keys, no_headers = no_keys_and_headers(n)

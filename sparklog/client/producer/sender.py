@@ -132,23 +132,23 @@ class Sender:
             self._waker.wake()
 
     def stop(self, timeout_s: float) -> None:
-        """Ends the thread; batches that are still waiting fail."""
+        """End the thread; batches that are still waiting fail."""
         self._stopping = True
         self._woken = False
         self.wake()
         self._thread.join(timeout_s)
 
     def abandon(self) -> None:
-        """The thread ends when everything accepted has an outcome. Takes no lock."""
+        """End the thread when everything accepted has an outcome. Takes no lock."""
         self.is_abandoned = True
         self._waker.wake()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the thread's end."""
+        """Wait for the thread's end."""
         self._thread.join(timeout_s)
 
     def drop_after_fork(self) -> None:
-        """Closes a forked child's copies of the descriptors."""
+        """Close a forked child's copies of the descriptors."""
         self._waker.close()
         self._selector.close()
 
@@ -214,8 +214,9 @@ class Sender:
                     self._drop_channel(endpoint, e)
 
     def _select(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        """The selector's own `select` rounds a timeout up to the next millisecond, which is much of a linger: a short
-        one is waited for by another `select`, which counts microseconds, on the descriptor of the first."""
+        """Wait for the sockets. The selector's own `select` rounds a timeout up to the next millisecond, which is much
+        of a linger: a short one is waited for by another `select`, which counts microseconds, on the descriptor of the
+        first."""
         if timeout_s is not None and 0 < timeout_s < SHORT_TIMEOUT_S and self._selector_fd < FD_SETSIZE:
             select.select([self._selector_fd], [], [], timeout_s)
             timeout_s = 0
@@ -276,7 +277,7 @@ class Sender:
     def _send_entries(
         self, leader: Endpoint, channel: _Channel | None, entries: list[Entry], session: WriteSession | None
     ) -> bool:
-        """Sends one request with as many of the entries as it may hold. False if that failed; then they have their
+        """Send one request with as many of the entries as it may hold. False if that failed; then they have their
         outcome."""
         sent = False
         try:
@@ -333,8 +334,8 @@ class Sender:
         return True
 
     def _request_ms(self, entries: Iterable[Entry] = ()) -> int:
-        """Time limit in ms for an answer that blocks the thread: no longer than the next waiting batch, or all of
-        `entries`, may wait."""
+        """Return the time limit in ms for an answer that blocks the thread: no longer than the next waiting batch, or
+        all of `entries`, may wait."""
         with self._accumulator.lock:
             deadline = self._accumulator.locked_next_deadline()
         deadline = min(deadline, max((b.deadline for e in entries for b in e.batches), default=deadline))
@@ -450,8 +451,8 @@ class Sender:
 
 
 def _about_topic(error: SparklogError, topic: str) -> SparklogError:
-    """The denial of an identity as one of the topic: the broker gives identities to principals that may write to any
-    topic, so this one is not allowed either."""
+    """Return the denial of an identity as one of the topic: the broker gives identities to principals that may write to
+    any topic, so this one is not allowed either."""
     if not isinstance(error, ClusterAuthorizationFailedError):
         return error
-    return TopicAuthorizationFailedError(f"Write on the topic {topic!r} is not allowed, nor on any other topic")
+    return TopicAuthorizationFailedError(f"Write is not allowed on topic {topic!r}, nor on any other topic")

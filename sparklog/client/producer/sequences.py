@@ -132,7 +132,7 @@ class PartitionSequences:
         return self._known_at is None or now - self._known_at > REMEMBERED_S
 
     def take(self, batches: Sequence[SequencedBatch]) -> None:
-        """The batches go into a request: new ones get their sequence."""
+        """Take the batches into a request: new ones get their sequence."""
         for batch in batches:
             if batch.progress is Progress.NEW:
                 batch.identity = self.identity
@@ -147,7 +147,7 @@ class PartitionSequences:
             batch.progress = Progress.UNDER_WAY
 
     def stored(self, batches: Sequence[SequencedBatch], now: float) -> None:
-        """The broker has them, now or from an earlier attempt."""
+        """Note that the broker has the batches, now or from an earlier attempt."""
         for batch in batches:
             self.in_flight.remove(batch)
         self._known_at = now
@@ -196,8 +196,8 @@ class PartitionSequences:
         return self.has_gap and (not self.in_flight or not self._safeguards.drain_before_bump)
 
     def reset(self) -> list[SequencedBatch]:
-        """The next epoch, from sequence 0: returns the batches to be drained again, in their order, before all new
-        ones.
+        """Begin the next epoch, from sequence 0, and return the batches to be drained again, in their order, before all
+        new ones.
 
         After EPOCH_MAX a new producer id is needed: `is_used_up`.
         """

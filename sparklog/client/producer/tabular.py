@@ -33,7 +33,7 @@ __all__ = ["binary_array", "fit", "holds_objects", "null_column", "object_column
 
 
 def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
-    """`data` as a table. `schema` is the topic's: it distinguishes maps from structs, nothing is cast to it yet.
+    """Return `data` as a table. `schema` is the topic's: it distinguishes maps from structs, nothing is cast to it yet.
 
     Raises SchemaMismatchError for objects that do not have the topic's type or are not clearly rows, TypeError for data
     that are not tabular.
@@ -45,7 +45,7 @@ def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
     if len(set(names)) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
         raise SchemaMismatchError(
-            f"data do not fit topic {topic!r}: column {twice!r} is there {names.count(twice)} times"
+            f"data do not fit topic {topic!r}: column {twice!r} occurs {names.count(twice)} times"
         )
     return table
 
@@ -90,7 +90,7 @@ def _refuse_addresses(data: Any) -> None:
         for name, dtype in data.schema.items():
             if dtype == polars.Object:
                 raise SchemaMismatchError(
-                    f"column {name!r} has polars' type Object, which cannot leave polars: cast it before, or send a list"
+                    f"column {name!r} has polars' type Object, which cannot leave polars: cast it first, or send a list"
                 )
 
 
@@ -102,21 +102,21 @@ def _no_columns(rows: int, schema: pa.Schema, topic: str) -> SchemaMismatchError
 
 
 def object_columns(data: Any, schema: pa.Schema) -> Collection[str]:
-    """The columns of `data` that are lists of Python objects: their numbers are rounded to the topic's float."""
+    """Return the columns of `data` that are lists of Python objects: their numbers are rounded to the topic's float."""
     if isinstance(data, Mapping):
         return [name for name, values in data.items() if isinstance(values, list | tuple)]
     return schema.names if isinstance(data, list | tuple) else ()
 
 
 def reusable(data: Any) -> Any:
-    """`data`, or the table made of it if it is a stream that can be read only once."""
+    """Return `data`, or the table made of it if it is a stream that can be read only once."""
     if _is_pandas(data) or isinstance(data, pa.Table) or not hasattr(data, "__arrow_c_stream__"):
         return data
     return _import_table(data)
 
 
 def fit(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = ()) -> pa.Table:
-    """`table` in the topic's layout (`format.schema.fit_table`); a column of nothing but nulls fits every type.
+    """Return `table` in the topic's layout (`format.schema.fit_table`); a column of nothing but nulls fits every type.
 
     Raises SchemaMismatchError.
     """
@@ -142,7 +142,8 @@ def holds_objects(data: Any) -> bool:
 
 
 def binary_array(values: Sequence[Any]) -> Any:
-    """Python objects as Arrow `binary`. Raises the errors of `pa.array` for objects that are neither bytes nor None.
+    """Return Python objects as Arrow `binary`. Raises the errors of `pa.array` for objects that are neither bytes nor
+    None.
 
     `pa.array` imports pandas to check for its objects: 0.3 s of the first send. As long as pandas is not imported, the
     bytes are joined here, which takes up to twice as long per row.
@@ -157,7 +158,7 @@ def _join_values(values: Sequence[Any]) -> Any:
     """Join values to one array. Raises TypeError unless all are bytes or like them, and together below 2 GiB."""
     n, data = len(values), b"".join(values)
     if len(data) > _BINARY_BYTES_MAX:
-        raise TypeError("too much for one array")
+        raise TypeError("too large for one array")
     if n <= _FEW_ROWS:  # without NumPy, whose calls cost more than a few steps
         few = array("i", accumulate(map(len, values), initial=0))
         if few[-1] != len(data):
@@ -188,7 +189,7 @@ def _of_pandas(data: Any) -> bool:
 
 
 def _from_pandas(frame: Any, schema: pa.Schema, topic: str) -> pa.Table:
-    """A pandas frame: its index levels that have a name, then its columns. NaN and NaT become null."""
+    """Return a pandas frame: its index levels that have a name, then its columns. NaN and NaT become null."""
     columns: list[tuple[str, Any]] = []
     for level, name in enumerate(frame.index.names):
         if name is not None:
@@ -224,8 +225,8 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> 
 
 
 def _row_values(values: Any, name: str, topic: str) -> Any:
-    """A column's values, one a row: a list, or an array of some library. Raises SchemaMismatchError for an object that
-    is merely iterable: text would give its letters, a dict its keys."""
+    """Return a column's values, one a row: a list, or an array of some library. Raises SchemaMismatchError for an
+    object that is merely iterable: text would give its letters, a dict its keys."""
     if isinstance(values, list | tuple | pa.Array | pa.ChunkedArray) or (
         _of_pandas(values) and hasattr(values, "dtype")
     ):
@@ -259,7 +260,7 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema, topic: str) -> pa.Table:
 
 
 def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> Any:
-    """`values` with the type they say they have, so that `fit` can refuse lossy casts."""
+    """Return `values` with the type they say they have, so that `fit` can refuse lossy casts."""
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
             return values
@@ -284,7 +285,7 @@ def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> An
 
 
 def _dense(values: Any) -> Any:
-    """A pandas column, which Arrow cannot take as a sparse one."""
+    """Return a pandas column, which Arrow cannot take as a sparse one."""
     import pandas as pd
 
     return pd.Series(values).astype(values.dtype.subtype) if isinstance(values.dtype, pd.SparseDtype) else values

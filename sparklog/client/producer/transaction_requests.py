@@ -88,7 +88,7 @@ class Transactions:
         who = GroupMetadata(group) if isinstance(group, str) else group
         if not isinstance(who, GroupMetadata):
             raise InvalidRequestError(
-                f"the group is named by Consumer.group_metadata() or by its group_id, not by {group!r}"
+                f"pass the group as Consumer.group_metadata() or as its group_id, not as {group!r}"
             )
         committed = as_committed(offsets)
         if not committed:
@@ -193,7 +193,7 @@ class Transactions:
             raise
 
     def _learn_failure(self) -> None:
-        """The sender may have failed the transaction."""
+        """Take over a failure of the transaction from the sender."""
         error = self._session.error
         if isinstance(error, SparklogError):
             self.state.write_failed(error)

@@ -58,7 +58,7 @@ class TransactionState:
 
     def check_init(self) -> None:
         """Check the state before INIT_PRODUCER_ID."""
-        self._require("init_transactions() is called once, before everything else", State.UNINITIALISED)
+        self._require("call init_transactions() once, before all other calls", State.UNINITIALISED)
 
     def initialised(self, identity: ProducerIdAndEpoch) -> None:
         self.check_init()
@@ -83,25 +83,25 @@ class TransactionState:
         """Begin END_TXN(commit), the first attempt or another one."""
         if self.state is State.ABORTABLE_ERROR:
             raise self._abort_first()
-        self._require("there is nothing to commit", State.IN_TRANSACTION, State.COMMITTING)
+        self._require("no transaction to commit", State.IN_TRANSACTION, State.COMMITTING)
         self.state = State.COMMITTING
 
     def begin_abort(self) -> None:
         """Begin END_TXN(abort), the first attempt or another one."""
-        hint = "there is nothing to abort"
+        hint = "no transaction to abort"
         if self.state is State.COMMITTING:
-            hint = "whether it is committed is not known; call commit_transaction() again"
+            hint = "the outcome of the commit is not known; call commit_transaction() again"
         self._require(hint, State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
         self.state = State.ABORTING
 
     def ended(self, identity: ProducerIdAndEpoch) -> None:
-        """The coordinator (or, if nothing was written, the producer itself) has ended the transaction."""
-        self._require("no transaction is being ended", State.COMMITTING, State.ABORTING)
+        """Note that the coordinator (or, without records, the producer itself) has ended the transaction."""
+        self._require("no transaction is ending", State.COMMITTING, State.ABORTING)
         self.identity, self.error = identity, None
         self.state = State.READY
 
     def write_failed(self, error: SparklogError) -> None:
-        """A batch or offsets of the transaction were not stored."""
+        """Note that a batch or offsets of the transaction were not stored."""
         if isinstance(error, FENCED):
             self._fail(error)
         elif self.state is State.IN_TRANSACTION:
@@ -130,6 +130,6 @@ class TransactionState:
 
     def _require(self, hint: str, *states: State) -> None:
         if self.state is State.FATAL_ERROR and self.error is not None:
-            raise type(self.error)(f"this producer cannot go on, make a new one: {self.error}") from self.error
+            raise type(self.error)(f"this producer has failed; create a new producer: {self.error}") from self.error
         if self.state not in states:
             raise InvalidTxnStateError(f"producer {self.transactional_id!r} is {self.state.value}: {hint}")

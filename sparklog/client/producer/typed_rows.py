@@ -110,7 +110,7 @@ def row_check(schema: pa.Schema, row: type[Row], fixed_bytes: int) -> Check:
 
 
 def _usual_value(v: str, t: Any) -> tuple[str, str]:
-    """The condition for a value of the usual class in the variable `v`, and the statement for it."""
+    """Return the condition for a value of the usual class in the variable `v`, and the statement for it."""
     if pa.types.is_string(t) or pa.types.is_large_string(t):
         return f"{v}.__class__ is str", f"size += len({v}) if {v}.isascii() else len({v}.encode())"
     if pa.types.is_binary(t) or pa.types.is_large_binary(t):
@@ -148,7 +148,7 @@ class TypedTopic(ProducerTopic):
     def checked(
         self, value: Any, key: Any, headers: Any, timestamp_ms: Any, partition: int | None
     ) -> tuple[Any, int, int | None, None]:
-        """A copy of the row, its approximate size in bytes, its partition (None: sticky), and None.
+        """Return a copy of the row, its approximate size in bytes, its partition (None: sticky), and None.
 
         Raises SchemaMismatchError, InvalidPartitionsError.
         """
@@ -173,7 +173,7 @@ class TypedTopic(ProducerTopic):
         return row, size, partition, None
 
     def _converted(self, value: dict[Any, Any], cls: type[Row]) -> tuple[Row, int]:
-        """A copy of the row, which msgspec checks, and its approximate size in bytes. Raises ValidationError,
+        """Return a copy of the row, which msgspec checks, and its approximate size in bytes. Raises ValidationError,
         UnicodeEncodeError."""
         row = _convert(value, cls, builtin_types=_AS_THEY_ARE)
         size = self._fixed_bytes
@@ -188,7 +188,7 @@ class TypedTopic(ProducerTopic):
         return row, size
 
     def _row(self, value: Any, key: Any, headers: Any, timestamp_ms: Any) -> dict[Any, Any]:
-        """The row as a dict. Raises SchemaMismatchError."""
+        """Return the row as a dict. Raises SchemaMismatchError."""
         name = self.info.name
         if not isinstance(value, Mapping):
             raise SchemaMismatchError(
@@ -206,7 +206,7 @@ class TypedTopic(ProducerTopic):
         return dict(value)
 
     def _fitted(self, value: dict[Any, Any], partition: int | None) -> tuple[Any, int, int | None, None]:
-        """The row after `send_batch`'s checks."""
+        """Return the row after `send_batch`'s checks."""
         rows = rows_of([value], self.info, partition)
         if isinstance(rows.partition, np.ndarray):
             partition = int(rows.partition[0])
@@ -214,7 +214,7 @@ class TypedTopic(ProducerTopic):
         return copy.deepcopy(value), size, partition, None
 
     def _partition(self, key: Any, row: dict[str, Any]) -> int:
-        """The partition of a row whose key has no null. Recent keys are remembered, as hashing takes long."""
+        """Return the partition of a row whose key has no null. Recent keys are remembered, as hashing takes long."""
         if len(self.key_partitions) >= KEY_CACHE_ENTRIES_MAX:
             self.key_partitions.clear()
         h = 0
@@ -241,7 +241,7 @@ def producer_topic(
     key_serializer: Serialize | None,
     value_serializer: Serialize | None,
 ) -> ProducerTopic:
-    """The state of a topic for a producer with these serializers, which are for envelope topics."""
+    """Return the state of a topic for a producer with these serializers, which are for envelope topics."""
     if not info.is_envelope:
         return TypedTopic(info, batch_size_bytes, queues)
     if key_serializer is None and value_serializer is None:
@@ -253,7 +253,7 @@ _convert = msgspec.convert
 
 
 def typed_batch(rows: OpenBatch, info: TopicInfo) -> pa.RecordBatch:
-    """The collected rows in the layout of the topic's newest schema. The delivery gets their timestamps.
+    """Return the collected rows in the layout of the topic's newest schema. The delivery gets their timestamps.
 
     Raises SchemaMismatchError if the topic has changed since the rows were checked.
     """
@@ -278,8 +278,8 @@ def typed_batch(rows: OpenBatch, info: TopicInfo) -> pa.RecordBatch:
 
 
 def _column(rows: list[Row], index: int, t: Any) -> Any:
-    """The values of a column: an array if every checked value has an exact form in it, else a list that `rows_of`
-    checks, for times may have nanoseconds and classes of other libraries."""
+    """Return the values of a column: an array if every checked value has an exact form in it, else a list that
+    `rows_of` checks, for times may have nanoseconds and classes of other libraries."""
     values = list(map(attrgetter(f"c{index}"), rows))
     return values if pa.types.is_temporal(t) else pa.array(values, t)
 

@@ -262,7 +262,7 @@ class ConsumedBatch:
 
 
 def _countable(time_ms: int) -> int:
-    """The nearest time whose µs fit into an i64."""
+    """Return the nearest time whose µs fit into an i64."""
     return max(-_STATED_MS_MAX, min(time_ms, _STATED_MS_MAX))
 
 
@@ -293,7 +293,7 @@ class DecodedRows(Protocol):
 
 
 def data_together(batches: Sequence[DecodedRows], columns: Sequence[str]) -> pa.Table:
-    """The `data` of all batches in order, with `columns` only.
+    """Return the `data` of all batches in order, with `columns` only.
 
     The columns are contiguous, as far as the length limit of Arrow's arrays allows. For many small batches the call
     takes a fraction of the time of their own `data`.
@@ -358,7 +358,8 @@ def decode_one(
     check_crcs: bool,
     aborted: Aborted,
 ) -> ConsumedBatch | None:
-    """The rows of [start_offset, end_offset) of the batch at `position`; None if the batch has none or is aborted."""
+    """Return the rows of [start_offset, end_offset) of the batch at `position`; None if the batch has none or is
+    aborted."""
     if check_crcs:
         try:
             verify_checksum(view, position, header)
@@ -386,8 +387,8 @@ def decode_one(
         rows, schema, offsets = projection.decode(message, header)
     except CorruptBatchError as e:
         raise type(e)(
-            f"{tp} at offset {header.base_offset}: {e}. Whoever wrote the batch has made it so; to read on behind it, seek "
-            f"to offset {header.next_offset}"
+            f"{tp} at offset {header.base_offset}: {e}. The producer of the batch wrote it like this; to continue "
+            f"behind it, seek to offset {header.next_offset}"
         ) from e
     first, last = rows_between(header, offsets, start_offset, end)
     if first >= last:
@@ -408,7 +409,7 @@ def decode_one(
 
 
 def records_of(batch: ConsumedBatch) -> list[Record]:
-    """The batch's rows as records, column by column.
+    """Return the batch's rows as records, column by column.
 
     Raises:
         DeserializationError: The first row of a typed topic whose value has no Python object. Arrow's dates and
@@ -449,7 +450,7 @@ def records_of(batch: ConsumedBatch) -> list[Record]:
 
 
 def _without_object(batch: ConsumedBatch) -> DeserializationError:
-    """The error for the first row whose value has no Python object."""
+    """Return the error for the first row whose value has no Python object."""
     for row in range(batch.num_rows):
         for name, column in zip(batch.data.schema.names, batch.data.columns, strict=True):
             try:
@@ -458,13 +459,13 @@ def _without_object(batch: ConsumedBatch) -> DeserializationError:
                 offset = batch.offset_at(row)
                 error = DeserializationError(
                     f"{batch.tp}: Python has no object for the value of column {name!r} ({column.type}) at offset {offset} "
-                    f"({e}): read it with poll_batches, or seek(error.partition, error.offset + 1) goes on behind it",
+                    f"({e}): read it with poll_batches, or seek(error.partition, error.offset + 1) continues behind it",
                     partition=batch.tp,
                     offset=offset,
                 )
                 error.__cause__ = e
                 return error
-    raise AssertionError("the rows together have no objects, but each of them has")
+    raise AssertionError("the rows cannot be converted together, but each row can")
 
 
 def _records_of_small(batch: ConsumedBatch, rows: SmallRows) -> list[Record]:

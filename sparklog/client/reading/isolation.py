@@ -16,7 +16,7 @@ from sparklog.types import ISOLATION_LEVELS
 
 
 def isolation_of(level: str) -> int:
-    """READ_UNCOMMITTED or READ_COMMITTED. Raises InvalidConfigError."""
+    """Return READ_UNCOMMITTED or READ_COMMITTED. Raises InvalidConfigError."""
     if not isinstance(level, str) or level not in ISOLATION_LEVELS:
         raise InvalidConfigError(f"isolation level {level!r:.200}: use one of {', '.join(ISOLATION_LEVELS)}")
     return ISOLATION_LEVELS[level]

@@ -35,7 +35,7 @@ NAMED = {
 
 
 def timestamp_of(spec: str | int) -> int:
-    """The time in a request of `list_offsets`: one of NAMED, or ms since 1970. Raises InvalidRequestError."""
+    """Return the time in a request of `list_offsets`: one of NAMED, or ms since 1970. Raises InvalidRequestError."""
     if isinstance(spec, str) and spec in NAMED:
         return NAMED[spec]
     number = whole_number(spec)
@@ -60,7 +60,7 @@ def list_offsets(
     all_at_once: bool = False,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Looks up offsets, asking each partition's leader, again while leaders change; with READ_COMMITTED the latest is
+    """Look up offsets, asking each partition's leader, again while leaders change; with READ_COMMITTED the latest is
     the last stable offset. `all_at_once`: earliest and latest only; of each transaction all records are below the
     latest offsets, or none, so these may be lower than the last stable offsets.
 
@@ -94,8 +94,8 @@ def look_up_offsets(
     all_at_once: bool = False,
     refused: Callable[[TopicPartition, SparklogError], list[FoundOffset]] = refuse,
 ) -> dict[TopicPartition, list[FoundOffset]]:
-    """The offsets of each partition in the order of its questions: times in ms, or numbers of NAMED. `refused`: see
-    `until_led`."""
+    """Return the offsets of each partition in the order of its questions: times in ms, or numbers of NAMED. `refused`:
+    see `until_led`."""
     together = all_at_once and isolation == READ_COMMITTED
 
     def ask(group: LedGroup) -> dict[TopicPartition, list[FoundOffset] | SparklogError]:
@@ -122,6 +122,6 @@ def look_up_offsets(
 
 
 def _epoch(cluster: Cluster, tp: TopicPartition, leader: Endpoint) -> int:
-    """The epoch in which the broker leads the partition, as far as it is known."""
+    """Return the epoch in which the broker leads the partition, as far as it is known."""
     known = cluster.last_leader(tp)
     return known.epoch if known is not None and known.endpoint == leader else -1

@@ -81,8 +81,8 @@ class Projection:
         return pa.schema(fields)
 
     def decode(self, data: Any, header: BatchHeader) -> tuple[pa.RecordBatch, pa.Schema, np.ndarray | None]:
-        """The wanted columns of one batch in the layout `schema`, the schema it was written with, and the offsets of
-        the rows if they are not dense.
+        """Return the wanted columns of one batch in the layout `schema`, the schema it was written with, and the
+        offsets of the rows if they are not dense.
 
         Raises CorruptBatchError, UnknownSchemaError, and SchemaMismatchError for a column that has become wider than
         `schema` has it.
@@ -99,7 +99,7 @@ class Projection:
         return known.adapter.adapt(decoded), known.schema, offsets
 
     def decode_checked(self, messages: Sequence[Any], schema_id: int) -> pa.Table:
-        """The result of `decode` for batches of one schema that `is_small_batch` has accepted: a chunk for each.
+        """Return the result of `decode` for batches of one schema that `is_small_batch` has accepted: a chunk for each.
 
         Raises UnknownSchemaError and SchemaMismatchError as `decode`.
         """
@@ -111,7 +111,7 @@ class Projection:
         return self.info.is_envelope and schema_id in self.info.schemas
 
     def stored_schema(self, schema_id: int) -> pa.Schema:
-        """The schema that batches with this id were written with. Raises UnknownSchemaError."""
+        """Return the schema that batches with this id were written with. Raises UnknownSchemaError."""
         known = self._by_schema.get(schema_id) or self._learn(schema_id)
         return known.schema
 

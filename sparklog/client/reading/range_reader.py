@@ -123,7 +123,7 @@ def read_range(
     reader = _RangeReader(cluster, tp, rows, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching)
     for batch in reader.batches(start_offset, local == "auto"):
         if batch.base_offset < expected:
-            raise CorruptBatchError(f"{tp}: offset {batch.base_offset} comes where at least {expected} is due")
+            raise CorruptBatchError(f"{tp}: offset {batch.base_offset} where offset {expected} or more is expected")
         expected = batch.next_offset
         yield batch
 
@@ -194,13 +194,13 @@ class _RangeReader:
                     self._note_progress()
                     backoff = BACKOFF_S
             except (LocalReadUnavailableError, OSError) as e:
-                _log.debug("%s is read through the socket: %s", self._tp, e)
+                _log.debug("reading %s through the socket: %s", self._tp, e)
                 local = False
             except _OtherReplica:
                 continue
             except SparklogError as e:
                 if self._replica is not None:  # its leader may have records that it lacks
-                    _log.debug("%s is read from its leader: %s", self._tp, e)
+                    _log.debug("reading %s from its leader: %s", self._tp, e)
                     self._replica, self._leader_only = None, True
                     continue
                 if not e.retriable or self._retry_until.left_s <= backoff:
@@ -253,7 +253,7 @@ class _RangeReader:
         except OffsetOutOfRangeError:
             return  # the fetch finds the exact loss
         except (LocalReadUnavailableError, RemoteStorageError, CorruptBatchError, InvalidConfigError, OSError) as e:
-            _log.debug("%s is not read from the object store: %s", self._tp, e)
+            _log.debug("not reading %s from the object store: %s", self._tp, e)
             self._cluster.no_remote_reads(leader, LOCAL_RETRY_S)
 
     # -- files
@@ -311,7 +311,7 @@ class _RangeReader:
     # -- socket
 
     def _fetch(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
-        """Fetches until the end; the next request is under way while the rows of the last one are worked on."""
+        """Fetch until the end; the next request is under way while the rows of the last one are worked on."""
         stalled_until = time.monotonic() + self._retry_s
         with self._cluster.connection(leader, purpose="range", timeout_ms=self._left_ms) as connection:
             self._request(connection, offset)
@@ -363,9 +363,9 @@ class _RangeReader:
         if payload.size == 0 and time.monotonic() >= stalled_until:
             if self._isolation == READ_COMMITTED and offset < result.high_watermark:
                 raise RequestTimedOutError(
-                    f"{self._tp}: a transaction that began at offset {result.last_stable_offset} or before has not ended, "
-                    f"so offsets {offset} to {self._end - 1} cannot be read with read_committed yet; `sparklog "
-                    "transaction list` shows it, its timeout will end it"
+                    f"{self._tp}: a transaction that began at offset {result.last_stable_offset} or before is still "
+                    f"open, so offsets {offset} to {self._end - 1} cannot be read with read_committed yet; `sparklog "
+                    "transaction list` shows the transaction, and its timeout ends it"
                 )
             raise _lost(self._tp, offset, self._end, f"the log ends at offset {result.high_watermark}")
         return payload, Aborted(result.aborted)

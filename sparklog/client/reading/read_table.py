@@ -128,7 +128,7 @@ def read_table(
         return until_answered(lambda left_ms: shared.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
 
     if history and latest:
-        raise InvalidRequestError("history and latest are both True: latest includes the history, leave history out")
+        raise InvalidRequestError("history and latest are both True: latest includes the history; leave history out")
     source: HistorySource | None = None
     if history or (latest and LakeSettings.of(newest().configs).location):
         from sparklog.client.reading.history_range import HistorySource
@@ -233,7 +233,7 @@ class _Rows:
         return read_range_with_history(self._cluster, tp, first, last, self._source, columns=columns, **reading)
 
     def _select(self, table: pa.Table, rows: int) -> pa.Table:
-        """The rows of `table` that belong to the result, which has `rows` already."""
+        """Return the rows of `table` that belong to the result, which has `rows` already."""
         table = table if self._filter is None else table.filter(self._filter)
         return table.slice(0, None if self._limit is None else self._limit - rows).select(self.schema.names)
 
@@ -311,7 +311,7 @@ def _ranges(
 def _positions(
     bound: Bound, tps: Sequence[TopicPartition], now_ms: int, name: str
 ) -> dict[Position, list[TopicPartition]]:
-    """The partitions of each position. Raises InvalidRequestError."""
+    """Return the partitions of each position. Raises InvalidRequestError."""
     found: dict[Position, list[TopicPartition]] = {}
     for tp in tps:
         value = bound[tp.partition] if isinstance(bound, Mapping) else bound

@@ -51,7 +51,9 @@ def _check_configured(url: str) -> None:
 
     protocol = url.partition("://")[0]
     if protocol not in ("file", "local") and not conf.get(protocol):
-        raise LocalReadUnavailableError(f"fsspec has no settings for {protocol!r} here (FSSPEC_{protocol.upper()}_…)")
+        raise LocalReadUnavailableError(
+            f"fsspec has no settings for {protocol!r} on this machine (FSSPEC_{protocol.upper()}_…)"
+        )
 
 
 def _wanted_columns(projection: Projection, schema: pa.Schema) -> list[int]:

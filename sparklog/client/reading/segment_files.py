@@ -58,7 +58,7 @@ def locate(
     *,
     timeout_ms: int = 30_000,
 ) -> LocateSegmentsResponse:
-    """The ranges of [start_offset, end_offset) in files that are visible here.
+    """Return the ranges of [start_offset, end_offset) in files that are visible here.
 
     Raises LocalReadUnavailableError and OSError (the broker is not asked again for a while then),
     OffsetOutOfRangeError, and errors of requests.
@@ -84,7 +84,7 @@ def is_only_remote(cluster: Cluster, tp: TopicPartition, offset: int) -> bool:
 
 
 def mapped_batches(ranges: Iterable[SegmentRange]) -> Iterator[MappedBatch]:
-    """The batches of the ranges, in order; each file is mapped when the reader reaches it.
+    """Yield the batches of the ranges, in order; each file is mapped when the reader reaches it.
 
     Raises OSError, and LocalReadUnavailableError if a file lacks the announced batches (it has been replaced or is
     damaged; the broker knows which).
@@ -128,7 +128,7 @@ def _check_names(located: LocateSegmentsResponse, tp: TopicPartition) -> None:
 
 @contextlib.contextmanager
 def _open_regular(path: str) -> Iterator[tuple[int, os.stat_result]]:
-    """Descriptor and status of a regular file of its directory's owner. Opening never waits, even for a pipe or a
+    """Yield descriptor and status of a regular file of its directory's owner. Opening never waits, even for a pipe or a
     device.
 
     Raises LocalReadUnavailableError, OSError.
@@ -139,14 +139,14 @@ def _open_regular(path: str) -> Iterator[tuple[int, os.stat_result]]:
         if not stat.S_ISREG(status.st_mode):
             raise LocalReadUnavailableError(f"{path} is no regular file")
         if status.st_uid != Path(path).parent.stat().st_uid or status.st_mode & stat.S_IWOTH:
-            raise LocalReadUnavailableError(f"{path} may be written to by others than its directory's owner")
+            raise LocalReadUnavailableError(f"{path} is writable for users other than its directory's owner")
         yield descriptor, status
     finally:
         os.close(descriptor)
 
 
 def _map(found: SegmentRange) -> Any:
-    """The range's bytes, mapped.
+    """Return the range's bytes, mapped.
 
     Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter, or may not be offered by the broker).
     """

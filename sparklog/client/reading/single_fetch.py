@@ -16,7 +16,7 @@ from sparklog.types import TopicPartition
 def fetch_once(
     cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int, isolation: int, attempts: Attempts
 ) -> tuple[FetchResult, pa.Buffer]:
-    """The data from `offset` on, at most `max_bytes` or one batch, without waiting for more.
+    """Return the data from `offset` on, at most `max_bytes` or one batch, without waiting for more.
 
     Raises the partition's error, InvalidRequestError for a malformed answer, and as `until_led`.
     """

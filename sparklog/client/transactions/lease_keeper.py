@@ -76,7 +76,7 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process; None: it does not exist, or it has ended and its parent has not collected it yet."""
+        """Return the process; None: it does not exist, or it has ended and its parent has not collected it yet."""
         found = _stat(pid)
         return None if found is None or found.state in "ZX" else cls(pid, found.started)
 
@@ -93,7 +93,7 @@ class _Stat(NamedTuple):
 
 
 def driver_of(pid: int) -> Process | None:
-    """The process that a Python process of Spark's works for: its nearest ancestor that is not Python. None:
+    """Return the process that a Python process of Spark's works for: its nearest ancestor that is not Python. None:
     unknown."""
     while (found := _stat(pid)) is not None and found.parent > 0:
         pid = found.parent
@@ -104,7 +104,7 @@ def driver_of(pid: int) -> Process | None:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """The system's status of a process; None: it does not exist."""
+    """Return the system's status of a process; None: it does not exist."""
     if not Path("/proc/self/stat").exists():
         return _stat_of_ps(pid)
     try:
@@ -117,7 +117,7 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _stat_of_ps(pid: int) -> _Stat | None:
-    """The status from `ps`, for systems without /proc."""
+    """Return the status from `ps`, for systems without /proc."""
     command = ["ps", "-o", "state=,ppid=,lstart=,comm=", "-p", str(pid)]
     fields = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split(None, 7)
     if len(fields) < 8:
@@ -142,7 +142,7 @@ class Keeper:
         self._lease_queue.put(None)
 
     def keep_until_gone(self) -> None:
-        """Returns when the driver is gone, or nothing is left to keep and nothing will come."""
+        """Return when the driver is gone, or nothing is left to keep and nothing will come."""
         closed = False
         renew_at_s = time.monotonic() + self._renewal_s
         while self._driver.lives and (self._leases or not closed):
@@ -164,7 +164,7 @@ class Keeper:
         try:
             return renew_shared_transaction(lease.cluster, lease.transaction, policy=ONE_ATTEMPT)
         except SparklogError as e:
-            log.info("the lease of %s could not be renewed, it is tried again: %s", lease.app_id, e)
+            log.info("the lease of %s could not be renewed and will be retried: %s", lease.app_id, e)
             return True
 
     def _abort(self) -> None:
@@ -177,7 +177,7 @@ class Keeper:
             try:
                 end_shared_transaction(lease.cluster, lease.transaction, committed=False, policy=ONE_ATTEMPT)
             except SparklogError as e:
-                log.warning("%s could not be aborted, its lease runs out: %s", lease.app_id, e)
+                log.warning("%s could not be aborted; it ends when its lease expires: %s", lease.app_id, e)
 
 
 def main(driver_pid: str) -> None:

@@ -69,7 +69,7 @@ class TransactionOutcome(NamedTuple):
 
 
 def draw_fencing_token(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -> int:
-    """A number larger than all that were drawn before: the run that has it takes over from earlier runs."""
+    """Return a number larger than all that were drawn before: the run that has it takes over from earlier runs."""
     return request_until(
         cluster,
         Api.INIT_PRODUCER_ID,

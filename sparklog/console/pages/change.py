@@ -12,7 +12,7 @@ from sparklog.errors import InvalidRequestError
 
 
 async def confirm(request: Request) -> Response:
-    """Changes nothing."""
+    """Show the confirmation page, and change nothing."""
     require_changes(console_of(request))
     kind, fields = request.path_params["kind"], dict(request.query_params)
     plan = await ask(request, lambda console: plan_of(kind, fields, console.admin))
@@ -28,7 +28,7 @@ async def perform(request: Request) -> Response:
     def work() -> tuple[str, str]:
         plan = plan_of(kind, fields, console.admin)
         if plan.typed and fields.get("typed", "") != plan.typed:
-            raise InvalidRequestError(f"what was typed in is not {plan.typed!r}: nothing was done")
+            raise InvalidRequestError(f"the typed name is not {plan.typed!r}: nothing has changed")
         return plan.perform(console.admin), plan.after
 
     done, after = await console.work.run(work)

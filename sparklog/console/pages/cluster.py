@@ -59,7 +59,7 @@ async def overview(request: Request) -> Response:
 
 
 async def sizes(request: Request) -> Response:
-    """A part of the overview that takes longer."""
+    """Return a part of the overview that takes longer."""
     template = "overview_sizes.html" if is_fragment(request) else "sizes.html"
     return render(request, template, **await ask(request, _spread))
 

@@ -36,7 +36,8 @@ _STATIC = "/static/"
 
 
 def own_path(text: str) -> str:
-    """The path of a page of the console; the overview's for any other text, such as the address of another site."""
+    """Return the path of a page of the console; the overview's for any other text, such as the
+    address of another site."""
     is_own = text.startswith("/") and not text.startswith("//") and "\\" not in text and text.isprintable()
     return text if is_own else "/"
 
@@ -65,9 +66,9 @@ class LoginWall:
 
 
 def to_login(request: Request) -> Response:
-    """The answer to a request without a session."""
+    """Return the answer to a request without a session."""
     if request.method not in ("GET", "HEAD"):
-        return PlainTextResponse("your session has ended: log in again; nothing was done\n", 401)
+        return PlainTextResponse("your session has ended: log in again; nothing has changed\n", 401)
     is_part = request.headers.get("hx-request") == "true"
     page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     target = "/login" if is_part or page == "/" else f"/login?{urlencode({'next': page})}"
@@ -123,7 +124,7 @@ async def log_in(request: Request) -> Response:
 
 
 def _prove(login: Login, security: ClientSecurity) -> None:
-    """Raises SaslAuthenticationFailedError, and the errors of a connection."""
+    """Authenticate the user at a broker. Raises SaslAuthenticationFailedError, and the errors of a connection."""
     options = login.options
     cluster = Cluster(options.bootstrap_servers, security)  # not the process's: its connections have proved it earlier
     with contextlib.closing(cluster):
@@ -139,7 +140,7 @@ async def log_out(request: Request) -> Response:
 
 
 def routes_of(has_login: bool) -> list[Route]:
-    """The routes of a console with logins; none for another one."""
+    """Return the routes of a console with logins; none for another one."""
     if not has_login:
         return []
     return [

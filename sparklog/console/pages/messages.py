@@ -129,7 +129,7 @@ def _cursor(console: Console, topic: str, wish: Wish, bounds: Mapping[int, Bound
         try:
             return Cursor(wish.direction, offsets_from_text(wish.at))
         except ValueError as e:
-            raise InvalidRequestError("the position of the next page cannot be read: begin again") from e
+            raise InvalidRequestError("the position of the next page cannot be read: start again") from e
     if wish.start == "newest":
         return Cursor(OLDER, {p: b.end for p, b in bounds.items()})
     if wish.start == "oldest":
@@ -246,7 +246,7 @@ async def tail(request: Request) -> Response:
 
 
 def _read_record(console: Console, wish: Wish, partition: int, offset: int) -> tuple[TopicDescription, Any, int]:
-    """The topic, and the record's batch (one row) with its time. Raises OffsetOutOfRangeError."""
+    """Return the topic, and the record's batch (one row) with its time. Raises OffsetOutOfRangeError."""
     topic = console.admin.describe_topic(wish.topic)
     bounds = _bounds(console, topic, wish)[partition]
     if bounds.start <= offset < bounds.end:
@@ -286,7 +286,7 @@ async def message_value(request: Request) -> Response:
     def work(console: Console) -> bytes:
         _, data, _ = _read_record(console, wish, wish.partition, offset)
         if name not in data.schema.names:
-            raise InvalidRequestError(f"there is no column {name!r}")
+            raise InvalidRequestError(f"unknown column {name!r}")
         return raw_bytes(data.column(name)[0])
 
     content = await ask(request, work)
@@ -303,7 +303,7 @@ def _of_one(request: Request) -> tuple[Wish, int]:
 
 
 def _as_file(name: str, media_type: str) -> dict[str, str]:
-    """Names of topics are safe in a header: letters, digits, '.', '_' and '-'."""
+    """Return the headers of a file. Names of topics are safe in a header: letters, digits, '.', '_' and '-'."""
     return {"Content-Type": media_type, "Content-Disposition": f'attachment; filename="{name}"'}
 
 
@@ -330,7 +330,7 @@ def _export(console: Console, wish: Wish, format: str, rows_max: int) -> Generat
 
 
 async def export(request: Request) -> Response:
-    """The records from the start that is wished for to the end, of each partition `rows` at most."""
+    """Return the records from the start that is wished for to the end, of each partition `rows` at most."""
     wish = wish_of(request)
     format = one_of(request.query_params, "format", tuple(FORMATS))
     rows_max = whole_number(request.query_params, "rows", EXPORT_ROWS, 1, EXPORT_ROWS_MAX)

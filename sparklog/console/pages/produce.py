@@ -46,7 +46,7 @@ async def form(request: Request) -> Response:
 def _page(
     request: Request, topic: TopicDescription, fields: Mapping[str, str], error: SparklogError | None = None
 ) -> Response:
-    """The form with the values of `fields`."""
+    """Return the form with the values of `fields`."""
     problem: Any = None
     if error is not None:
         problem = {"title": error.name, "message": str(error), "hint": console_of(request).hint(error)}

@@ -76,7 +76,7 @@ def _names(console: Console) -> list[str]:
 
 
 def _job(console: Console, query: str, format: str) -> tuple[Job, float]:
-    """The job, and the seconds that it may take. Raises InvalidQueryError."""
+    """Return the job, and the seconds that it may take. Raises InvalidQueryError."""
     if len(query) > QUERY_CHARS_MAX:
         raise InvalidQueryError(f"the statement has {len(query):,} characters: at most {QUERY_CHARS_MAX:,}")
     seconds_max = FILE_SECONDS_MAX if format else SECONDS_MAX
@@ -90,7 +90,7 @@ def _job(console: Console, query: str, format: str) -> tuple[Job, float]:
 
 
 async def _first_rows(request: Request, query: str) -> dict[str, Any]:
-    """The part of the result that the page shows. Raises the errors of `Statement.data`, and BusyError."""
+    """Return the part of the result that the page shows. Raises the errors of `Statement.data`, and BusyError."""
     console = console_of(request)
     statement = await console.statements.start(*_job(console, query, ""))
     try:
@@ -109,7 +109,7 @@ async def _whole_result(statement: Statement) -> bytes:
 
 
 async def _while_wanted(request: Request, answer: Awaitable[T], statement: Statement) -> T:
-    """The answer. The statement is stopped when the browser has gone away."""
+    """Return the answer. The statement is stopped when the browser has gone away."""
     task = asyncio.ensure_future(answer)
     try:
         while not (await asyncio.wait({task}, timeout=TICK_S))[0]:
@@ -143,7 +143,7 @@ class _ResultFile(StreamingResponse):
         try:
             await super().stream_response(send)
         except SparklogError as e:
-            _log.warning("the file of a result was broken off: %s", e)
+            _log.warning("writing the file of a result failed: %s", e)
 
 
 async def _body(statement: Statement) -> AsyncIterator[bytes]:

@@ -54,7 +54,7 @@ def _hanging_view(console: Console, topic: str) -> dict[str, Any]:
     if console.admin.describe_topic(topic).partitions > HANGING_PARTITIONS_MAX:
         raise InvalidRequestError(
             f"topic {topic} has more than {HANGING_PARTITIONS_MAX} partitions: `sparklog transaction find-hanging "
-            f"--topic {topic}` looks through them"
+            f"--topic {topic}` searches them"
         )
     return {"topic": topic, "found": console.admin.find_hanging_transactions([topic])}
 

@@ -103,7 +103,7 @@ def problems_together(topics: Iterable[TopicDescription], down: Collection[int])
 
 
 def replica_brokers(topics: Iterable[TopicDescription]) -> frozenset[int]:
-    """The brokers that keep replicas of these topics."""
+    """Return the brokers that keep replicas of these topics."""
     return frozenset(broker for topic in topics for p in topic.partition_details for broker in p.replicas)
 
 
@@ -185,7 +185,7 @@ def disks(cluster: ClusterDescription, found: Mapping[int, Sequence[LogDirDescri
 
 
 def skew(parts: Sequence[int]) -> float:
-    """The largest over the mean; 1 where nothing is."""
+    """Return the largest over the mean; 1 where nothing is."""
     total = sum(parts)
     return max(parts) * len(parts) / total if total else 1.0
 
@@ -202,7 +202,7 @@ def _problems(topic: str, p: PartitionDescription) -> list[str]:
     elif len(p.isr) < len(p.replicas):
         found.append(f"{topic}-{p.partition}: {len(p.isr)} of {len(p.replicas)} replicas are in sync")
     if p.write_error:
-        found.append(f"{topic}-{p.partition} took no records: {p.write_error}")
+        found.append(f"{topic}-{p.partition} rejected its last append: {p.write_error}")
     return found
 
 
@@ -215,19 +215,19 @@ def why_offline(partition: PartitionDescription) -> str:
     return "its leader does not answer" if partition.high_watermark < 0 else ""
 
 
-class Lagging(NamedTuple):
+class LaggingGroup(NamedTuple):
     """A group that is behind."""
 
     group_id: str
     lag: int
 
 
-def most_lagging(groups: Mapping[str, WatchedGroup]) -> list[Lagging]:
+def most_lagging(groups: Mapping[str, WatchedGroup]) -> list[LaggingGroup]:
     """Return the groups with the largest lag, if they have one."""
-    behind = [Lagging(name, g.lag) for name, g in groups.items() if g.lag]
+    behind = [LaggingGroup(name, g.lag) for name, g in groups.items() if g.lag]
     return sorted(behind, key=lambda g: (-g.lag, g.group_id))[:LAGGING_SHOWN]
 
 
 def open_long(transactions: Iterable[TransactionSummary], now_ms: int) -> list[TransactionRow]:
-    """Transactions that are open for a minute or more, the oldest first."""
+    """Return transactions that are open for a minute or more, the oldest first."""
     return [t for t in transaction_rows(transactions, now_ms) if (t.open_ms or 0) >= OLD_TRANSACTION_MS]

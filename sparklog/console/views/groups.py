@@ -30,7 +30,8 @@ class GroupRow(NamedTuple):
 
 
 def group_rows(groups: Mapping[str, WatchedGroup], search: str, sort: str, *, kind: str = "") -> list[GroupRow]:
-    """Groups with the text in their name; sorted by lag the furthest behind come first, those without one last."""
+    """Return groups with the text in their name; sorted by lag the furthest behind come first,
+    those without one last."""
     wanted = search.lower()
     rows = [
         GroupRow(name, g.listing.kind, g.listing.state, g.listing.members, len(g.topics), g.lag, g.rate, g.problem)
@@ -134,7 +135,7 @@ def _member_row(member: MemberDescription) -> MemberRow:
 
 
 def _short(partitions: Iterable[TopicPartition]) -> str:
-    """ "t: 0, 1; u: 3"."""
+    """Return "t: 0, 1; u: 3"."""
     topics: dict[str, list[str]] = {}
     for tp in sorted(partitions):
         topics.setdefault(tp.topic, []).append(str(tp.partition))

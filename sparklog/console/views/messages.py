@@ -33,7 +33,8 @@ class MessageRow(NamedTuple):
 
 
 def shown_columns(schema: pa.Schema, wanted: Sequence[str], *, is_envelope: bool) -> list[str]:
-    """The columns of the table: those wanted, or all, COLUMNS_MAX at most. An envelope's timestamp is the log's."""
+    """Return the columns of the table: those wanted, or all, COLUMNS_MAX at most. An envelope's
+    timestamp is the log's."""
     known = [n for n in schema.names if not (is_envelope and n == "timestamp")]
     chosen = [n for n in known if n in wanted] or known
     return chosen[:COLUMNS_MAX]
@@ -62,7 +63,7 @@ class HeaderRow(NamedTuple):
 
 
 def header_rows(scalar: Any) -> list[HeaderRow]:
-    """An envelope's headers, HEADERS_MAX at most."""
+    """Return an envelope's headers, HEADERS_MAX at most."""
     if not scalar.is_valid:
         return []
     values = scalar.values
@@ -94,7 +95,7 @@ def message_view(data: pa.RecordBatch, index: int, mode: str, *, is_envelope: bo
 
 
 def raw_bytes(scalar: Any) -> bytes:
-    """A value as it is, for a file."""
+    """Return a value as it is, for a file."""
     if not scalar.is_valid:
         return b""
     buffer = scalar.as_buffer() if hasattr(scalar, "as_buffer") else None

@@ -43,7 +43,7 @@ def time(timestamp_ms: int | None) -> str:
 
 
 def age(duration_ms: int | None) -> str:
-    """A duration, in the unit that fits."""
+    """Return a duration, in the unit that fits."""
     if duration_ms is None or duration_ms < 0:
         return NONE
     seconds = duration_ms / 1000

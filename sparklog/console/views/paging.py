@@ -21,7 +21,7 @@ class Page(NamedTuple, Generic[T]):
 
 
 def page_of(rows: Sequence[T], number: int, per_page: int = ROWS) -> Page[T]:
-    """The page with this number, or the last one if there are fewer."""
+    """Return the page with this number, or the last one if there are fewer."""
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)
     start = (number - 1) * per_page

@@ -15,7 +15,7 @@ from sparklog.types import INTERNAL_TOPICS
 
 
 def names_matching(names: Mapping[str, int], search: str, *, internal: bool) -> list[str]:
-    """Topics whose name has the text in it, in any case; those that begin with it first."""
+    """Return topics whose name has the text in it, in any case; those that begin with it first."""
     wanted = search.lower()
     found = [n for n in names if (internal or n not in INTERNAL_TOPICS) and wanted in n.lower()]
     if wanted:
@@ -159,5 +159,5 @@ def readers_of(name: str, groups: Mapping[str, WatchedGroup]) -> list[Reader]:
 
 
 def partition_skew(topic: TopicDescription) -> float:
-    """The largest partition's bytes over the mean one's."""
+    """Return the largest partition's bytes over the mean one's."""
     return skew([max(0, p.size_bytes) for p in topic.partition_details])

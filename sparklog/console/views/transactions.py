@@ -51,6 +51,6 @@ def transaction_row(t: TransactionSummary, now_ms: int) -> TransactionRow:
 
 
 def application_of(transactional_id: str) -> str:
-    """The name of an application of shared transactions."""
+    """Return the name of an application of shared transactions."""
     name = transactional_id.removeprefix(SHARED_PREFIX)
     return f"{name.removeprefix(UNNAMED_APP_PREFIX)} (unnamed)" if name.startswith(UNNAMED_APP_PREFIX) else name

@@ -58,7 +58,7 @@ def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) ->
 
 
 def bytes_cell(start: bytes, size_bytes: int, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) -> Cell:
-    """Bytes, of which only the first are needed: `size_bytes` is how many there are."""
+    """Return bytes, of which only the first are needed: `size_bytes` is how many there are."""
     is_whole = len(start) == size_bytes
     if mode in ("auto", "json") and is_whole:
         formatted = _json(start, pretty=chars_max > CELL_CHARS_MAX)
@@ -87,7 +87,7 @@ def _cut(text: str, kind: str, size_bytes: int, chars_max: int, *, is_cut: bool 
 
 
 def _json(data: bytes, *, pretty: bool) -> str | None:
-    """An object or array as JSON text; None for anything else."""
+    """Return an object or array as JSON text; None for anything else."""
     if data.lstrip()[:1] not in (b"{", b"["):
         return None
     try:

@@ -53,7 +53,7 @@ class KeyHashes(NamedTuple):
 
 
 def hash_keys(columns: Sequence[Any], seeds: HashSeeds) -> KeyHashes:
-    """The hashes of the rows' keys, made of all `columns` (at least one). Raises InvalidTopicError for a nested
+    """Return the hashes of the rows' keys, made of all `columns` (at least one). Raises InvalidTopicError for a nested
     type."""
     rows = len(columns[0])
     state = _State(rows, seeds)
@@ -108,7 +108,7 @@ def _is_bytes(t: Any) -> bool:
 
 
 def _mix_bytes(state: _State, column: Any) -> None:
-    """Binary and string columns: the length, then the bytes."""
+    """Hash binary and string columns: the length, then the bytes."""
     n = len(column)
     if not n:
         return
@@ -142,7 +142,7 @@ def _mix_bytes(state: _State, column: Any) -> None:
 
 
 def _word(windows: np.ndarray, starts: np.ndarray, lengths: np.ndarray, i: int) -> np.ndarray:
-    """Bytes [8 i, 8 i + 8) of every row, zeros behind its end."""
+    """Return bytes [8 i, 8 i + 8) of every row, zeros behind its end."""
     at = starts + 8 * i
     last = len(windows) - 1
     held = np.minimum(at, last)  # near the end of the data an earlier word is read, and shifted
@@ -159,7 +159,7 @@ def _mix_long(state: _State, data: np.ndarray, starts: np.ndarray, lengths: np.n
 
 
 def _fixed_words(column: Any) -> list[np.ndarray]:
-    """The values of a fixed-width column as u64 words (a decimal has two); nulls are zero."""
+    """Return the values of a fixed-width column as u64 words (a decimal has two); nulls are zero."""
     t, n = column.type, len(column)
     if pa.types.is_decimal(t):
         _, buffer = column.buffers()

@@ -37,7 +37,7 @@ class OffsetMap:
         return self.capacity - self.count < max(1, self.capacity // _FULL_SHARE)
 
     def put(self, hashes: KeyHashes, offsets: np.ndarray) -> bool:
-        """Adds rows (ascending offsets above those added before; null keys are left out). False: not all had room;
+        """Add rows (ascending offsets above those added before; null keys are left out). False: not all had room;
         `latest_offset` is then the last one that had."""
         keyed = np.arange(len(offsets)) if hashes.null is None else np.flatnonzero(~hashes.null)
         done = 0
@@ -71,7 +71,7 @@ class OffsetMap:
             slots = self._next(slots[~found], second[pending])
 
     def get(self, hashes: KeyHashes) -> np.ndarray:
-        """The last offset of every row's key, int64; -1: not in the map."""
+        """Return the last offset of every row's key, int64; -1: not in the map."""
         result = np.full(len(hashes.first), -1, np.int64)
         if not self.count:
             return result

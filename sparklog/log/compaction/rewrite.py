@@ -73,7 +73,7 @@ NO_TIMESTAMP_MS = -1
 
 
 def pass_freely(size_bytes: int) -> None:
-    """The throttle that lets everything pass."""
+    """Throttle nothing."""
 
 
 def always() -> bool:
@@ -117,8 +117,8 @@ class SourceBatch(NamedTuple):
     def rows(
         self, context: RunContext, columns: Sequence[int] | None = None
     ) -> tuple[pa.RecordBatch, np.ndarray | None]:
-        """The rows, and their offsets, as `decode_rows` gives them. Raises LogCorruptError that says where the batch
-        is."""
+        """Return the rows, and their offsets, as `decode_rows` gives them. Raises LogCorruptError that says where the
+        batch is."""
         schema = self.schema(context)
         try:
             return decode_rows(self.data, schema, self.header, columns, inflated_bytes_max=context.inflated_bytes_max)
@@ -149,12 +149,12 @@ def _uncompacted_error(segment: LogSegment, position: int, offset: int, error: C
     too_large = isinstance(error, InflatedSizeError)
     hint = " (queued.max.inflated.bytes, or the topic's max.message.inflated.ratio: raise it)" if too_large else ""
     return LogCorruptError(
-        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; it is not compacted"
+        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; the partition is not compacted"
     )
 
 
 def source_batches(segment: LogSegment, context: RunContext, start_offset: int = 0) -> Iterator[SourceBatch]:
-    """The batches of `segment` that hold offsets from `start_offset` on.
+    """Yield the batches of `segment` that hold offsets from `start_offset` on.
 
     Raises LogCorruptError for a damaged batch: it must not be copied, the copy would have a new, valid checksum.
     """
@@ -186,13 +186,13 @@ class KeyedRows(NamedTuple):
     tombstones: np.ndarray | None
 
     def since(self, offset: int) -> tuple[KeyHashes, np.ndarray]:
-        """Hashes and offsets of the rows from `offset` on."""
+        """Return hashes and offsets of the rows from `offset` on."""
         first = int(np.searchsorted(self.offsets, offset))
         return self.hashes.since(first), self.offsets[first:]
 
 
 def keyed_rows(batch: SourceBatch, context: RunContext, *, tombstones: bool) -> KeyedRows:
-    """Decodes the keys of a batch; `tombstones` also finds those. Raises LogCorruptError."""
+    """Decode the keys of a batch; `tombstones` also finds those. Raises LogCorruptError."""
     schema = batch.schema(context)
     keys = sorted(schema.get_field_index(name) for name in context.owner.key_columns)
     values = value_columns(context.owner, schema) if tombstones else []
@@ -211,7 +211,7 @@ def keyed_rows(batch: SourceBatch, context: RunContext, *, tombstones: bool) -> 
 
 
 def value_columns(owner: LogOwner, schema: pa.Schema) -> list[int]:
-    """The columns that are all null in a tombstone; none: the topic has keys only, and no tombstones."""
+    """Return the columns that are all null in a tombstone; none: the topic has keys only, and no tombstones."""
     if owner.value_columns:
         return [schema.get_field_index(name) for name in owner.value_columns]
     return [i for i, name in enumerate(schema.names) if name not in owner.key_columns]
@@ -241,7 +241,7 @@ class BatchPlan(NamedTuple):
 
 
 def horizon_of(header: BatchHeader) -> int:
-    """A batch's delete horizon, or NO_HORIZON."""
+    """Return a batch's delete horizon, or NO_HORIZON."""
     return header.min_timestamp_ms if header.attributes & ATTRIBUTE_DELETE_HORIZON else NO_HORIZON
 
 
@@ -277,7 +277,7 @@ class GroupPlan(Struct):
 def plan_group(
     segments: Sequence[LogSegment], keys: OffsetMap, context: RunContext, with_data: set[int] | None = None
 ) -> GroupPlan:
-    """Reads all keys of the group. `with_data`: producers of whose transaction the run has met data and no marker yet;
+    """Read all keys of the group. `with_data`: producers of whose transaction the run has met data and no marker yet;
     the same set for all groups of a run. Raises LogCorruptError, StorageError."""
     plan = GroupPlan(segments)
     with_data = set() if with_data is None else with_data
@@ -303,8 +303,8 @@ def plan_group(
 def _plan_marker(
     number: int, batch: SourceBatch, context: RunContext, plan: GroupPlan, with_data: set[int], over_ms: int
 ) -> BatchPlan:
-    """A marker stays as long as there are data of its transaction; from then on readers get their time, as with a
-    tombstone. `over_ms`: horizons up to then have passed."""
+    """Plan a marker: it stays as long as there are data of its transaction; from then on readers get their time, as
+    with a tombstone. `over_ms`: horizons up to then have passed."""
     header, horizon_ms = batch.header, horizon_of(batch.header)
     if header.producer_id in with_data:
         with_data.discard(header.producer_id)
@@ -318,7 +318,7 @@ def _plan_marker(
 def _plan_batch(
     number: int, batch: SourceBatch, keys: OffsetMap, context: RunContext, plan: GroupPlan, over_ms: int
 ) -> BatchPlan:
-    """`over_ms`: horizons up to then have passed."""
+    """Return `over_ms`: horizons up to then have passed."""
     header = batch.header
     horizon_ms = horizon_of(header)
     if not header.record_count:
@@ -380,7 +380,7 @@ def _encode_rows(source: SourceBatch, plan: BatchPlan, context: RunContext) -> m
 
 
 def _encode(source: SourceBatch, plan: BatchPlan, context: RunContext) -> memoryview:
-    """The batch with only the rows that stay, and their offsets."""
+    """Return the batch with only the rows that stay, and their offsets."""
     header = plan.header
     schema = source.schema(context)
     rows, offsets = source.rows(context)
@@ -416,7 +416,7 @@ def _encode(source: SourceBatch, plan: BatchPlan, context: RunContext) -> memory
 
 
 def _timestamp_bounds_ms(rows: pa.RecordBatch, header: BatchHeader, timestamp_column: str | None) -> tuple[int, int]:
-    """Smallest and largest timestamp of the rows that are left."""
+    """Return the smallest and largest timestamp of the rows that are left."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return header.max_timestamp_ms, header.max_timestamp_ms
     if not rows.num_rows:
@@ -465,7 +465,7 @@ class _Writer:
             try:
                 segment.delete()
             except StorageError as e:
-                logger.warning("a file of a failed compaction stays until the next run or start: %s", e)
+                logger.warning("a file of a failed compaction cannot be removed before the next run or start: %s", e)
 
     def _begin(self, base_offset: int) -> LogSegment:
         context = self._context

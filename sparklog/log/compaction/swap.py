@@ -106,7 +106,7 @@ def _fatal(directory: Path, health: LogHealth) -> Iterator[None]:
 
 
 def commit(files: FileSystem, directory: Path, names: File, new: Sequence[LogSegment]) -> None:
-    """Steps 1 and 2: from its end on the new segments count after a crash. `names`: the directory, open. Raises
+    """Do steps 1 and 2: from its end on the new segments count after a crash. `names`: the directory, open. Raises
     StorageError, StorageFullError."""
     mine = {segment.path.name for segment in new}
     for name in files.list_directory(directory):
@@ -133,7 +133,7 @@ def withdraw(directory: Path, names: File, new: Sequence[LogSegment]) -> None:
 
 
 def install(directory: Path, names: File, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
-    """Steps 3 (its files) and 4. Raises StorageError; the next start finishes it then."""
+    """Do steps 3 (its files) and 4. Raises StorageError; the next start finishes it then."""
     for segment in old:
         segment.move(directory / f"{segment_name(segment.base_offset)}.{next(_numbers)}{DELETED_SUFFIX}")
     names.sync()
@@ -192,7 +192,9 @@ def _foreign(files: FileSystem, path: Path, owner: LogOwner) -> str | None:
 
 
 def _set_aside(files: FileSystem, path: Path, reason: str) -> None:
-    logger.error("%s is misplaced, it gets the ending %s and changes nothing: %s", path, MISPLACED_SUFFIX, reason)
+    logger.error(
+        "%s is misplaced; it is renamed with the ending %s and has no effect: %s", path, MISPLACED_SUFFIX, reason
+    )
     files.rename(path, path.with_name(path.name + MISPLACED_SUFFIX))
 
 
@@ -207,13 +209,13 @@ def _fitting_segments(
         if ends[base] in live or ends[base] in [other for other, _ in fit]:
             fit.insert(0, (base, ends[base]))
         else:
-            reason = f"it ends at offset {ends[base]}, where none of this log's segments begins"
+            reason = f"it ends at offset {ends[base]}, where no segment of this log begins"
             _set_aside(files, directory / (segment_name(base) + SWAP_SUFFIX), reason)
     return fit
 
 
 def _replace(files: FileSystem, directory: Path, committed: Sequence[tuple[int, int]], live: Sequence[int]) -> None:
-    """Removes the live segments that the committed ones replace, then gives those their names."""
+    """Remove the live segments that the committed ones replace, then give those their names."""
     for base, end in committed:
         for old in live:
             if base <= old < end:
@@ -231,14 +233,15 @@ def _base_of(name: str, suffix: str) -> int | None:
 
 
 def _end_of(files: FileSystem, path: Path) -> int:
-    """The offset after the last one of a sealed segment with at least one batch."""
+    """Return the offset after the last one of a sealed segment with at least one batch."""
     file = files.open(path)
     try:
         blocks = decode_seal(file.read, file.size())
         if blocks is None or not len(blocks.positions):
             raise LogCorruptError(
-                f"{path} is not complete, though it was when it got its name; if the segments it replaces are there "
-                f"(from its base offset on), remove it, else restore it from a copy or delete the topic"
+                f"{path} is not complete, although it was complete when it got its name; if the segments that it "
+                "replaces exist (from its base offset on), remove it, else restore it from a copy or delete the "
+                "topic"
             )
         return header_at(file.read, int(blocks.positions[-1]), blocks.data_end).next_offset
     except CorruptBatchError as e:

@@ -94,8 +94,8 @@ def noted_lives(directories: Iterable[LogDirectory], *, is_whole: bool = True) -
 
 
 def _common(lists: list[tuple[int, ...]], last_written: list[int]) -> tuple[int, ...]:
-    """The epochs of which each directory has everything: they are named there, or nothing was written to it since one
-    that is."""
+    """Return the epochs of which each directory has everything: they are named there, or nothing was written to it
+    since one that is."""
     return tuple(
         epoch
         for epoch in sorted({epoch for named in lists for epoch in named}, reverse=True)
@@ -119,8 +119,8 @@ def _read(directory: LogDirectory) -> _Content:
 
 
 def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
-    """The broker and the cluster of a data directory whose metadata is in ZooKeeper; None for another directory. Raises
-    StorageError."""
+    """Return the broker and the cluster of a data directory whose metadata is in ZooKeeper; None for another directory.
+    Raises StorageError."""
     if not files.exists(directory / CLUSTER_IMAGE_FILE):
         return None
     data = read_whole(files, directory / META_FILE)
@@ -128,14 +128,14 @@ def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
 
 
 def newest_life(files: FileSystem, directory: Path) -> int:
-    """The newest broker epoch that a directory names; NO_EPOCH if it names none. Raises StorageError."""
+    """Return the newest broker epoch that a directory names; NO_EPOCH if it names none. Raises StorageError."""
     data = read_whole(files, directory / BROKER_EPOCH_FILE)
     content = None if data is None else decode(data, _Content)
     return NO_EPOCH if content is None else max((*content.clean, *content.flushed), default=NO_EPOCH)
 
 
 def note_registration(directories: Iterable[LogDirectory]) -> None:
-    """A life is about to begin, in which nothing is written before it is noted. Raises StorageFullError,
+    """Store the epoch of a life that is about to begin; nothing else is written before. Raises StorageFullError,
     StorageError."""
     for directory in directories:
         content = _read(directory)
@@ -144,8 +144,8 @@ def note_registration(directories: Iterable[LogDirectory]) -> None:
 
 
 def note_lives(directories: Iterable[LogDirectory], lives: Lives, away: Collection[str] = ()) -> None:
-    """`directories` take part in the newest of `lives`, those `away` (data_dir_id) do not. Raises StorageFullError,
-    StorageError."""
+    """Store that `directories` take part in the newest of `lives`, those `away` (data_dir_id) do not. Raises
+    StorageFullError, StorageError."""
     taking_part = list(directories)
     newest: dict[str, int] = {}
     for directory in taking_part:

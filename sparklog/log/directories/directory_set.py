@@ -82,14 +82,14 @@ class DirectorySet:
             self._lock.close()
 
     def by_id(self) -> dict[str, Path]:
-        """The usable log directories by their ids. Raises StorageError if two have the same."""
+        """Return the usable log directories by their ids. Raises StorageError if two have the same."""
         by_id: dict[str, Path] = {}
         for directory in self.live:
             other = by_id.setdefault(directory.data_dir_id, directory.path)
             if other != directory.path:
                 raise StorageError(
-                    f"{directory.path} is a copy of {other} (both have data_dir_id {directory.data_dir_id}); take one of "
-                    f"them out of log.dirs"
+                    f"{directory.path} is a copy of {other} (both have data_dir_id {directory.data_dir_id}); remove "
+                    "one of them from log.dirs"
                 )
         return by_id
 
@@ -118,7 +118,7 @@ class DirectorySet:
                 if owner is None or owner.topic_id not in deleted:
                     kept.setdefault(name, []).append(directory)
                 else:
-                    logger.info("%s is of a deleted topic, it is removed", directory.path / name)
+                    logger.info("%s belongs to a deleted topic and is removed", directory.path / name)
                     directory.move_aside(name, DELETED_ENDING)
         return kept
 

@@ -40,7 +40,7 @@ class KnownDirectories:
         data = read_hint(self._files, self._path)
         found = decode(data, KnownLogDirs) if data is not None else None
         if data is not None and found is None:
-            logger.warning("%s cannot be read; log directories that are not there are not missed", self._path)
+            logger.warning("%s cannot be read; missing log directories are not detected", self._path)
         self._written = dict(found.directories) if found is not None else {}
         self._absent_directories = {i: path for i, path in self._written.items() if i not in present}
 
@@ -60,9 +60,9 @@ class KnownDirectories:
             return
         away = ", ".join(f"{path} (data_dir_id {i})" for i, path in self._absent_directories.items())
         raise StorageError(
-            f"{name} is in no log directory, and one that was used before is not there: {away}; mount the disk there, or "
-            f"name the directory in log.dirs, and restart the broker. If it is lost for good, take its line out of "
-            f"{self._path}, and begin its partitions again: sparklog log repair names what to do with each"
+            f"{name} is in no log directory, and an earlier log directory is missing: {away}; mount its disk, or "
+            "name the directory in log.dirs, and restart the broker. If the directory is lost for good, remove its "
+            f"line from {self._path}, and create its partitions again: sparklog log repair names the steps for each"
         )
 
     def remember(self, present: Mapping[str, Path], *, all_found: bool) -> None:
@@ -75,6 +75,6 @@ class KnownDirectories:
         try:
             self._files.write_atomic(self._path, encode(KnownLogDirs(known)))
         except SparklogError as e:
-            logger.warning("%s stays as it was, it is written at the next start: %s", self._path, e)
+            logger.warning("%s could not be written and is written at the next start: %s", self._path, e)
         else:
             self._written = known

@@ -68,14 +68,14 @@ _NAME_CHARS_KEPT = 200
 
 
 def _kept(name: str) -> str:
-    """The part of a partition directory's name that stays when it is moved aside: of a long one both ends, because the
-    partition's number stands last."""
+    """Return the part of a partition directory's name that stays when it is moved aside: of a long one both ends,
+    because the partition's number stands last."""
     half = _NAME_CHARS_KEPT // 2
     return name if len(name) <= _NAME_CHARS_KEPT else name[:half] + name[-half:]
 
 
 def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
-    """Makes the directory if needed and locks it. Raises DataDirLockedError, StorageError (naming `setting`)."""
+    """Make the directory if needed and locks it. Raises DataDirLockedError, StorageError (naming `setting`)."""
     try:
         files.make_directory(directory)
         lock = files.lock(directory / LOCK_FILE)
@@ -163,13 +163,13 @@ class LogDirectory:
     # --- start ---
 
     def load(self, cluster_id: str) -> None:
-        """Checks whose directory it is and reads its checkpoints. Raises StorageError (see also `failure`)."""
+        """Check whose directory it is and read its checkpoints. Raises StorageError (see also `failure`)."""
         for name in self.files.list_directory(self.path):
             path, target = self.path / name, name.removesuffix(TEMPORARY_SUFFIX)
             if name in _OWN_FILES or target not in (*_OWN_FILES, PROBE_FILE):
                 continue
             if self.files.is_directory(path):
-                put_aside(self.files, path, f"{path} is a directory, where a file is written")
+                put_aside(self.files, path, f"{path} is a directory instead of a file")
             else:
                 self.files.remove(path)  # a crash left it
         self._meta = self._load_meta(cluster_id)
@@ -190,13 +190,13 @@ class LogDirectory:
         found = decode(data, DataDirMeta)
         if found is None:
             raise StorageError(
-                f"{path} cannot be read; restore it from a copy, or remove it: the broker creates another one"
+                f"{path} cannot be read; restore it from a copy, or remove it: the broker creates a new one"
             )
         if found.format != 1:
             raise StorageError(f"{path} has format {found.format}, this version reads format 1; use a newer sparklog")
         if (found.cluster_id, found.broker_id) != (cluster_id, self.broker_id):
             raise StorageError(
-                f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, this is broker "
+                f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, but this broker is "
                 f"{self.broker_id} of cluster {cluster_id}; use the right directory or broker.id"
             )
         return found
@@ -208,7 +208,7 @@ class LogDirectory:
         if points is not None:
             self.points = dict(points.partitions)
         elif data is not None:
-            logger.warning("%s cannot be read; offsets are taken from the logs", path)
+            logger.warning("%s cannot be read; the offsets come from the logs", path)
         names = set(self.files.list_directory(self.path))
         self._follow_moved(names)
         self._follow_taken_back(names)
@@ -217,7 +217,7 @@ class LogDirectory:
                 self.write_points(self.points)
                 self.has_stale_points = False
             except StorageFullError as e:
-                logger.warning("%s: that replicas are gone is not written down yet: %s", self.path, e)
+                logger.warning("%s: the removal of replicas is not recorded yet: %s", self.path, e)
 
     def _follow_moved(self, names: set[str]) -> None:
         """Move the points of a partition whose replica was moved before a crash: those of a replica put aside go with
@@ -235,7 +235,7 @@ class LogDirectory:
                 self.has_stale_points = True
 
     def _follow_taken_back(self, names: set[str]) -> None:
-        """Points of a stray that was taken back, before a crash came ahead of the next checkpoint."""
+        """Restore the points of a stray that was taken back, before a crash came ahead of the next checkpoint."""
         for stray in [n for n in self.points if STRAY.fullmatch(n) and n not in names]:
             points, kept = self.points.pop(stray), stray.rpartition(".")[0]
             for name in names - self.points.keys():
@@ -264,8 +264,8 @@ class LogDirectory:
         return entries[-1].epoch if entries else -1
 
     def strays(self) -> dict[tuple[str, int], str]:
-        """Names of partition directories that were put aside, by topic id and partition; of several the one with the
-        newest records."""
+        """Return the names of partition directories that were put aside, by topic id and partition; of several the one
+        with the newest records."""
         found: dict[tuple[str, int], tuple[bool, int, str]] = {}
         for name in filter(STRAY.fullmatch, self.files.list_directory(self.path)):
             owner = self.owner_of(name)
@@ -276,7 +276,7 @@ class LogDirectory:
         return {key: name for key, (_, _, name) in found.items()}
 
     def count_strays(self) -> int:
-        """Number of partition directories that were put aside."""
+        """Return the number of partition directories that were put aside."""
         return sum(bool(STRAY.fullmatch(name)) for name in self.files.list_directory(self.path))
 
     def take_back(self, owner: LogOwner, stray: str) -> None:
@@ -287,10 +287,10 @@ class LogDirectory:
         points = self.points.pop(stray, None)
         if points is not None:
             self.points[owner.directory_name] = points
-        logger.info("%s was put aside as %s and is taken back", self.path / owner.directory_name, stray)
+        logger.info("%s was put aside as %s and is restored", self.path / owner.directory_name, stray)
 
     def make_partitions(self, owners: Iterable[LogOwner]) -> None:
-        """Makes the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the
+        """Make the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the
         disk lets it. Raises StorageFullError, StorageError."""
         epochs = encode_epochs(FIRST_ENTRIES)
         wanted = {
@@ -318,7 +318,7 @@ class LogDirectory:
         return points if points is not None and points.topic_id == owner.topic_id else None
 
     def move_aside(self, name: str, ending: str) -> Path:
-        """Renames the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`. The points
+        """Rename the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`. The points
         of a stray are kept: when it is taken back, it begins where it began."""
         target = self.path / f"{_kept(name)}.{uuid.uuid4().hex}-{ending}"
         self.files.rename(self.path / name, target)
@@ -330,7 +330,7 @@ class LogDirectory:
         return target
 
     def purge_deleted(self) -> int:
-        """Unlinks the files of deleted partitions and removed replicas; returns how many there were. Of deleted ones
+        """Unlink the files of deleted partitions and removed replicas; return how many there were. Of deleted ones
         with something in the object store the journal stays until that is gone. Raises StorageError."""
         in_tier = self.deleted_in_tier()
         for path in in_tier:
@@ -416,7 +416,7 @@ def make_new_partitions(
         try:
             directory.make_partitions(its_owners)
         except (StorageError, StorageFullError) as e:
-            logger.warning("%d partitions cannot be made in %s: %s", len(its_owners), directory.path, e)
+            logger.warning("%d partitions cannot be created in %s: %s", len(its_owners), directory.path, e)
         else:
             made |= {owner.directory_name: directory for owner in its_owners}
     return made

@@ -22,9 +22,9 @@ def place_of_known(
     *,
     made: bool,
 ) -> LogDirectory:
-    """The log directory that a partition of the metadata store is in, or, unless it was `made` before, is to be in.
-    `candidates` have a directory of its name. `usable` gives those of `directories` that can be used, the best place
-    for a new partition first.
+    """Return the log directory that a partition of the metadata store is in, or, unless it was `made` before, is to be
+    in. `candidates` have a directory of its name. `usable` gives those of `directories` that can be used, the best
+    place for a new partition first.
 
     Raises LogCorruptError if it is in two, or in none though its directory was made, StorageError if it may be in one
     that has failed.
@@ -44,9 +44,9 @@ def place_of_known(
     if made:
         path = (places or usable())[0].path / name
         raise LogCorruptError(
-            f"the directory {name} is gone: it was made with the topic, and is in no log directory; restore it from a "
-            f"copy and restart the broker, or, if its records are lost for good, begin again without them: "
-            f"sparklog log repair {path}"
+            f"the directory {name} of the topic is missing from all log directories; restore it from a "
+            f"copy and restart the broker, or, if its records are lost for good, create it empty: sparklog log repair"
+            f" {path}"
         )
     return usable()[0]
 

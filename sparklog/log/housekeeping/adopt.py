@@ -18,7 +18,7 @@ from sparklog.log.tiering.state import CopyFinished, CopyStarted, Phase, RemoteS
 
 
 def adopt_copies(log: PartitionLog, store: ObjectStore, *, with_deleted: bool) -> int:
-    """Lists the store once; returns how many copies are new here. `with_deleted`: also those below the log start.
+    """List the store once; return how many copies are new here. `with_deleted`: also those below the log start.
 
     Raises RemoteStorageError, StorageError, StorageFullError.
     """
@@ -47,7 +47,7 @@ def _manifests(log: PartitionLog, store: ObjectStore) -> list[RemoteSegmentMetad
 
 
 def find_copy(store: ObjectStore, started: CopyStarted) -> RemoteSegmentMetadata | None:
-    """The copy, if it has its manifest. Raises RemoteStorageError."""
+    """Return the copy, if it has its manifest. Raises RemoteStorageError."""
     for key in store.manifests(started.prefix):
         manifest = decode_manifest(store.read_unchecked(key))
         if manifest is not None and manifest.segment.id == started.id:

@@ -52,7 +52,7 @@ class CleanerPoint(Struct, frozen=True):
     next_horizon_ms: int = NO_HORIZON
 
 
-class Due(NamedTuple):
+class DueLog(NamedTuple):
     """A log that is due, and where its parts are. `deletions_may_go`: as with `due_for_compaction`."""
 
     log: PartitionLog
@@ -92,7 +92,7 @@ def cleaned_to(log: PartitionLog) -> int:
     return load_point(log.replacement.context(pass_freely)).first_dirty_offset
 
 
-def due_for_compaction(log: PartitionLog, deletions_may_go: Callable[[], bool] = always) -> Due | None:
+def due_for_compaction(log: PartitionLog, deletions_may_go: Callable[[], bool] = always) -> DueLog | None:
     """Return the log if it is to be compacted now, else None. Rolls the last segment if it holds overdue records.
 
     `deletions_may_go`: returns True if tombstones and markers may be removed at this moment, after their time is over.
@@ -125,7 +125,7 @@ def due_for_compaction(log: PartitionLog, deletions_may_go: Callable[[], bool] =
         next_horizon_ms=point.next_horizon_ms if deletions_may_go() else NO_HORIZON,
         now_ms=context.now_ms,
     )
-    return Due(log, section, point, deletions_may_go) if due else None
+    return DueLog(log, section, point, deletions_may_go) if due else None
 
 
 def _largest_timestamp_ms(segment: LogSegment) -> int | None:
@@ -134,13 +134,13 @@ def _largest_timestamp_ms(segment: LogSegment) -> int | None:
 
 
 def _first_timestamp_ms(segment: LogSegment) -> int | None:
-    """The timestamp of a segment's first batch; None without a batch."""
+    """Return the timestamp of a segment's first batch; None without a batch."""
     if not segment.data_bytes:
         return None
     return roll_time_ms(next(segment.headers_from(None))[1])
 
 
-def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pass_freely) -> CompactionResult:
+def compact_log(due: DueLog, keys: OffsetMap, throttle: Callable[[int], None] = pass_freely) -> CompactionResult:
     """Compact a log; `keys` is empty. A log has one run at a time; appends and reads continue meanwhile.
 
     `throttle` is called with the bytes to be read or written next; an exception from it ends the run without a loss.

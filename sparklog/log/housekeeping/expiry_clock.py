@@ -79,7 +79,7 @@ class ExpiryClock:
         data = read_hint(files, self._path)
         found = decode(data, ClockState) if data is not None else None
         if data is not None and found is None:
-            logger.warning("%s cannot be read; the clock is believed", self._path)
+            logger.warning("%s cannot be read; the broker trusts the clock", self._path)
         self._at_ms = uptime_ms()
         self._time_ms = resumed(found, wall.now_ms(), self._at_ms, self._boot_id, rate)
 
@@ -106,17 +106,17 @@ class ExpiryClock:
     def _log_lag(self, behind_ms: int) -> None:
         if behind_ms >= JUMP_MS_MIN and not self._told:
             logger.warning(
-                "the clock has jumped forward by %.1f h (or the machine was off for so long): what is too old only by the new "
-                "time is not deleted at once. Ages catch up %d times as fast as time passes, in %.1f h; if the clock is wrong, "
-                "set it right before",
+                "the clock has jumped forward by %.1f h (or the machine was off for this time): records that are "
+                "expired only by the new time are not deleted at once. Ages catch up at %d times real time, within "
+                "%.1f h; if the clock is wrong, correct it before",
                 behind_ms / 3_600_000, self._rate, behind_ms / max(1, self._rate - 1) / 3_600_000,
             )  # fmt: skip
         self._told = behind_ms >= JUMP_MS_MIN
 
     def save(self) -> None:
-        """Writes the file; a failure is logged: after a restart the clock then goes on from an older state."""
+        """Write the file; a failure is logged: after a restart the clock then goes on from an older state."""
         now_ms = self.now_ms()
         try:
             self._files.write_atomic(self._path, encode(ClockState(now_ms, self._uptime_ms(), self._boot_id)))
         except SparklogError as e:
-            logger.warning("%s stays as it was: %s", self._path, e)
+            logger.warning("%s could not be written: %s", self._path, e)

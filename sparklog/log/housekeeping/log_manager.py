@@ -165,7 +165,7 @@ class LogManager:
             self._load_partition(spec, found.pop(spec.owner.directory_name, []))
         for name, directories in found.items():
             for directory in directories:
-                logger.warning("%s belongs to no topic, it is left alone", directory.path / name)
+                logger.warning("%s belongs to no topic and is left unchanged", directory.path / name)
         self._loaded = True
         placed = len(self._place) == len(specs) and not self.directories.failed
         self._known.remember(present, all_found=placed)
@@ -183,7 +183,7 @@ class LogManager:
                 owner = directory.owner_of(name)
                 if owner is not None and owner.topic_id != spec.owner.topic_id:
                     logger.warning(
-                        "%s is of another topic (id %s), it is put aside", directory.path / name, owner.topic_id
+                        "%s belongs to another topic (id %s) and is put aside", directory.path / name, owner.topic_id
                     )
                     directory.move_aside(name, STRAY_ENDING)
                     found[name].remove(directory)
@@ -191,7 +191,7 @@ class LogManager:
                 del found[name]
 
     def _take_back(self, specs: Iterable[PartitionSpec]) -> Iterator[tuple[LogDirectory, PartitionSpec]]:
-        """Directories that were put aside, and are of `specs`, get their names again."""
+        """Rename directories that were put aside, and belong to `specs`, back to their names."""
         strays = [(directory, directory.strays()) for directory in self.directories.live]
         if not any(its for _, its in strays):
             return
@@ -216,7 +216,7 @@ class LogManager:
                 self._checkpoint(directory)
             directory.note_boot()
         except StorageFullError as e:
-            logger.warning("%s: since when this machine runs is not noted: %s", directory.path, e)
+            logger.warning("%s: the time of the machine's start could not be stored: %s", directory.path, e)
 
     @property
     def has_all_directories(self) -> bool:
@@ -243,7 +243,8 @@ class LogManager:
             self._offline[tp] = e
 
     def _by_partitions(self) -> list[LogDirectory]:
-        """The usable log directories, the one with the fewest partitions first, ties in the order of the setting."""
+        """Return the usable log directories, the one with the fewest partitions first, ties in the order of the
+        setting."""
         counts = self._partition_counts()
         return sorted(self.directories.live, key=lambda d: counts[d.path])
 
@@ -302,7 +303,7 @@ class LogManager:
         return dict(self._offline)
 
     def get(self, tp: TopicPartition) -> PartitionLog:
-        """The partition's log. Raises UnknownTopicOrPartitionError, or why the partition is offline."""
+        """Return the partition's log. Raises UnknownTopicOrPartitionError, or why the partition is offline."""
         log = self._logs.get(tp)
         if log is None:
             offline = self._offline.get(tp)
@@ -312,14 +313,15 @@ class LogManager:
         return log
 
     def location_of(self, tp: TopicPartition) -> tuple[Path, str]:
-        """The log directory the partition is in, and that directory's id. Raises UnknownTopicOrPartitionError."""
+        """Return the log directory the partition is in, and that directory's id. Raises
+        UnknownTopicOrPartitionError."""
         directory = self._place.get(tp)
         if directory is None:
             raise UnknownTopicOrPartitionError(f"no partition {tp} here")
         return directory.path, directory.data_dir_id
 
     def partitions_in(self, paths: Collection[Path]) -> list[TopicPartition]:
-        """The partitions whose log is in one of the log directories."""
+        """Return the partitions whose log is in one of the log directories."""
         return [tp for tp, directory in self._place.copy().items() if directory.path in paths]
 
     def expire_producers(self, expiration_ms: int) -> int:
@@ -347,7 +349,7 @@ class LogManager:
                 self._create_in_one_of([directory, *others], spec)
 
     def create_partition(self, spec: PartitionSpec) -> PartitionLog:
-        """Makes an empty log in the directory with the fewest partitions; if that fails, in the next. A directory of
+        """Make an empty log in the directory with the fewest partitions; if that fails, in the next. A directory of
         that name left over from another topic is moved aside, not deleted.
 
         Raises StorageFullError, StorageError, LogCorruptError.
@@ -364,7 +366,7 @@ class LogManager:
             try:
                 log = self._create_in(directory, spec)
             except (StorageError, StorageFullError) as e:
-                logger.warning("partition %s cannot be made in %s: %s", tp, directory.path, e)
+                logger.warning("partition %s cannot be created in %s: %s", tp, directory.path, e)
                 error = e
             else:
                 self._place[tp], self._logs[tp] = directory, log
@@ -373,7 +375,7 @@ class LogManager:
         raise type(error)(str(error)) from error
 
     def _create_in(self, directory: LogDirectory, spec: PartitionSpec) -> PartitionLog:
-        """Leaves nothing behind if it fails, as far as the disk lets it."""
+        """Leave nothing behind if it fails, as far as the disk lets it."""
         path = directory.path / spec.owner.directory_name
         self._forget_stale_points(directory)
         known = directory.points_of(spec.owner) if directory.files.exists(path) else None
@@ -403,7 +405,7 @@ class LogManager:
         return log
 
     def write_topic_record(self, tp: TopicPartition, content: bytes) -> None:
-        """Writes topic.json (`format/topic_record.py`) beside the segments of partition `tp`, unless it says that
+        """Write topic.json (`format/topic_record.py`) beside the segments of partition `tp`, unless it says that
         already. Nothing if the partition is offline. Raises StorageFullError, StorageError."""
         directory = self._place.get(tp)
         if directory is None or tp not in self._logs:
@@ -465,7 +467,7 @@ class LogManager:
         return count
 
     def purge_deleted(self) -> int:
-        """Unlinks the files of deleted partitions; returns how many there were. Raises StorageFullError,
+        """Unlink the files of deleted partitions; return how many there were. Raises StorageFullError,
         StorageError."""
         self.directories.in_each(self._forget_stale_points)
         return sum(self.directories.in_each(LogDirectory.purge_deleted))
@@ -476,13 +478,14 @@ class LogManager:
                 self._checkpoint(directory)
 
     def deleted_in_tier(self) -> list[tuple[FileSystem, Path]]:
-        """Directories of deleted partitions that still have something in the object store. Raises StorageError."""
+        """Return directories of deleted partitions that still have something in the object store.
+        Raises StorageError."""
         return [(d.files, path) for d in self.directories.live for path in d.deleted_in_tier()]
 
     # --- while running, and stop ---
 
     def look(self, path: Path) -> None:
-        """Notices that the log directory, or a file in it that was appended to since the last look, is gone or another
+        """Notice that the log directory, or a file in it that was appended to since the last look, is gone or another
         one: writes to the open files would succeed and be lost. May be called by any thread, for each directory by
         one."""
         directory = next(d for d in self.directories.all if d.path == path)
@@ -497,7 +500,7 @@ class LogManager:
                         return
 
     def settle_failures(self) -> list[DirectoryFailure]:
-        """Takes the partitions of directories that have failed since the last call offline."""
+        """Take the partitions of directories that have failed since the last call offline."""
         settled = []
         for directory in self.directories.all:
             error = directory.failure
@@ -561,7 +564,7 @@ class LogManager:
                 if not log.is_closed:
                     logger.error("partition %s cannot be %s: %s", tp, done, e)  # noqa: TRY400
         if short:
-            logger.warning("%d partitions cannot be %s just now, it is tried again: %s", len(short), done, last)
+            logger.warning("%d partitions cannot be %s now and will be retried: %s", len(short), done, last)
         return did
 
     def save_expiry_clock(self) -> None:
@@ -614,7 +617,7 @@ class LogManager:
                 try:
                     log.close()
                 except SparklogError as e:
-                    logger.error("partition %s is not closed cleanly: %s", tp, e)  # noqa: TRY400
+                    logger.error("partition %s could not be closed cleanly: %s", tp, e)  # noqa: TRY400
                     unclean.add(tp)
             if self._loaded:
                 self.checkpoint()
@@ -622,7 +625,7 @@ class LogManager:
                     lambda d: d.write_clean_mark(str(tp) for tp in unclean if self._place.get(tp) in (d, None))
                 )
         except SparklogError as e:
-            logger.error("%s is not closed cleanly: %s", self.data_dir, e)  # noqa: TRY400
+            logger.error("%s could not be closed cleanly: %s", self.data_dir, e)  # noqa: TRY400
             return False
         finally:
             self.directories.unlock()

@@ -41,7 +41,7 @@ def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Calla
             continue  # deleted meanwhile
         except SparklogError as e:
             if not log.is_closed:
-                logger.error("partition %s: retention failed, it is tried again: %s", tp, e)  # noqa: TRY400
+                logger.error("partition %s: retention failed and will be retried: %s", tp, e)  # noqa: TRY400
             continue
         if found.count:
             end = log.log_start_offset
@@ -53,7 +53,7 @@ def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Calla
             checkpoint()
         except StorageFullError as e:
             # the first segment that stays says as much as the checkpoint would have
-            logger.warning("log starts are not written down, segments are deleted all the same: %s", e)
+            logger.warning("log start offsets could not be stored; segments are deleted nevertheless: %s", e)
     for tp in raised:
         logs[tp].retention.drop_below_log_start()
     return RetentionResult(raised, removed)
@@ -82,7 +82,7 @@ def held_back(logs: Mapping[TopicPartition, PartitionLog]) -> HeldBack:
 
 
 def remove_dropped(logs: Mapping[TopicPartition, PartitionLog]) -> int:
-    """Unlinks the files of deleted segments whose time has come; returns how many segments. Failures are logged."""
+    """Unlink the files of deleted segments whose time has come; return how many segments. Failures are logged."""
     removed = 0
     for tp, log in logs.items():
         try:
@@ -90,5 +90,5 @@ def remove_dropped(logs: Mapping[TopicPartition, PartitionLog]) -> int:
         except SparklogError as e:
             if log.is_closed:
                 continue  # deleted meanwhile
-            logger.error("partition %s: files of deleted segments stay, it is tried again: %s", tp, e)  # noqa: TRY400
+            logger.error("partition %s: files of deleted segments could not be removed and will be retried: %s", tp, e)  # noqa: TRY400
     return removed

@@ -142,7 +142,7 @@ def copy_segment(
     stop: Stop = never_stop,
     role: Role = Role.ALONE,
 ) -> None:
-    """Copies one sealed segment. When it fails, its objects are deleted, now or with the next round, unless others may
+    """Copy one sealed segment. When it fails, its objects are deleted, now or with the next round, unless others may
     have found it whole."""
     copy_id = uuid.uuid4().hex
     prefix = copy_prefix(log.owner, segment.base_offset, copy_id)
@@ -197,7 +197,7 @@ def _try_delete(log: PartitionLog, store: ObjectStore, copy_id: str, role: Role)
         if role is Role.ALONE or not _keep_if_whole(log, store, copy):
             _delete_copy(log.tier.record, store, copy)
     except SparklogError as e:
-        logger.warning("%s: what a failed copy left is deleted later: %s", copy_id, e)
+        logger.warning("%s: the remains of a failed copy are deleted later: %s", copy_id, e)
 
 
 def _upload(
@@ -261,7 +261,7 @@ def _columns(segment: LogSegment, file: File, seal: SealedBlocks) -> bytes | Non
 
 
 def _pieces(read: Callable[[int, int], bytes], size: int, checksums: list[int], stop: Stop) -> Iterator[bytes]:
-    """The file's pieces; their checksums are entered as they go by."""
+    """Yield the file's pieces; their checksums are entered as they go by."""
     for position in range(0, size, PIECE_BYTES):
         stop()
         piece = read(position, min(PIECE_BYTES, size - position))
@@ -368,7 +368,7 @@ def _delete_copy(
 
 
 def delete_all(files: FileSystem, directory: Path, store: ObjectStore, stop: Stop = never_stop) -> int:
-    """Deletes everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; returns
+    """Delete everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; return
     how many copies. Raises RemoteStorageError, StorageError, LogCorruptError."""
     journal = Journal(files, directory)
     copies = list(journal.state.copies.values())

@@ -76,8 +76,8 @@ def dirty_section(
     now_ms: int,
     largest_timestamp_of: Callable[[S], int | None],
 ) -> DirtySection:
-    """The parts of the log with `segments` (ascending). A `first_dirty_offset` that the log does not have (records were
-    deleted, or cut off) gives way to the nearest one it has."""
+    """Return the parts of the log with `segments` (ascending). A `first_dirty_offset` that the log does not have
+    (records were deleted, or cut off) gives way to the nearest one it has."""
     if not segments:
         return DirtySection(0, 0, 0, 0)
     first_dirty = min(max(first_dirty_offset, segments[0].base_offset), segments[-1].base_offset)
@@ -133,13 +133,13 @@ K = TypeVar("K")
 
 
 def dirtiest_first(sections: Mapping[K, DirtySection]) -> list[K]:
-    """The logs in the order they are compacted: by the dirty share, then by the dirty bytes."""
+    """Sort the logs in the order of their compaction: by the dirty share, then by the dirty bytes."""
     return sorted(sections, key=lambda k: (-sections[k].ratio, -sections[k].dirty_bytes))
 
 
 def group_segments(segments: Sequence[S], *, bytes_max: int, schema_id_of: Callable[[S], int]) -> list[list[S]]:
-    """`segments` (ascending) in groups that become one segment each: together not larger than `bytes_max`, with one
-    schema, and offsets that fit one index. A segment that is too large has a group of its own."""
+    """Return `segments` (ascending) in groups that become one segment each: together not larger than `bytes_max`, with
+    one schema, and offsets that fit one index. A segment that is too large has a group of its own."""
     groups: list[list[S]] = []
     size = 0
     for segment in segments:

@@ -33,12 +33,12 @@ class InflatedMemory:
         self._release = threading.Condition()
 
     def batch_bytes_max(self, topic_bytes_max: int) -> int:
-        """Bytes that one batch of a topic may take, of the bound in the topic's settings."""
+        """Return bytes that one batch of a topic may take, of the bound in the topic's settings."""
         return min(topic_bytes_max, self.limit_bytes, INFLATED_BYTES_MAX)
 
     @contextmanager
     def hold(self, size_bytes: int) -> Iterator[None]:
-        """Waits for `size_bytes`, at most the limit, and holds them inside the context."""
+        """Wait for `size_bytes`, at most the limit, and hold them inside the context."""
         held = min(size_bytes, self.limit_bytes)
         if held <= UNCOUNTED_BYTES:
             yield

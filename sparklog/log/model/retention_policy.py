@@ -59,7 +59,7 @@ class Expired(Struct, frozen=True):
     too_much: int = 0
 
     def without_last(self) -> Expired:
-        """The same with one segment less."""
+        """Return the same with one segment less."""
         kept_back = next(name for name in ("too_old", "too_much", "below_log_start") if getattr(self, name))
         return replace(self, count=self.count - 1, **{kept_back: getattr(self, kept_back) - 1})
 
@@ -128,15 +128,15 @@ def deletion_offset(
     """
     if POLICY_DELETE not in cleanup_policy.split(","):
         raise InvalidRequestError(
-            f"records of {name} cannot be deleted: its cleanup.policy is {cleanup_policy}, the last record of each key "
-            f"has to stay; send tombstones (null values), or set cleanup.policy=compact,delete"
+            f"records of {name} cannot be deleted: its cleanup.policy is {cleanup_policy}, which keeps the last "
+            "record of each key; send tombstones (null values), or set cleanup.policy=compact,delete"
         )
     if before_offset == TO_HIGH_WATERMARK:
         return high_watermark
     if not 0 <= before_offset <= high_watermark:
         raise OffsetOutOfRangeError(
             f"records of {name} before offset {before_offset} cannot be deleted: the log goes from {log_start_offset} "
-            f"to {high_watermark}; name an offset up to that, or -1 for all"
+            f"to {high_watermark}; name an offset up to the high watermark, or -1 for all"
         )
     return max(before_offset, log_start_offset)
 

@@ -51,8 +51,8 @@ def check_tiering(name: str, configs: Mapping[str, object]) -> None:
     policy = str(setting("cleanup.policy"))
     if setting(TIERING_SETTING) and POLICY_COMPACT in policy.split(","):
         raise InvalidConfigError(
-            f"topic {name!r}: remote.storage.enable=true and cleanup.policy={policy} exclude each other: compaction rewrites "
-            f"segments, what is in the tier stays as it is; use cleanup.policy=delete"
+            f"topic {name!r}: remote.storage.enable=true and cleanup.policy={policy} exclude each other: compaction "
+            "rewrites segments, but tiered segments cannot be changed; use cleanup.policy=delete"
         )
     for local, total in (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes")):
         if local not in configs or total not in configs:  # the broker may have another default
@@ -60,8 +60,8 @@ def check_tiering(name: str, configs: Mapping[str, object]) -> None:
         kept, kept_at_all = int(str(setting(local))), int(str(setting(total)))
         if kept != AS_RETENTION and kept_at_all != UNLIMITED and (kept == UNLIMITED or kept > kept_at_all):
             raise InvalidConfigError(
-                f"topic {name!r}: {local} = {kept} is more than {total} = {kept_at_all}: what the log does not keep at all "
-                f"cannot stay on the local disk; use a smaller one, or {AS_RETENTION} for the same"
+                f"topic {name!r}: {local} = {kept} is more than {total} = {kept_at_all}: local retention cannot "
+                f"exceed the retention of the log; use a smaller value, or {AS_RETENTION} for the same"
             )
 
 
@@ -76,7 +76,7 @@ S = TypeVar("S", bound=Copied)
 
 
 def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierable_end: int) -> list[S]:
-    """The local segments (ascending, the last one active) that are to be copied now, in their order.
+    """Return the local segments (ascending, the last one active) that are to be copied now, in their order.
 
     `copied_to`: the offset behind the last copied record, or -1. Segments go one after the other, so that the copied
     part has no holes: the first one that cannot go ends it.

@@ -108,7 +108,7 @@ class DirectoryHealth:
             self.syncs.observe(self._now_s() - began_s)
 
     def note_shortage(self) -> None:
-        """A write has failed because the disk is full."""
+        """Note that a write has failed because the disk is full."""
         with self._count_lock:
             self.shortages += 1
 
@@ -118,19 +118,19 @@ class DirectoryHealth:
             raise StorageError(str(self.failure))
 
     def fail(self, reason: object) -> None:
-        """The directory cannot be used any more because of `reason`."""
+        """Take the directory offline because of `reason`."""
         with self._lock:
             if self.failure is not None:
                 return
             self.failure = StorageError(
-                f"log directory {self.directory} has failed and is not used any more ({reason}); repair or replace the "
+                f"log directory {self.directory} has failed and is offline ({reason}); repair or replace the "
                 f"disk, then restart the broker"
             )
         logger.error("%s", self.failure)
         self._on_failure()
 
     def note(self, error: StorageError) -> None:
-        """An operation in the directory has failed: with the disk, or only for that file."""
+        """Note a failed operation in the directory: with the disk, or only for that file."""
         cause = error.__cause__
         number = cause.errno if isinstance(cause, OSError) else None
         if number in SHORTAGE_ERRNOS:
@@ -141,7 +141,7 @@ class DirectoryHealth:
             self.probe(error)
 
     def probe(self, suspicion: object = "a check") -> None:
-        """Finds out whether the directory is still there and can be written to. One after the other: two at once would
+        """Find out whether the directory is still there and can be written to. One after the other: two at once would
         take each other's file for one that the disk has lost."""
         if self.failure is not None or not self.look():
             return
@@ -158,7 +158,7 @@ class DirectoryHealth:
             self.fail(e if isinstance(suspicion, str) else f"{suspicion}; then: {e}")
 
     def look(self) -> bool:
-        """The cheap check: whether the path still leads to the directory and the lock file that this process holds.
+        """Check cheaply whether the path still leads to the directory and the lock file that this process holds.
         After another one has been put there (restored, mounted, copied back), writes to the files that are open would
         go nowhere, and another broker may hold the new lock."""
         with self._look_lock:
@@ -176,9 +176,7 @@ class DirectoryHealth:
     def look_before_write(self) -> None:
         """Check the directory if the last check is too old. Raises StorageError if the directory has failed."""
         if self.failure is None and self.look_age_s > LOOK_AGE_S_MAX and not self.look() and self.failure is None:
-            raise StorageUnavailableError(
-                f"it is uncertain that {self.directory} is still the same directory; try again"
-            )
+            raise StorageUnavailableError(f"cannot verify that {self.directory} is still the same directory; try again")
         self.check()
 
 
@@ -271,7 +269,7 @@ class WatchedFiles:
         """
         if self._health.failure is None and not self._health.look():
             self._health.check()
-            raise StorageUnavailableError(f"it is uncertain that {self._health.directory} is still the same directory")
+            raise StorageUnavailableError(f"cannot verify that {self._health.directory} is still the same directory")
         return self._do(operation)
 
     def open(self, path: Path, *, create: bool = False) -> File:

@@ -35,7 +35,7 @@ def commits_in(segments: Sequence[SegmentView], offset: int, since_ms: int) -> l
             for _, header in segment.headers_from(start):
                 scan.note(header)
         except LogCorruptError as e:
-            logger.warning("transactions behind it are not known: %s", e)
+            logger.warning("transactions behind the damage are not known: %s", e)
     return scan.commits
 
 
@@ -45,7 +45,7 @@ def _reaches(segment: SegmentView, offset: int, since_ms: int) -> bool:
 
 
 def _position(segment: SegmentView, offset: int, since_ms: int) -> int | None:
-    """The position of the first batch to read; None: the segment's first one."""
+    """Return the position of the first batch to read; None: the segment's first one."""
     low, high = segment.base_offset, min(max(offset, segment.base_offset), segment.next_offset - 1)
     while low < high:
         middle = (low + high) // 2

@@ -26,7 +26,7 @@ class LogFlusher:
         self._looked_to = state.offsets.written
 
     def flush_if_due(self) -> bool:
-        """Flushes if flush.ms is over, or a rolled segment waits for it; whether it did. Raises StorageError."""
+        """Flush if flush.ms is over, or a rolled segment waits for it; whether it did. Raises StorageError."""
         dirty = self._state.writer.dirty
         due = self._state.config.flush.due(dirty.since_ms, self._state.clock.now_ms())
         if self._state.health.failure is not None or not (due or dirty.rolled or self._state.producer_files.is_dirty):
@@ -42,7 +42,7 @@ class LogFlusher:
                 self.flush_to(next_offset)
             except StorageUnavailableError as e:
                 raise RequestTimedOutError(
-                    f"{self._state.owner.topic_partition}: written, but not on the disk yet: {e}"
+                    f"{self._state.owner.topic_partition}: written, but not flushed to disk yet: {e}"
                 ) from e
 
     def flush_to(self, next_offset: int) -> None:
@@ -85,8 +85,8 @@ class LogFlusher:
         except SparklogError as e:
             raise self._state.health.fail(
                 StorageError(
-                    f"{self._state.directory}: the content of the disk is unknown after a failed fsync, no more is appended "
-                    f"({e}); check the disk, then restart the broker"
+                    f"{self._state.directory}: the content of the disk is unknown after a failed fsync, so appends "
+                    f"are refused ({e}); check the disk, then restart the broker"
                 )
             ) from e
         with self._state.write_lock:

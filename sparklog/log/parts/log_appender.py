@@ -80,7 +80,7 @@ class LogAppender:
         started_ms: int = -1,
         keeps_epoch: bool = False,
     ) -> AppendInfo:
-        """Ends a producer's transaction. One that has been written already is answered with its offset.
+        """End a producer's transaction. One that has been written already is answered with its offset.
 
         `keeps_epoch`: `producer_epoch` is that of the transaction; the producer keeps it.
 
@@ -162,7 +162,7 @@ class LogAppender:
         ), batches
 
     def roll(self) -> None:
-        """Seals the active segment; the next append begins a new one. Without batches it does nothing."""
+        """Seal the active segment; the next append begins a new one. Without batches it does nothing."""
         with self._state.write_lock:
             self._state.health.check()
             last = self._state.segments.active
@@ -172,7 +172,7 @@ class LogAppender:
                 self._state.writer.roll_next = True
 
     def begin_segment(self) -> None:
-        """Seals the last segment and begins an empty one, so that all that was written so far can be compacted."""
+        """Seal the last segment and begin an empty one, so that all that was written so far can be compacted."""
         with self._state.write_lock:
             self._state.health.check()
             last = self._state.segments.last

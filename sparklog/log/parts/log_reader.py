@@ -73,8 +73,8 @@ class LogReader:
         return ranges_between(segments, start_offset, end_offset, self._state.offsets.high_watermark, ranges_max)
 
     def bytes_available(self, offset: int, *, end: int | None = None) -> int:
-        """Bytes of batches in [offset, high watermark), and below `end`, rounded to the nearest batches the index
-        knows. O(log n)."""
+        """Return bytes of batches in [offset, high watermark), and below `end`, rounded to the nearest batches the
+        index knows. O(log n)."""
         bound = self._state.offsets.high_watermark if end is None else min(end, self._state.offsets.high_watermark)
         return self._state.segments.bytes_between(offset, bound) if offset < bound else 0
 
@@ -104,7 +104,8 @@ class LogReader:
         return TopicSchemas(self._state.schema_of, self._state.inflated_bytes_max, self._state.inflated)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp:
-        """The first record, in log order, with at least this timestamp; (-1, -1) when none is below the high watermark.
+        """Return the first record, in log order, with at least this timestamp; (-1, -1) when none is below the high
+        watermark.
 
         May read from the disk. Raises CorruptBatchError, StorageError.
         """
@@ -113,7 +114,8 @@ class LogReader:
         return self._times.first_from(view.all, view.bases, bounds, timestamp_ms, self._schemas)
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp:
-        """The first record with the largest timestamp below the high watermark; (-1, -1) when there is no record."""
+        """Return the first record with the largest timestamp below the high watermark; (-1, -1) when there is no
+        record."""
         self._check_readable(self._state.offsets.log_start)
         view, bounds = self._state.segments, (self._state.offsets.log_start, self._state.offsets.high_watermark)
         return self._times.largest(view.all, view.bases, bounds, self._schemas)

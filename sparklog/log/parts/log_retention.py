@@ -70,7 +70,7 @@ class LogRetention:
             self.leader_log_start = max(self.leader_log_start, self._state.offsets.log_start)
 
     def note_checkpoint(self, log_start_offset: int) -> None:
-        """A checkpoint with this log start is on the disk."""
+        """Note that a checkpoint with this log start is on the disk."""
         self._state.durable_log_start = log_start_offset
 
     def retain(self) -> Expired:
@@ -131,7 +131,7 @@ class LogRetention:
             return count
 
     def remove_dropped(self) -> int:
-        """Unlinks the files of dropped segments whose delay is over; returns how many segments. Raises StorageError."""
+        """Unlink the files of dropped segments whose delay is over; return how many segments. Raises StorageError."""
         with self._state.swap_lock, self._state.write_lock:
             return (
                 0 if self._state.health.is_closed else self._state.writer.dropped.remove_due(self._state.clock.now_ms())

@@ -47,7 +47,7 @@ class LogTruncation:
             return self._state.offsets.written
 
     def restart_at(self, offset: int) -> None:
-        """Empties the log, which goes on at `offset`, wherever that is: all that was in it is of no use to a follower
+        """Empty the log, which continues at `offset`, wherever that is: all that was in it is of no use to a follower
         whose leader begins behind its end. Raises StorageError, StorageFullError; the log takes no more appends
         then."""
         with self._state.swap_lock, self._flusher.lock, self._state.write_lock:
@@ -57,7 +57,9 @@ class LogTruncation:
                 self._truncate(offset, whole=True)
                 self._state.load_producers()
             except SparklogError as e:
-                error = StorageError(f"{self._state.directory}: emptying it to go on at {offset} failed ({e}); restart")
+                error = StorageError(
+                    f"{self._state.directory}: resetting the log to offset {offset} failed ({e}); restart"
+                )
                 raise self._state.health.fail(error) from e
 
     def _truncate(self, offset: int, *, whole: bool = False) -> None:
@@ -108,7 +110,7 @@ class LogTruncation:
             return self.count == count
 
     def forget(self, count: int) -> None:
-        """A checkpoint made after `count` truncations is on the disk. Raises StorageError."""
+        """Forget `count` truncations, because a later checkpoint is on the disk. Raises StorageError."""
         self._state.truncation_mark.forget(count)
 
 

@@ -113,8 +113,9 @@ def _check_beginning(
             start = behind
     if is_known and segments and segments[0].base_offset > start:
         raise LogCorruptError(
-            f"{directory} begins at offset {segments[0].base_offset}, when it was closed it began at {start}: the segment "
-            f"files before are missing; restore them from a copy, or go on without them: sparklog log repair {directory}"
+            f"{directory} begins at offset {segments[0].base_offset}, but it began at {start} when it was closed: "
+            "earlier segment files are missing; restore them from a copy, or continue without them"
+            f": sparklog log repair {directory}"
         )
 
 
@@ -136,18 +137,18 @@ def _offsets(
     start = max(log_start_offset, segments[0].base_offset if segments else 0)
     if start > log_start_offset:
         logger.warning(
-            "%s begins at offset %d, the last checkpoint says %d: files are missing, or the checkpoint is",
+            "%s begins at offset %d, the last checkpoint says %d: files are missing, or the checkpoint is wrong",
             directory, start, log_start_offset,
         )  # fmt: skip
     expected = max(high_watermark, start, recovery_point, written_to)
     if expected > end:
-        lost = f"{directory} ends at offset {end}, what was written down says {expected}"
+        lost = f"{directory} ends at offset {end}, but the stored end is {expected}"
         if clean or max(start, recovery_point, written_to) > end:
             raise LogCorruptError(
-                f"{lost}: {segment_files_missing(end, len(segments))}; restore them from a copy, or go on without them: "
+                f"{lost}: {segment_files_missing(end, len(segments))}; restore them from a copy, or continue without them: "
                 f"sparklog log repair {directory}"
             )
-        logger.warning("%s: what lies between was lost in the crash", lost)
+        logger.warning("%s: the crash lost the offsets between", lost)
     return LogOffsets(
         log_start=start,
         recovery_point=end if clean else max(start, min(recovery_point, end)),
@@ -174,13 +175,13 @@ def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, made: bool
     data = read_whole(files, directory / PARTITION_FILE)
     if data is None and made and not set(files.list_directory(directory)) - {PARTITION_FILE + TEMPORARY_SUFFIX}:
         raise LogCorruptError(
-            f"{directory} is empty, though it was made with its files; restore them from a copy and restart the broker, or, "
-            f"if its records are lost for good, begin again without them: sparklog log repair {directory}"
+            f"{directory} is empty, but was created with files; restore them from a copy and restart the broker, or, "
+            f"if its records are lost for good, create it empty: sparklog log repair {directory}"
         )
     found = decode(data, PartitionMeta) if data is not None else None
     if found is None:
         if data is not None:
-            logger.warning("%s cannot be read, it is written again", directory / PARTITION_FILE)
+            logger.warning("%s cannot be read and is rewritten", directory / PARTITION_FILE)
         files.write_atomic(directory / PARTITION_FILE, encode(expected))
     elif found != expected:
         raise LogCorruptError(f"{directory} belongs to {found}, not to {expected}; move it away")

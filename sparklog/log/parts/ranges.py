@@ -17,7 +17,7 @@ LOCATE_RANGES_MAX = 1_000
 def slice_from(
     segments: SegmentList, offset: int, bound: int, max_bytes: int, *, min_one_batch: bool, may_wait: bool
 ) -> FileSlice | None:
-    """Whole batches of one segment from the one on that holds `offset`, below `bound`; None if there is nothing.
+    """Return whole batches of one segment from the one on that holds `offset`, below `bound`; None if there is nothing.
 
     Raises RemoteReadRequired, RemoteStorageError, LogCorruptError.
     """

@@ -56,7 +56,7 @@ class SegmentReplacement:
             return replaced
 
     def _forget_markers(self, new: Sequence[LogSegment]) -> None:
-        """Aborted transactions whose markers are gone from the compacted segments `new` need not be known any more:
+        """Forget aborted transactions whose markers are gone from the compacted segments `new`:
         their data went before."""
         start, end = new[0].base_offset, new[-1].next_offset
         if next(self._state.producers.aborted.entries(start, end), None) is None:
@@ -68,7 +68,7 @@ class SegmentReplacement:
             self._state.save_producers()
 
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
-        """The oldest local segments `old` give way to their copies `new`; their files go after `file.delete.delay.ms`.
+        """Replace the oldest local segments `old` by their copies `new`; their files go after `file.delete.delay.ms`.
         False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
         then = self._state.tier.producers_behind(old, self._state.config.producers_max)
         with self._state.swap_lock, self._state.write_lock:

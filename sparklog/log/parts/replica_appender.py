@@ -141,7 +141,7 @@ class ReplicaAppender:
         state.gaps.add(gaps, state.offsets.written)
 
     def _begin_behind(self, offset: int, schema_id: int) -> None:
-        """A segment begins at `offset`, where a gap ends; its name says so if nothing follows."""
+        """Begin a segment at `offset`, where a gap ends; its name says so if nothing follows."""
         self._state.writer.begin(offset, schema_id)
         self._state.offsets.reserve(offset)
         self._state.offsets.wrote()
@@ -164,13 +164,17 @@ class ReplicaAppender:
                 f"{header.leader_epoch}"
             )
         if before is not None and not _follows(header, before.next_offset, gaps):
-            raise CorruptBatchError(f"{where} does not follow on the one before, which ends at {before.next_offset}")
+            raise CorruptBatchError(f"{where} does not follow the previous batch, which ends at {before.next_offset}")
         if before is not None and before.leader_epoch > header.leader_epoch:
-            raise CorruptBatchError(f"{where} has leader epoch {header.leader_epoch}, behind {before.leader_epoch}")
+            raise CorruptBatchError(
+                f"{where} has leader epoch {header.leader_epoch}, below {before.leader_epoch} of the batch before"
+            )
         try:
             self._state.schema_of(header.schema_id)
         except KeyError as e:
-            raise UnknownSchemaError(f"{where} has schema {header.schema_id}, which is not known here yet") from e
+            raise UnknownSchemaError(
+                f"{where} has schema {header.schema_id}, which this broker does not know yet"
+            ) from e
 
     def _append(
         self,
@@ -218,7 +222,7 @@ class ReplicaAppender:
 
 
 def _split_at(batches: list[PlacedBatch], offsets: Collection[int]) -> Iterator[list[PlacedBatch]]:
-    """The batches in runs, each of which begins at one of the offsets, but perhaps the first."""
+    """Yield the batches in runs, each of which begins at one of the offsets, but perhaps the first."""
     begin = 0
     for i in range(1, len(batches)):
         if batches[i].header.base_offset in offsets:

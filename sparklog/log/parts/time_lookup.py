@@ -47,7 +47,7 @@ class _Summary(NamedTuple):
     """False: a record with the largest timestamp may have gone by compaction, so that it is only a bound."""
 
     def falling(self, start: int, stop: int) -> list[int]:
-        """The segments [start, stop) in the order in which they may hold the largest timestamp."""
+        """Return the segments [start, stop) in the order in which they may hold the largest timestamp."""
         if stop <= start:
             return []
         if self.is_exact:
@@ -71,7 +71,7 @@ class TimeLookup:
         timestamp_ms: int,
         schemas: TopicSchemas,
     ) -> OffsetAndTimestamp:
-        """The first record in `bounds` with at least `timestamp_ms`, in log order, or (-1, -1).
+        """Return the first record in `bounds` with at least `timestamp_ms`, in log order, or (-1, -1).
 
         `segments` must be another object whenever they are other segments; `bases` are their base offsets.
         """
@@ -86,7 +86,8 @@ class TimeLookup:
     def largest(
         self, segments: Sequence[SegmentView], bases: Sequence[int], bounds: Bounds, schemas: TopicSchemas
     ) -> OffsetAndTimestamp:
-        """The first record in `bounds` with the largest timestamp of all, or (-1, -1) when there is no record."""
+        """Return the first record in `bounds` with the largest timestamp of all, or (-1, -1) when
+        there is no record."""
         log_start, high_watermark = bounds
         first = max(0, bisect_right(bases, log_start) - 1)
         stop = bisect_left(bases, high_watermark)
@@ -107,7 +108,7 @@ class TimeLookup:
         return best
 
     def _candidates(self, segments: Sequence[SegmentView], first: int, timestamp_ms: int) -> Iterator[int]:
-        """The segments from number `first` on that may hold such a record, in order."""
+        """Yield the segments from number `first` on that may hold such a record, in order."""
         summary = self._summarise(segments)
         count = len(summary.largest)
         start = int(np.searchsorted(summary.largest_so_far, timestamp_ms))
@@ -154,7 +155,7 @@ def _first_in_segment(
 def _largest_in_segment(
     segment: SegmentView, bounds: Bounds, owner: LogOwner, schemas: TopicSchemas
 ) -> OffsetAndTimestamp | None:
-    """The first record with the segment's largest timestamp within the bounds."""
+    """Return the first record with the segment's largest timestamp within the bounds."""
     log_start, high_watermark = bounds
     if log_start >= segment.next_offset:
         return None
@@ -197,9 +198,9 @@ def _later(best: OffsetAndTimestamp, found: OffsetAndTimestamp | None) -> Offset
 def _record_timestamps_ms(
     segment: SegmentView, position: int, header: BatchHeader, owner: LogOwner, schemas: TopicSchemas
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Offset and timestamp of every record of a batch, rounded down to ms. A null counts as the batch's largest one, as
-    readers show it. Raises CorruptBatchError that says where the batch is: the answer comes from here, so it is checked
-    here."""
+    """Return offset and timestamp of every record of a batch, rounded down to ms. A null counts as the batch's largest
+    one, as readers show it. Raises CorruptBatchError that says where the batch is: the answer comes from here, so it is
+    checked here."""
     shared = segment.acquire()
     try:
         data = shared.file.read(position, header.size_bytes)

@@ -112,7 +112,7 @@ class ProducerFiles:
         snapshot = decode_snapshot(data or b"")
         if snapshot is None or snapshot.offset != offset:
             if data:  # else it was emptied on purpose
-                logger.warning("%s cannot be read: an older one is taken, or all headers are read", path)
+                logger.warning("%s cannot be read: the broker uses an older snapshot, or reads all headers", path)
             return None
         entries: list[AbortedEntry] = []
         known: dict[int, AbortedFile] = {}
@@ -121,7 +121,9 @@ class ProducerFiles:
                 continue
             found = self._read_aborted(file.base_offset)
             if found is None or len(found) < file.entries or entries_crc(found[: file.entries]) != file.crc:
-                logger.warning("%s: what it counts on is not there (%d%s)", path, file.base_offset, txn_index.SUFFIX)
+                logger.warning(
+                    "%s: a file that it refers to is missing (%d%s)", path, file.base_offset, txn_index.SUFFIX
+                )
                 return None
             known[file.base_offset] = file
             entries += found[: file.entries]
@@ -158,7 +160,7 @@ class ProducerFiles:
     # --- saving ---
 
     def save(self, producers: PartitionProducers, bases: Sequence[int], offset: int, *, fsync: bool = True) -> None:
-        """Writes a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has;
+        """Write a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has;
         `bases` are those of the segments. A failure is no error: more is replayed then. Without `fsync` the next flush
         leaves it alone.
         """
@@ -173,7 +175,9 @@ class ProducerFiles:
             )
             write_whole(self._files, path, encode_snapshot(content))
         except (StorageFullError, StorageError) as e:
-            logger.warning("%s: no snapshot of the producers at offset %d: %s", self._directory, offset, e)
+            logger.warning(
+                "%s: cannot write the snapshot of the producers at offset %d: %s", self._directory, offset, e
+            )
             return
         if fsync:
             self._dirty.append(path)
@@ -209,21 +213,21 @@ class ProducerFiles:
     # --- when the log loses something ---
 
     def cut(self, end_offset: int) -> None:
-        """Removes the snapshots beyond `end_offset`, for good. Raises StorageError."""
+        """Remove the snapshots beyond `end_offset`, for good. Raises StorageError."""
         gone = [offset for offset in self._snapshots if offset > end_offset]
         if gone:
             self._remove_snapshots(gone)
             self._files.sync_directory(self._directory)
 
     def clear(self) -> None:
-        """Removes everything: the log is emptied. Raises StorageError."""
+        """Remove everything: the log is emptied. Raises StorageError."""
         self.cut(-1)
         for base in list(self._aborted):
             self._files.remove(self._path_of_aborted(base))
         self._aborted, self._saved_to = {}, 0
 
     def drop_below(self, log_start_offset: int) -> None:
-        """Removes the files of aborted transactions all of which lie below the log start. Raises StorageError."""
+        """Remove the files of aborted transactions all of which lie below the log start. Raises StorageError."""
         for file in [f for f in self._aborted.values() if f.last_offset < log_start_offset]:
             self._files.remove(self._path_of_aborted(file.base_offset))
             del self._aborted[file.base_offset]
@@ -275,7 +279,7 @@ def _offsets_in(names: set[str], suffix: str) -> list[int]:
 def _by_segment(
     producers: PartitionProducers, bases: Sequence[int], start_offset: int
 ) -> Iterator[tuple[int, list[AbortedEntry]]]:
-    """(segment, all its aborted transactions) for the segments with markers from `start_offset` on."""
+    """Yield (segment, all its aborted transactions) for the segments with markers from `start_offset` on."""
     first = next(producers.aborted.entries(start_offset), None)
     if first is None or not bases:
         return

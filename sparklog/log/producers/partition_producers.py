@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 def encode_states(states: Iterable[ProducerState]) -> bytes:
-    """MessagePack: arrays in the order of the fields."""
+    """Encode the states as MessagePack: arrays in the order of the fields."""
     return msgspec.msgpack.encode(list(states))
 
 
 def decode_states(data: bytes) -> list[ProducerState]:
-    """The states in `data`; empty bytes: none. Raises LogCorruptError."""
+    """Return the states in `data`; empty bytes: none. Raises LogCorruptError."""
     try:
         return msgpack_decoder(list[ProducerState]).decode(data) if data else []
     except msgspec.DecodeError as e:
@@ -64,7 +64,7 @@ class PartitionProducers:
         return producers
 
     def apply(self, headers: Iterable[BatchHeader], high_watermark: int) -> None:
-        """Enters batches and markers that are in the log, in its order; the high watermark is not above them yet,
+        """Enter batches and markers that are in the log, in its order; the high watermark is not above them yet,
         unless they are replayed."""
         for header in headers:
             if header.producer_id >= 0:
@@ -93,11 +93,11 @@ class PartitionProducers:
                 position = segment.find(start_offset).position if start_offset > segment.base_offset else None
                 self.apply((header for _, header in segment.headers_from(position)), high_watermark)
             except LogCorruptError as e:
-                logger.warning("producers of the batches behind it are not known: %s", e)
+                logger.warning("producers of the batches behind the damage are not known: %s", e)
 
     def last_offsets(self) -> frozenset[int]:
-        """Base offsets of every producer's last batch, or of its marker where that came last: with them alone, all
-        sequence numbers and epochs can be told again."""
+        """Return base offsets of every producer's last batch, or of its marker where that came last: with them alone,
+        all sequence numbers and epochs can be told again."""
         return frozenset(s.batches[-1].base_offset if s.batches else s.marker_offset for s in self.states)
 
     def infos(self) -> list[ProducerInfo]:

@@ -95,7 +95,7 @@ class Guard:
 
 
 def sequence_after(sequence: int, rows: int = 1) -> int:
-    """The sequence number `rows` behind `sequence`."""
+    """Return the sequence number `rows` behind `sequence`."""
     return (sequence + rows) & SEQUENCE_MAX
 
 
@@ -176,7 +176,7 @@ class ProducerStates:
         return found
 
     def begin(self, guard: Guard) -> None:
-        """The first batch of a verified transaction is about to be written."""
+        """Note that the first batch of a verified transaction is about to be written."""
         self._started_ms[guard.producer_id] = guard.started_ms
 
     def _check_issued(self, header: BatchHeader, state: ProducerState | None, issued: Issued) -> None:
@@ -186,14 +186,14 @@ class ProducerStates:
             return
         if state is None and not issued(header.producer_id):
             raise InvalidProducerIdMappingError(
-                f"producer id {header.producer_id} was never issued: ask for one with INIT_PRODUCER_ID"
+                f"producer id {header.producer_id} was never issued: request one with INIT_PRODUCER_ID"
             )
         known = 0 if state is None else state.epoch
         ahead = header.producer_epoch - known
         if ahead > EPOCHS_AHEAD_MAX and not header.attributes & ATTRIBUTE_TRANSACTIONAL:
             raise InvalidProducerEpochError(
-                f"producer {header.producer_id} has epoch {known} here, it cannot have come to {header.producer_epoch}: "
-                f"ask for a new id with INIT_PRODUCER_ID"
+                f"producer {header.producer_id} has epoch {known} in this partition, and epoch "
+                f"{header.producer_epoch} is impossible: request a new id with INIT_PRODUCER_ID"
             )
 
     def _admit_one(
@@ -202,7 +202,7 @@ class ProducerStates:
         if state is not None:
             if self._safeguards.epoch_check and header.producer_epoch < state.epoch:
                 raise InvalidProducerEpochError(
-                    f"producer {header.producer_id} has epoch {state.epoch} by now, the batch has {header.producer_epoch}"
+                    f"producer {header.producer_id} has the newer epoch {state.epoch}, the batch has {header.producer_epoch}"
                 )
             is_same = header.producer_epoch == state.epoch
             due = sequence_after(state.last_sequence) if is_same and state.batches else 0
@@ -212,14 +212,14 @@ class ProducerStates:
                     return original
                 if self._safeguards.sequence_check:
                     raise OutOfOrderSequenceError(
-                        f"producer {header.producer_id} epoch {header.producer_epoch}: sequence "
-                        f"{header.base_sequence} where {due} is due"
+                        f"producer {header.producer_id} epoch {header.producer_epoch}: sequence number "
+                        f"{header.base_sequence} where {due} is expected"
                     )
         self._check_transaction(header, state, guard, verified=verified)
         if state is None and len(self._open) >= self.limit and not verified:
             raise ConcurrentTransactionsError(
-                f"{len(self._open)} producers have a transaction open here, max.producers.per.partition is {self.limit}: "
-                f"try again when some have ended"
+                f"{len(self._open)} producers have an open transaction in this partition, "
+                f"max.producers.per.partition is {self.limit}: try again when some transactions have ended"
             )
         return None
 
@@ -244,11 +244,11 @@ class ProducerStates:
         if state is not None and state.transaction_first_offset >= 0:
             if not transactional:
                 raise InvalidTxnStateError(
-                    f"{_name(header)} has a transaction open here; this batch does not belong to it"
+                    f"{_name(header)} has an open transaction in this partition; this batch does not belong to it"
                 )
             if header.producer_epoch != state.epoch and self._safeguards.epoch_check:
                 raise InvalidTxnStateError(
-                    f"the transaction of {_name(header)} with epoch {state.epoch} has not ended here"
+                    f"the transaction of {_name(header)} with epoch {state.epoch} has not ended in this partition"
                 )
         elif transactional and not verified and self._safeguards.verification_guard:
             self._check_guard(header, state, guard)
@@ -264,17 +264,17 @@ class ProducerStates:
             raise InvalidTxnStateError(f"the transaction of {_name(header)} has ended")
         if state is None and self._forgotten_marker >= guard.next_offset:
             raise ConcurrentTransactionsError(
-                f"whether the transaction of {_name(header)} has ended is not known: try again"
+                f"the state of the transaction of {_name(header)} is not known: try again"
             )
 
     def begin_verification(self, producer_id: int, producer_epoch: int, next_offset: int) -> Guard | None:
-        """A guard to append the first batch of a transaction with, once the coordinator has been asked; None: the
+        """Return a guard for the append of a transaction's first batch, once the coordinator has been asked; None: the
         transaction is open here. `next_offset`: the log end. Raises InvalidProducerEpochError."""
         state = self._states.get(producer_id)
         if state is not None:
             if producer_epoch < state.epoch and self._safeguards.epoch_check:
                 raise InvalidProducerEpochError(
-                    f"producer {producer_id} has epoch {state.epoch} by now, the batch has {producer_epoch}"
+                    f"producer {producer_id} has the newer epoch {state.epoch}, the batch has {producer_epoch}"
                 )
             if state.transaction_first_offset >= 0 and state.epoch == producer_epoch:
                 return None
@@ -304,28 +304,28 @@ class ProducerStates:
             return None
         if coordinator_epoch < state.coordinator_epoch:
             raise CoordinatorFencedError(
-                f"producer {producer_id} has a marker of coordinator epoch {state.coordinator_epoch}, "
-                f"this one is of {coordinator_epoch}"
+                f"producer {producer_id} has a marker of coordinator epoch {state.coordinator_epoch}, newer than "
+                f"epoch {coordinator_epoch} of this marker"
             )
         if not self._safeguards.marker_epoch_rule:
             return None
         if keeps_epoch and producer_epoch == state.epoch:
             if NONE < started_ms < self._started_ms.get(producer_id, NONE):
                 raise InvalidProducerEpochError(
-                    f"the transaction of producer {producer_id} here began after that of the marker"
+                    f"the transaction of producer {producer_id} in this partition began after the transaction of the marker"
                 )
             return None
         is_open = state.transaction_first_offset >= 0
         if producer_epoch < state.epoch or (producer_epoch == state.epoch and is_open):
             raise InvalidProducerEpochError(
-                f"producer {producer_id} has epoch {state.epoch}, a marker with {producer_epoch} is of an older transaction"
+                f"producer {producer_id} has epoch {state.epoch}, a marker with epoch {producer_epoch} belongs to an older transaction"
             )
         return state if producer_epoch == state.epoch else None
 
     # --- batches in the log ---
 
     def apply(self, header: BatchHeader) -> EndedTransaction | None:
-        """Enters a batch or marker that is in the log; the transaction that it has ended, if any."""
+        """Enter a batch or marker that is in the log; the transaction that it has ended, if any."""
         producer_id = header.producer_id
         if producer_id < 0:
             return None
@@ -377,7 +377,7 @@ class ProducerStates:
         )
 
     def _enter(self, before: ProducerState | None, state: ProducerState) -> None:
-        """`state` takes the place of `before` and is the last that was used; for a new one the oldest may have to
+        """Enter `state` in place of `before`, as the most recently used; for a new one the oldest may have to
         go."""
         producer_id = state.producer_id
         self._states[producer_id] = state

@@ -50,7 +50,7 @@ class OpenTransactions:
             self._refresh()
 
     def end(self, ended: EndedTransaction, *, replicated: bool = False) -> int:
-        """A marker has been appended; returns the last stable offset that leaves. `replicated`: it is below the high
+        """End a transaction after its marker, and return the new last stable offset. `replicated`: it is below the high
         watermark."""
         with self._lock:
             self._undecided.pop(ended.first_offset, None)
@@ -75,7 +75,7 @@ class OpenTransactions:
         return list(self._unreplicated)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Markers below it have taken effect."""
+        """Apply the markers below the high watermark."""
         if not self._unreplicated:
             return
         with self._lock:
@@ -101,7 +101,7 @@ class AbortedTransactions:
         return len(self._columns[-1])
 
     def append(self, entry: AbortedEntry) -> None:
-        """The marker must lie behind those of all entries."""
+        """Append a marker, which must lie behind those of all entries."""
         for column, value in zip(self._columns, entry, strict=True):
             column.append(value)
 
@@ -113,7 +113,8 @@ class AbortedTransactions:
             yield AbortedEntry(*(column[i] for column in columns))
 
     def between(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that may have records in [start_offset, end_offset), in the order of their markers.
+        """Return the aborted transactions that may have records in [start_offset, end_offset), in the order of their
+        markers.
 
         A marker lies behind its records, so the search goes forward from `start_offset`, up to the first entry that
         says that all behind it begin later.
@@ -131,9 +132,9 @@ class AbortedTransactions:
         return found
 
     def end_with_at_most(self, count_max: int, start_offset: int, end_offset: int) -> int:
-        """`end_offset`, or the largest offset below it up to which no more than `count_max` transactions have been
-        aborted since `start_offset`: `between` has these, and of every producer at most one that is open there. O(log
-        n)."""
+        """Return `end_offset`, or the largest offset below it up to which no more than `count_max` transactions have
+        been aborted since `start_offset`: `between` has these, and of every producer at most one that is open there.
+        O(log n)."""
         last_offsets = self._columns[2]
         last = bisect_left(last_offsets, start_offset) + count_max - 1
         return min(end_offset, last_offsets[last] + 1) if last < len(last_offsets) else end_offset
@@ -144,11 +145,11 @@ class AbortedTransactions:
         self._columns = AbortedTransactions(kept)._columns
 
     def truncate(self, end_offset: int) -> None:
-        """Forgets the markers from `end_offset` on."""
+        """Forget the markers from `end_offset` on."""
         self._keep(0, bisect_left(self._columns[2], end_offset))
 
     def drop_below(self, start_offset: int) -> None:
-        """Forgets the markers below `start_offset`."""
+        """Forget the markers below `start_offset`."""
         self._keep(bisect_left(self._columns[2], start_offset), len(self))
 
     def _keep(self, start: int, stop: int) -> None:

@@ -9,7 +9,7 @@ LOWEST_TIMESTAMP_MS = -(2**63)
 
 
 def batch_timestamp_ms(header: BatchHeader) -> int:
-    """The largest timestamp of a batch's records: the producer's, or the broker's where the topic says so. A
+    """Return the largest timestamp of a batch's records: the producer's, or the broker's where the topic says so. A
     transaction's marker has none."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return LOWEST_TIMESTAMP_MS
@@ -17,5 +17,5 @@ def batch_timestamp_ms(header: BatchHeader) -> int:
 
 
 def roll_time_ms(header: BatchHeader) -> int:
-    """The time by which a batch counts for `segment.ms`."""
+    """Return the time by which a batch counts for `segment.ms`."""
     return header.append_time_ms if header.attributes & ATTRIBUTE_CONTROL else batch_timestamp_ms(header)

@@ -31,7 +31,7 @@ class DroppedSegments:
         return len(self._due)
 
     def add(self, segments: Sequence[SegmentView], due_ms: int) -> None:
-        """Keeps the files of `segments` until the clock shows `due_ms`."""
+        """Keep the files of `segments` until the clock shows `due_ms`."""
         self._due += [(due_ms, segment) for segment in segments]
 
     def remove_due(self, now_ms: int) -> int:
@@ -52,7 +52,7 @@ class DroppedSegments:
         try:
             self.remove_due(max((due_ms for due_ms, _ in self._due), default=0))
         except StorageError as e:
-            logger.warning("files of deleted segments stay until the next start: %s", e)
+            logger.warning("files of deleted segments cannot be removed before the next start: %s", e)
 
     def take_from(self, end_offset: int) -> list[SegmentView]:
         """Return the segments behind `end_offset`, ascending. The caller unlinks them: the log has been cut there, and
@@ -69,7 +69,7 @@ class DroppedSegments:
 
 
 def remove_below(files: FileSystem, directory: Path, bases: Sequence[int], log_start_offset: int) -> list[int]:
-    """Unlinks the segments of `bases` (ascending) that lie wholly below the log start, without looking into them:
+    """Unlink the segments of `bases` (ascending) that lie wholly below the log start, without looking into them:
     a crash may have removed some of them already, in any order. Returns the others."""
     count = sum(following <= log_start_offset for following in bases[1:])
     for base in bases[:count]:
@@ -84,7 +84,7 @@ def discard(segments: Sequence[LogSegment], log_start_offset: int) -> None:
     deleted on request. The log continues, empty, at the log start, so no offset is used twice."""
     end = segments[-1].next_offset
     logger.warning(
-        "%s: the crash left records up to offset %d only, all of them deleted before; the log begins empty at %d",
+        "%s: after the crash the log ends at offset %d, below its log start; the log begins empty at %d",
         segments[-1].path.parent, end, log_start_offset,
     )  # fmt: skip
     for segment in segments:

@@ -14,19 +14,19 @@ _READ_AHEAD_BYTES = 8192
 
 
 def header_at(read: PositionedRead, position: int, end: int) -> BatchHeader:
-    """The header of the batch at `position`; the batches end at `end`. Raises CorruptBatchError."""
+    """Return the header of the batch at `position`; the batches end at `end`. Raises CorruptBatchError."""
     return next(walk_headers(read, position, end))[1]
 
 
 def walk_headers(read: PositionedRead, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields (position, header) of the batches in [position, end). Raises CorruptBatchError."""
+    """Yield (position, header) of the batches in [position, end). Raises CorruptBatchError."""
     start, data = position, b""
     while position < end:
         at = position - start
         if at + min(HEADER_READ_BYTES, end - position) > len(data):
             start, at, data = position, 0, read(position, min(_READ_AHEAD_BYTES, end - position))
         if at + PREFIX_BYTES > len(data):
-            raise CorruptBatchError(f"nothing at position {position}, batches should go on to {end}")
+            raise CorruptBatchError(f"no batch at position {position}, batches should continue to {end}")
         needed = PREFIX_BYTES + struct.unpack_from("<i", data, at + 4)[0]
         if len(data) - at < needed <= min(end - position, PREFIX_BYTES + METADATA_BYTES_MAX):
             start, at, data = position, 0, read(position, needed)  # metadata of many columns

@@ -36,7 +36,7 @@ class SegmentIndexes:
         self._bytes_since_entry = 0
 
     def add(self, base_offset: int, position: int, size_bytes: int, timestamp_ms: int, interval_bytes: int) -> None:
-        """Notes the next batch of the segment; `timestamp_ms` is its largest."""
+        """Note the next batch of the segment; `timestamp_ms` is its largest."""
         if self._bytes_since_entry > interval_bytes:
             self.offsets.append(base_offset - self._base_offset, position)
             self.finish()
@@ -47,12 +47,13 @@ class SegmentIndexes:
             self.largest_timestamp_ms = timestamp_ms
 
     def finish(self) -> None:
-        """Enters the largest timestamp so far into the time index."""
+        """Enter the largest timestamp so far into the time index."""
         if self.largest_timestamp_ms is not None:
             self.times.append_if_later(self.largest_timestamp_ms, self.largest_timestamp_offset - self._base_offset)
 
     def position_before_timestamp(self, timestamp_ms: int) -> int | None:
-        """A batch's position before which every batch has smaller timestamps only; None: begin at the first batch."""
+        """Return a batch's position before which every batch has smaller timestamps only; None: begin at the first
+        batch."""
         entry = self.times.ceiling(timestamp_ms)
         relative = entry.relative_offset if entry else self.largest_timestamp_offset - self._base_offset
         # the maximum was not yet reached when the offset entry before its batch was made
@@ -72,7 +73,7 @@ class SegmentIndexes:
         self.largest_timestamp_offset = largest_timestamp_offset
 
     def save(self, files: FileSystem, segment: Path) -> None:
-        """Writes both files beside `segment`."""
+        """Write both files beside `segment`."""
         self.finish()
         for path, data in zip(index_paths(segment), self.encode(), strict=True):
             write_whole(files, path, data)
@@ -85,7 +86,7 @@ class SegmentIndexes:
 def load_indexes(
     files: FileSystem, segment: Path, base_offset: int, next_offset: int, batch_positions: np.ndarray
 ) -> SegmentIndexes | None:
-    """The indexes of a sealed segment from their files, or None if either is missing, damaged or insane."""
+    """Return the indexes of a sealed segment from their files, or None if either is missing, damaged or insane."""
     offsets, times = (read_rebuildable(files, path) for path in index_paths(segment))
     if offsets is None or times is None:
         return None
@@ -95,7 +96,7 @@ def load_indexes(
     )
     decoded_times = decode_time_index(times, base_offset=base_offset, relative_offset_end=end)
     if decoded_offsets is None or decoded_times is None:
-        logger.warning("%s: its index is damaged, it is rebuilt", segment)
+        logger.warning("%s: the index is damaged and is rebuilt", segment)
         return None
     indexes = SegmentIndexes(base_offset)
     indexes.offsets, indexes.times = decoded_offsets, decoded_times
@@ -109,8 +110,8 @@ def load_indexes(
 def read_largest_timestamp(
     files: FileSystem, segment: Path, base_offset: int, next_offset: int
 ) -> tuple[int, int] | None:
-    """A sealed segment's largest timestamp and the base offset of the batch that reached it first, from the last entry
-    of its time index; None if the file is missing, or its end damaged or insane."""
+    """Return a sealed segment's largest timestamp and the base offset of the batch that reached it first, from the last
+    entry of its time index; None if the file is missing, or its end damaged or insane."""
     path = segment.with_suffix(time_index.SUFFIX)
     if not files.exists(path):
         return None
@@ -134,6 +135,6 @@ def index_paths(segment: Path) -> tuple[Path, Path]:
 
 
 def remove_indexes(files: FileSystem, segment: Path) -> None:
-    """Removes both files; they are made again when the segment is sealed."""
+    """Remove both files; they are made again when the segment is sealed."""
     for path in index_paths(segment):
         files.remove(path)

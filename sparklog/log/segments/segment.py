@@ -92,7 +92,7 @@ class LogSegment(SegmentView):
         return segment
 
     def append(self, data: memoryview, batches: Sequence[PlacedBatch], interval_bytes: int) -> None:
-        """Appends `data`, the batches back to back, with one write. `take_back` undoes it, also when it fails."""
+        """Append `data`, the batches back to back, with one write. `take_back` undoes it, also when it fails."""
         tail, indexes = self._active()
         self._before = None  # as long as the file is not open there is nothing to undo
         shared = self._acquire_to_write()
@@ -111,7 +111,7 @@ class LogSegment(SegmentView):
     def note(
         self, tail: Tail, indexes: SegmentIndexes, position: int, header: BatchHeader, interval_bytes: int
     ) -> None:
-        """Enters a batch into tail and indexes."""
+        """Enter a batch into tail and indexes."""
         timestamp_ms = batch_timestamp_ms(header)
         if self.first_timestamp_ms is None:
             self.first_timestamp_ms = roll_time_ms(header)
@@ -229,7 +229,7 @@ class LogSegment(SegmentView):
         self._tail = None  # readers use the indexes from now on
 
     def unseal(self) -> None:
-        """Cuts the footer off so that batches can be appended again. Raises LogCorruptError if the footer is gone."""
+        """Cut the footer off so that batches can be appended again. Raises LogCorruptError if the footer is gone."""
         indexes = self.indexes
         shared = self._acquire_to_write()
         try:
@@ -258,7 +258,7 @@ class LogSegment(SegmentView):
         return SealedBlocks(positions, lengths, self.end.position)
 
     def _acquire_to_write(self) -> SharedFile:
-        """The open file with one more user, after making sure that it is still the one the path leads to. Raises
+        """Return the open file with one more user, after making sure that it is still the one the path leads to. Raises
         StorageError."""
         shared = self.acquire()
         try:

@@ -52,14 +52,16 @@ class SegmentList(NamedTuple):
         return self.all[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def holding(self, offset: int) -> SegmentView:
-        """The segment that holds `offset`, or the next batch where there is a gap; the last one if there is none."""
+        """Return the segment that holds `offset`, or the next batch where there is a gap; the last one if there is
+        none."""
         i = max(0, bisect_right(self.bases, offset) - 1)  # the first segments may have been given up
         while i + 1 < len(self.all) and (offset >= self.all[i].next_offset or not self.all[i].data_bytes):
             i += 1
         return self.all[i]
 
     def bytes_between(self, start_offset: int, end_offset: int) -> int:
-        """Bytes of batches in [start_offset, end_offset), which is not empty, as far as the indexes tell. O(log n)."""
+        """Return bytes of batches in [start_offset, end_offset), which is not empty, as far as the indexes tell. O(log
+        n)."""
         if not self.all[-1].data_bytes and not any(
             s.next_offset > start_offset and s.data_bytes for s in self.all[-3:]
         ):

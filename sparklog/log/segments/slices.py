@@ -38,7 +38,7 @@ class SharedFile:
         return self
 
     def reacquire(self) -> bool:
-        """Adds a user if the file is still open; False if the cache has closed it."""
+        """Add a user if the file is still open; False if the cache has closed it."""
         with self._lock:
             if not self._users:
                 return False
@@ -67,7 +67,7 @@ class SharedFile:
 
 
 def sync_held(held: Sequence[SharedFile]) -> None:
-    """Fsyncs the files of one segment, and lets all of them go. Raises StorageError."""
+    """Fsync the files of one segment, and let all of them go. Raises StorageError."""
     try:
         for shared in held:
             shared.file.sync()
@@ -92,7 +92,7 @@ class HandleCache:
         """Least recently used first."""
 
     def __len__(self) -> int:
-        """Files that are open, as far as the cache knows."""
+        """Return the number of open files in the cache."""
         return len(self._open)
 
     def add(self, shared: SharedFile) -> None:
@@ -110,7 +110,7 @@ class HandleCache:
                 self._open[oldest] = None
 
     def touch(self, shared: SharedFile) -> None:
-        """Notes that a file has been used."""
+        """Note that a file has been used."""
         with self._lock:
             if shared in self._open:
                 self._open.move_to_end(shared)
@@ -118,7 +118,7 @@ class HandleCache:
                 self._make_room()
 
     def forget(self, shared: SharedFile) -> None:
-        """The file's owner closes it."""
+        """Forget a file that its owner closes."""
         with self._lock:
             self._open.pop(shared, None)
 
@@ -151,7 +151,7 @@ class FileSlice:
         self.is_tail = is_tail
 
     def fileno(self) -> int:
-        """The file descriptor; valid until `release`."""
+        """Return the file descriptor; valid until `release`."""
         return self._open().file.fileno()
 
     @property
@@ -164,11 +164,11 @@ class FileSlice:
         read_ahead(self._open().file, self.length_bytes, self.position)
 
     def read(self) -> bytes:
-        """The bytes themselves, where `sendfile` cannot be used."""
+        """Return the bytes themselves, where `sendfile` cannot be used."""
         return self._open().file.read(self.position, self.length_bytes)
 
     def read_part(self, position: int, size_bytes: int) -> bytes:
-        """A part of them; `position` is the file's. Raises StorageError."""
+        """Return a part of them; `position` is the file's. Raises StorageError."""
         return self._open().file.read(position, size_bytes)
 
     def duplicate(self) -> FileSlice:

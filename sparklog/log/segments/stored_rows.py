@@ -35,7 +35,7 @@ class RowsCheck:
         try:
             decode_rows(data, self._schema, header, inflated_bytes_max=TOOL_INFLATED_BYTES_MAX)
         except InflatedSizeError as e:
-            return Misfit(f"{e}: it was not looked at any further", is_unknown=True)
+            return Misfit(f"{e}: the rest was not checked", is_unknown=True)
         except CorruptBatchError as e:
             return Misfit(f"its records cannot be read: {e}", is_unknown=False)
         return None

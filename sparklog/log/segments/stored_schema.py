@@ -14,8 +14,8 @@ SchemaOf = Callable[[int], pa.Schema]
 
 
 def schema_of_batch(header: BatchHeader, schema_of: SchemaOf) -> pa.Schema:
-    """The schema that `header` names. Raises CorruptBatchError if the topic does not have it."""
+    """Return the schema that `header` names. Raises CorruptBatchError if the topic does not have it."""
     try:
         return schema_of(header.schema_id)
     except (KeyError, UnknownSchemaError) as e:
-        raise CorruptBatchError(f"it names schema {header.schema_id}, which the topic does not have") from e
+        raise CorruptBatchError(f"it names schema {header.schema_id}, which the topic lacks") from e

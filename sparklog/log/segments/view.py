@@ -123,7 +123,7 @@ class SegmentView:
     # --- handles ---
 
     def acquire(self) -> SharedFile:
-        """The open file with one more user; opened if it is not. Raises StorageError."""
+        """Return the open file with one more user; opened if it is not. Raises StorageError."""
         with self._lock:
             shared = self._shared
             if shared is not None and shared.reacquire():
@@ -138,7 +138,7 @@ class SegmentView:
         return self.acquire()
 
     def path_of(self, start: int, end: int) -> Path:
-        """A file on this host that has the bytes [start, end) at their place. Raises StorageError."""
+        """Return a file on this host that has the bytes [start, end) at their place. Raises StorageError."""
         return self.path
 
     def close_handle(self) -> None:
@@ -150,7 +150,7 @@ class SegmentView:
             shared.release()
 
     def delete(self) -> None:
-        """Removes the files; slices can still be read."""
+        """Remove the files; slices can still be read."""
         self.close_handle()
         self._files.remove(self.path)
         remove_indexes(self._files, self.path)
@@ -203,7 +203,7 @@ class SegmentView:
         try:
             for position, header in walk_headers(shared.file.read, self.data_position, end.position):
                 if header.base_offset < due or header.next_offset > end.next_offset:
-                    raise CorruptBatchError(f"position {position}: offset {header.base_offset} where {due} is due")
+                    raise CorruptBatchError(f"position {position}: offset {header.base_offset} where {due} is expected")
                 due = header.next_offset
                 indexes.add(
                     header.base_offset, position, header.size_bytes, batch_timestamp_ms(header), _INTERVAL_BYTES
@@ -213,11 +213,11 @@ class SegmentView:
         try:
             indexes.save(self._files, self.path)
         except (StorageFullError, StorageUnavailableError, OddFileError) as e:
-            logger.warning("%s: its rebuilt indexes stay in memory: %s", self.path, e)
+            logger.warning("%s: the rebuilt indexes could not be written and stay in memory: %s", self.path, e)
         return indexes
 
     def headers_from(self, position: int | None) -> Iterator[tuple[int, BatchHeader]]:
-        """Yields (position, header) of the batches from `position` on (None: the first). Raises LogCorruptError."""
+        """Yield (position, header) of the batches from `position` on (None: the first). Raises LogCorruptError."""
         shared = self.acquire()
         try:
             start = self.data_position if position is None else position
@@ -228,7 +228,7 @@ class SegmentView:
             shared.release()
 
     def find(self, offset: int) -> BatchStart:
-        """The batch that holds `offset`, or, where compaction left a gap, the next one. The offset must lie in
+        """Return the batch that holds `offset`, or, where compaction left a gap, the next one. The offset must lie in
         [base_offset, next_offset). Raises LogCorruptError."""
         relative = offset - self.base_offset
         tail = self._tail
@@ -265,17 +265,17 @@ class SegmentView:
         return None
 
     def drop_indexes(self) -> bool:
-        """Removes the indexes of a sealed segment, to be rebuilt; False if the segment is active."""
+        """Remove the indexes of a sealed segment, to be rebuilt; False if the segment is active."""
         with self._lock:
             if not self.is_sealed:
                 return False
-            logger.warning("%s: its index is wrong, it is rebuilt", self.path)
+            logger.warning("%s: the index is wrong and is rebuilt", self.path)
             remove_indexes(self._files, self.path)
             self._indexes = self._largest_timestamp = None
             return True
 
     def end_below(self, offset: int) -> SegmentEnd:
-        """The end of the last batch all of whose records are below `offset`."""
+        """Return the end of the last batch all of whose records are below `offset`."""
         end = self.end
         if offset >= end.next_offset:
             return end
@@ -283,7 +283,8 @@ class SegmentView:
         return SegmentEnd(start.base_offset, start.position)
 
     def boundary(self, start: BatchStart, limit: int) -> SegmentEnd | None:
-        """A batch boundary in (start.position, limit], as far on as the index tells; None if the first batch is larger.
+        """Return a batch boundary in (start.position, limit], as far on as the index tells; None if the first batch is
+        larger.
 
         `limit` must lie below the end of the segment's batches.
         """
@@ -313,14 +314,14 @@ class SegmentView:
         return best
 
     def batch_end(self, start: BatchStart) -> SegmentEnd:
-        """The end of the batch that begins at `start`. Raises LogCorruptError."""
+        """Return the end of the batch that begins at `start`. Raises LogCorruptError."""
         if start.end is not None:
             return start.end
         header = next(self.headers_from(start.position))[1]
         return SegmentEnd(header.next_offset, start.position + header.size_bytes)
 
     def bytes_before(self, offset: int) -> int:
-        """Bytes of batches below `offset`, as far as memory tells."""
+        """Return bytes of batches below `offset`, as far as memory tells."""
         end = self.end
         if offset >= end.next_offset:
             return end.position - self.data_position

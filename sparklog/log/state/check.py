@@ -77,7 +77,7 @@ def check_payload(
             _check_rows(view, position, header, schema, config, inflated)
         found.append((position, header))
     if not found:
-        raise InvalidRequestError("there is no batch to append")
+        raise InvalidRequestError("the append has no batch")
     return found
 
 
@@ -134,8 +134,8 @@ def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> Non
     if ahead_ms > config.timestamp_after_max_ms and not config.log_append_time:
         raise InvalidTimestampError(
             f"a record's timestamp {header.max_timestamp_ms} is {ahead_ms} ms ahead of the broker's clock, the topic's "
-            f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}: set the clock or the timestamp right, or "
-            f"raise it"
+            f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}: correct the clock or the timestamp, "
+            "or raise the setting"
         )
 
 
@@ -144,7 +144,7 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
         raise InvalidRequestError(f"a client cannot append a batch with attributes {header.attributes:#x}")
     if bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME) != config.log_append_time:
         wanted = "LogAppendTime" if config.log_append_time else "CreateTime"
-        raise InvalidRequestError(f"the topic's message.timestamp.type is {wanted}, the batch says otherwise")
+        raise InvalidRequestError(f"the topic's message.timestamp.type is {wanted}, but the batch has the other type")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise InvalidRequestError(
             f"a batch of {header.record_count} records cannot have last offset delta {header.last_offset_delta}"
@@ -155,7 +155,9 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
         )
     producer = header.producer_id, header.producer_epoch, header.base_sequence
     if producer != NO_PRODUCER and min(producer[: 2 if internal else 3]) < 0:
-        raise InvalidRequestError(f"a producer id needs an epoch and a sequence number, the batch has {producer}")
+        raise InvalidRequestError(
+            f"a batch with a producer id needs an epoch and a sequence number, but has {producer}"
+        )
     if header.producer_id < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL:
         raise InvalidRequestError("a transactional batch needs a producer id")
 

@@ -24,14 +24,14 @@ class Dirty:
         """The broker's clock at the first append since the last flush."""
 
     def add(self, segment: LogSegment, *, made: bool = False) -> None:
-        """`segment` has been written to; `made`: its file is new."""
+        """Note that `segment` has been written to; `made`: its file is new."""
         if not self.segments or self.segments[-1] is not segment:  # nearly always the last one
             self.discard([segment])
             self.segments.append(segment)
         self.directory |= made
 
     def discard(self, segments: Collection[SegmentView]) -> None:
-        """`segments` are gone."""
+        """Discard `segments`, which are gone."""
         if self.segments and segments:
             self.segments = [s for s in self.segments if s not in segments]
 

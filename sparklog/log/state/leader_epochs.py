@@ -51,7 +51,7 @@ class LeaderEpochs:
         return self.entries[-1].epoch if self.entries else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Epoch `epoch` begins at `start_offset`; entries that contradict it go. Returns whether anything changed."""
+        """Begin epoch `epoch` at `start_offset`; entries that contradict it go. Returns whether anything changed."""
         last = self.entries[-1] if self.entries else None
         if last is not None and epoch == last.epoch and start_offset >= last.start_offset:
             return False
@@ -75,18 +75,18 @@ class LeaderEpochs:
         return EpochEnd(self.entries[floor].epoch if floor >= 0 else epoch, higher.start_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch of the record at `offset`, or -1."""
+        """Return the epoch of the record at `offset`, or -1."""
         i = bisect_right([e.start_offset for e in self.entries], offset) - 1
         return self.entries[i].epoch if i >= 0 else UNDEFINED
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Forgets the epochs that begin at or above `end_offset`. Returns whether there were any."""
+        """Forget the epochs that begin at or above `end_offset`. Returns whether there were any."""
         kept = self.entries[: bisect_left([e.start_offset for e in self.entries], end_offset)]
         changed, self.entries = len(kept) < len(self.entries), kept
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """The log begins at `start_offset` now: the epoch there begins there, earlier ones go."""
+        """Move the log start to `start_offset`: the epoch there begins there, earlier ones go."""
         i = bisect_right([e.start_offset for e in self.entries], start_offset) - 1
         if i < 0 or (i == 0 and self.entries[0].start_offset == start_offset):
             return False
@@ -111,7 +111,7 @@ class LeaderEpochCache(LeaderEpochs):
         super().__init__(entries)
 
     def begin(self, epoch: int, log_end_offset: int) -> None:
-        """Records will be appended at `log_end_offset` by the leader of `epoch`: on the disk when this returns.
+        """Store the start of `epoch`, whose leader appends at `log_end_offset`: on the disk when this returns.
 
         Raises FencedLeaderEpochError for an epoch older than the newest, StorageFullError, StorageError.
         """
@@ -119,8 +119,8 @@ class LeaderEpochCache(LeaderEpochs):
             return
         if epoch < self.latest:
             raise FencedLeaderEpochError(
-                f"{self._path.parent}: leader epoch {epoch} is over, the log has records of epoch {self.latest}; "
-                f"read the metadata again"
+                f"{self._path.parent}: leader epoch {epoch} has ended, the log has records of epoch {self.latest}; "
+                "read the metadata again"
             )
         changed = LeaderEpochs(self.entries)
         changed.assign(epoch, log_end_offset)
@@ -133,17 +133,19 @@ class LeaderEpochCache(LeaderEpochs):
         and a broker that takes over thousands of partitions has no time for their files. Raises
         FencedLeaderEpochError."""
         if epoch < self.latest:
-            raise FencedLeaderEpochError(f"{self._path.parent}: leader epoch {epoch} is over, {self.latest} has begun")
+            raise FencedLeaderEpochError(
+                f"{self._path.parent}: leader epoch {epoch} has ended, the current epoch is {self.latest}"
+            )
         if self.assign(epoch, log_end_offset):
             self._is_ahead = True
 
     def cut(self, log_end_offset: int) -> None:
-        """The log has been truncated. Raises StorageFullError, StorageError."""
+        """Drop the epochs beyond the end of a truncated log. Raises StorageFullError, StorageError."""
         if self.truncate_from_end(log_end_offset) or self._is_ahead:
             self._write(self.entries)
 
     def restart_at(self, offset: int) -> None:
-        """The log has been emptied and begins at `offset`."""
+        """Restart the epochs of an emptied log, which begins at `offset`."""
         if self.entries or self._is_ahead:
             self.entries = ()
             self._write(())
@@ -160,7 +162,7 @@ def load_epochs(
     segments: Sequence[LogSegment],
     bounds: tuple[int, int],
 ) -> LeaderEpochCache:
-    """The epochs of a log that has just been loaded; `bounds`: log start and log end.
+    """Return the epochs of a log that has just been loaded; `bounds`: log start and log end.
 
     A missing or damaged file is written again from the headers of the batches. Otherwise these are not asked: the epoch
     in a header has no checksum, the file has one. Raises LogCorruptError, StorageError.
@@ -170,7 +172,7 @@ def load_epochs(
     if entries is None:
         cache = LeaderEpochCache(files, directory, _epochs_in(segments))
         if data is not None:
-            logger.warning("%s cannot be read, it is written again", directory / LEADER_EPOCHS_FILE)
+            logger.warning("%s cannot be read and is rewritten", directory / LEADER_EPOCHS_FILE)
         if cache.entries:
             cache._write(cache.entries)
     else:

@@ -72,7 +72,7 @@ class LoadContext(Struct, frozen=True):
 
     def hint(self) -> str:
         """Return the remedy for damage."""
-        return f"restore the file from a copy, or keep what is intact: sparklog log repair {self.directory}"
+        return f"restore the file from a copy, or keep the intact batches: sparklog log repair {self.directory}"
 
 
 class LoadedLog(Struct, frozen=True):
@@ -142,13 +142,13 @@ def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> 
 
 
 def _drop_without_batches(context: LoadContext, bases: list[int], error: LogCorruptError) -> None:
-    """Removes the segments of `bases`, which a crash has left behind one that lost its end; if any of them holds a good
+    """Remove the segments of `bases`, which a crash has left behind one that lost its end; if any of them holds a good
     batch, or is below the recovery point, `error` is raised and nothing is removed."""
     paths = [context.directory / segment_name(base) for base in bases]
     if bases[0] < context.recovery_point or any(_holds_batch(context.files, path) for path in paths):
         raise error
     for path in reversed(paths):
-        logger.warning("%s: removed, a crash left it without a batch behind a segment that lost its end", path)
+        logger.warning("%s: removed: it has no batch, and a crash truncated the segment before it", path)
         context.files.remove(path)
         remove_indexes(context.files, path)
 
@@ -170,7 +170,7 @@ def _holds_batch(files: FileSystem, path: Path) -> bool:
 
 
 def _segment_bases(context: LoadContext) -> list[int]:
-    """Base offsets of the segment files, ascending; removes leftovers that have no segment."""
+    """Return base offsets of the segment files, ascending; removes leftovers that have no segment."""
     bases: list[int] = []
     others: list[str] = []
     for name in context.files.list_directory(context.directory):
@@ -217,7 +217,7 @@ def _load_segment(context: LoadContext, base: int, following: int | None, *, cle
 
 
 def _read_head(context: LoadContext, path: Path, file: File, size: int, *, is_last: bool) -> SegmentHead | None:
-    """The head, checked against name and owner; None when it was never finished and no batch follows."""
+    """Return the head, checked against name and owner; None when it was never finished and no batch follows."""
     try:
         head = decode_head(file.read)
     except (TruncatedBatchError, LogCorruptError) as e:
@@ -228,16 +228,16 @@ def _read_head(context: LoadContext, path: Path, file: File, size: int, *, is_la
             error = LogCorruptError(f"{path}, position 0: {e}, and other segments follow; {context.hint()}")
             raise _Torn(error) from e
         if is_last and unfinished and holds_batches.end is not ScanEnd.CORRUPT:
-            logger.warning("%s: removed, a crash left it without a batch (%s)", path, e)
+            logger.warning("%s: removed: it has no batch after a crash (%s)", path, e)
             return None
         raise LogCorruptError(f"{path}, position 0: {e}; {context.hint()}") from e
     expected = (context.owner.topic, context.owner.topic_id, context.owner.partition, _base_of(path))
     if tuple(head.info[:4]) != expected:
-        raise LogCorruptError(f"{path} belongs to {tuple(head.info[:4])}, it should to {expected}; move it away")
+        raise LogCorruptError(f"{path} belongs to {tuple(head.info[:4])}, not to {expected}; move it away")
     try:
         context.schema_of(head.info.schema_id)
     except (KeyError, SparklogError) as e:
-        raise LogCorruptError(f"{path} has schema {head.info.schema_id}, the topic has no such schema") from e
+        raise LogCorruptError(f"{path} has schema {head.info.schema_id}, which the topic lacks") from e
     return head
 
 
@@ -348,7 +348,7 @@ class _SegmentScan:
         if header.base_offset != self._next_offset and not self._may_jump_to(header.base_offset):
             raise LogCorruptError(  # the stamp has no checksum; appended offsets are dense
                 f"{self._segment.path}, position {position}: a batch with base offset {header.base_offset} where "
-                f"{self._next_offset} is due; {self._context.hint()}"
+                f"{self._next_offset} is expected; {self._context.hint()}"
             )
         if header.next_offset > self._context.recovery_point:
             self._unsynced_from = min(self._unsynced_from, position)
@@ -364,7 +364,9 @@ class _SegmentScan:
         context, end, following = self._context, self._next_offset, self._following
         where = f"{self._segment.path}, position {result.position}"
         if result.end is ScanEnd.CORRUPT:
-            raise LogCorruptError(f"{where} (offset {end}): {result.reason}, and good batches follow; {context.hint()}")
+            raise LogCorruptError(
+                f"{where} (offset {end}): {result.reason}, and intact batches follow; {context.hint()}"
+            )
         if following is not None and result.end is ScanEnd.END:
             _check_meets(context, self._segment.path, end, following)
         elif following not in (None, end) and (end, following) not in context.gaps:
@@ -376,8 +378,9 @@ class _SegmentScan:
         known_end = max(context.recovery_point, context.written_to)
         if following is None and end < known_end and context.log_start_offset < known_end:
             raise LogCorruptError(
-                f"{where}: good batches end at offset {end}, but everything below {known_end} was there when the broker "
-                f"stopped ({result.reason or 'the file is shorter than it was, or the one behind it is missing'}); {context.hint()}"
+                f"{where}: intact batches end at offset {end}, but the log had all offsets below {known_end} when "
+                "the broker stopped"
+                f" ({result.reason or 'the file is shorter than before, or the next file is missing'}); {context.hint()}"
             )
 
     def _footer_is_whole(self, data_end: int) -> bool:

@@ -115,7 +115,7 @@ class LogState(Struct, eq=False):
         )
 
     def save_producers(self) -> None:
-        """A snapshot of the producers at the log end."""
+        """Save a snapshot of the producers at the log end."""
         self.writer.has_rolled = False
         self.producer_files.save(self.producers, self.segments.bases, self.offsets.written)
 

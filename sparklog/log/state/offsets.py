@@ -68,7 +68,7 @@ class LogOffsets:
         self._move(flushed=max(self.flushed, offset))
 
     def recover_from(self, offset: int) -> None:
-        """The recovery point rises to `offset`, which is flushed; never goes back."""
+        """Raise the recovery point to `offset`, which is flushed; it never goes back."""
         self._move(recovery_point=max(self.recovery_point, offset))
 
     def raise_high_watermark(self, offset: int) -> None:
@@ -88,7 +88,7 @@ class LogOffsets:
             self._set(log_start=start, recovery_point=point, flushed=max(self.flushed, point))
 
     def truncate(self, log_end: int) -> None:
-        """The log has been cut back to end at `log_end`: nothing points beyond it any more."""
+        """Cut the log back to end at `log_end`: nothing points beyond it any more."""
         with self._lock:
             self._set(
                 log_start=min(self.log_start, log_end),
@@ -100,7 +100,7 @@ class LogOffsets:
             )
 
     def restart_at(self, offset: int) -> None:
-        """The log has been emptied: it starts and ends at `offset`."""
+        """Empty the log: it starts and ends at `offset`."""
         self._move(**dict.fromkeys(_NAMES, offset))
 
     # --- the order ---

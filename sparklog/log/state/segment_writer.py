@@ -66,7 +66,7 @@ class SegmentWriter:
         self._remains = _TakeBack()
 
     def write(self, view: memoryview, batches: list[PlacedBatch], config: LogConfig, log_end: int) -> None:
-        """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails,
+        """Write the batches: as many as belong into one segment with one write. Takes all back if a write fails,
         before it returns or, if the disk does not let it, before the next write.
 
         A compacted batch may begin behind `log_end`: a segment that begins with it has the log end's name all the same,
@@ -133,7 +133,7 @@ class SegmentWriter:
             raise self.failure from e
 
     def seal(self, segment: LogSegment) -> None:
-        """Writes a segment's indexes and footer."""
+        """Write a segment's indexes and footer."""
         self.finish_take_back()
         segment.seal(self.schema_of(segment.info.schema_id))
         self.dirty.add(segment, made=True)
@@ -160,8 +160,8 @@ class SegmentWriter:
         self.dropped.add(gone, due_ms)
 
     def _drop_empty(self, header: BatchHeader) -> None:
-        """A last segment without a batch (a crash left only its head, or it was cut) that does not take this batch, or
-        nothing at all, gives way to a new one of the same name."""
+        """Replace a last segment without a batch (a crash left only its head, or it was cut) that does not take this
+        batch, or nothing at all, gives way to a new one of the same name."""
         last = self.segments.active
         if last is None or last.data_bytes:
             return
@@ -201,11 +201,11 @@ class SegmentWriter:
                 left.segments[0].take_back()
                 del left.segments[0]
         except SyncFailedError as e:
-            self.failure = StorageError(f"{self._directory}: a failed append could not be taken back ({e}); restart")
+            self.failure = StorageError(f"{self._directory}: a failed append could not be undone ({e}); restart")
             raise self.failure from e
         except SparklogError as e:
             self.blocked = StorageUnavailableError(
-                f"{self._directory}: a failed append is not taken back yet, which is tried again and again ({e})"
+                f"{self._directory}: a failed append is not undone yet; the broker retries ({e})"
             )
             raise self.blocked from e
         self.blocked = None
@@ -220,7 +220,7 @@ class SegmentWriter:
             raise SyncFailedError(str(e)) from e
 
     def _segment_for(self, header: BatchHeader, config: LogConfig, log_end: int) -> LogSegment:
-        """The segment for the next batch: the last one, un-sealed if need be, or a new one."""
+        """Return the segment for the next batch: the last one, un-sealed if need be, or a new one."""
         last = self.segments.active
         if last is not None and not self.roll_next and fits(last, header, 0, config):
             if last.is_sealed:

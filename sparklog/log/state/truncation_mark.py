@@ -49,7 +49,8 @@ class TruncationMark:
         return log_start if self._restarted_at is None else self._restarted_at, high_watermark, recovery_point
 
     def write(self, offset: int, *, is_emptied: bool = False) -> None:
-        """The log ends at `offset` now; `is_emptied`: it begins there, too. Raises StorageFullError, StorageError."""
+        """Store that the log ends at `offset` now; `is_emptied`: it begins there, too. Raises StorageFullError,
+        StorageError."""
         self._offset = offset if self._offset is None else min(offset, self._offset)
         if is_emptied:
             self._restarted_at = offset
@@ -57,7 +58,8 @@ class TruncationMark:
         self.count += 1
 
     def forget(self, count: int) -> None:
-        """A checkpoint that was made after `count` truncations is on the disk: the file goes, unless it is newer."""
+        """Remove the file after a checkpoint that was made after `count` truncations: the file goes, unless it is
+        newer."""
         if self._offset is not None and count == self.count:
             self._files.remove(self._path)
             self._files.sync_directory(self._path.parent)  # come back later, it would lower a newer log start

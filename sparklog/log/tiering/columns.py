@@ -60,7 +60,7 @@ def encode_columns(
     *,
     share_max: int = METADATA_SHARE_MAX,
 ) -> bytes | None:
-    """The object for a segment whose batches begin at `positions`; None when it is not worth it (`share_max`).
+    """Return the object for a segment whose batches begin at `positions`; None when it is not worth it (`share_max`).
 
     Raises CorruptBatchError.
     """
@@ -149,7 +149,7 @@ class ColumnReader:
             at += sizes[i]
             header = decode_header(head, available_bytes=self._segment.data_end - positions[i])
             if len(head) != PREFIX_BYTES + header.metadata_length_bytes or positions[i] < self._segment.data_position:
-                raise CorruptBatchError(f"{misfit}: batch {i} cannot be where it says")
+                raise CorruptBatchError(f"{misfit}: batch {i} has an impossible position")
             if header.base_offset >= end_offset:
                 return
             if header.next_offset > start_offset:
@@ -179,7 +179,7 @@ class ColumnReader:
                 if crc32c(piece) != int(batch.checksums[number]):
                     raise CorruptBatchError(
                         f"{self._store.url}/{key} is damaged: a column of the batch at offset {batch.header.base_offset} "
-                        f"does not have the checksum it was written with"
+                        f"does not have its original checksum"
                     )
                 place = position - batch.position
                 view[place : place + size] = piece
@@ -187,8 +187,8 @@ class ColumnReader:
 
 
 def coalesce(starts: np.ndarray, lengths: np.ndarray, gap_bytes: int = COALESCE_BYTES) -> list[tuple[int, int]]:
-    """Ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending, none empty; neighbours with
-    less than `gap_bytes` between them are one."""
+    """Return ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending, none empty; neighbours
+    with less than `gap_bytes` between them are one."""
     filled = lengths > 0
     starts, ends = starts[filled], (starts + lengths)[filled]
     order = np.argsort(starts, kind="stable")

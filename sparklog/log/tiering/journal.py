@@ -55,7 +55,7 @@ def encode_record(event: Event) -> bytes:
 
 
 def encode_journal(state: RemoteLogState) -> bytes:
-    """A whole file that leads to `state`."""
+    """Return a whole file that leads to `state`."""
     return MAGIC + b"".join(encode_record(event) for event in state.events())
 
 
@@ -71,7 +71,7 @@ def decode_journal(data: bytes) -> tuple[RemoteLogState, int]:
         event, size_bytes = _decode_record(data, position)
         if event is None:
             if any(_decode_record(data, p)[0] is not None for p in range(position + 1, len(data) - _RECORD.size)):
-                raise LogCorruptError(f"position {position}: a damaged record, and good ones follow")
+                raise LogCorruptError(f"position {position}: a damaged record, and intact records follow")
             return state, position
         try:
             state.apply(event)
@@ -119,19 +119,19 @@ class Journal:
             self.state, self._end = decode_journal(data)
         except LogCorruptError as e:
             raise LogCorruptError(
-                f"{self.path}, {e}; restore the file from a copy, or move it away and write it again from the store: "
+                f"{self.path}, {e}; restore the file from a copy, or move it away and rewrite it from the store: "
                 f"sparklog log restore-remote {directory}"
             ) from e
         if self._end < len(data):
-            logger.warning("%s: cut %d bytes that a crash left", self.path, len(data) - self._end)
+            logger.warning("%s: removed %d incomplete bytes after a crash", self.path, len(data) - self._end)
         compact = encode_journal(self.state)
         if self._end < len(data) or len(data) > max(_REWRITE_FROM_BYTES, 2 * len(compact)):
             files.write_atomic(self.path, compact)
             self._end = len(compact)
 
     def append(self, event: Event) -> None:
-        """The event is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError (then it
-        is not), LogCorruptError (it cannot follow)."""
+        """Append an event: it is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError
+        (then it is not), LogCorruptError (it cannot follow)."""
         if self._closed:
             raise StorageError(f"{self.path} is closed")
         self.state.check(event)

@@ -57,12 +57,12 @@ class Manifest(Struct, frozen=True):
 
 
 def copy_prefix(owner: LogOwner, base_offset: int, copy_id: str) -> str:
-    """The folder of a copy, below the storage's root."""
+    """Return the folder of a copy, below the storage's root."""
     return f"{partition_prefix(owner)}/{base_offset:020d}-{copy_id}"
 
 
 def partition_prefix(owner: LogOwner) -> str:
-    """The folder of a partition's copies."""
+    """Return the folder of a partition's copies."""
     return f"{owner.topic}-{owner.topic_id}/{owner.partition}"
 
 
@@ -82,11 +82,11 @@ def encode_checksums(checksums: list[int]) -> bytes:
 
 
 def decode_checksums(data: bytes, size_bytes: int) -> np.ndarray:
-    """The checksums of an object of `size_bytes`. Raises CorruptBatchError."""
+    """Return the checksums of an object of `size_bytes`. Raises CorruptBatchError."""
     magic, piece_bytes, count = _HEAD.unpack_from(data, 0) if len(data) >= _HEAD.size else (b"", 0, 0)
     sane = magic == _MAGIC and piece_bytes == PIECE_BYTES and count == -(-size_bytes // PIECE_BYTES)
     if not sane or len(data) != _HEAD.size + 4 * count:
-        raise CorruptBatchError("the list of checksums is none")
+        raise CorruptBatchError("the list of checksums is not valid")
     return np.frombuffer(data, "<u4", count, _HEAD.size)
 
 

@@ -77,7 +77,7 @@ class ObjectStore:
         return self._fs
 
     def path(self, key: str) -> str:
-        """The object's path in the file system."""
+        """Return the object's path in the file system."""
         return f"{self._root}/{key}"
 
     # --- writing ---
@@ -89,7 +89,7 @@ class ObjectStore:
                 self._fs.makedirs(self.path(prefix), exist_ok=True)
 
     def write(self, key: str, parts: Iterable[bytes]) -> ObjectInfo:
-        """Writes an object and checks that all of it arrived, as far as the store tells. Raises RemoteStorageError."""
+        """Write an object and check that all of it arrived, as far as the store tells. Raises RemoteStorageError."""
         size, checksum = 0, 0
         with self._translate_errors("write", key):
             with self._fs.open(self.path(key), "wb", block_size=WRITE_BLOCK_BYTES) as f:
@@ -100,11 +100,12 @@ class ObjectStore:
             self._make_durable(key)
             arrived = self._fs.info(self.path(key))["size"]
         if arrived != size:
-            raise RemoteStorageError(f"{self.url}/{key}: {size} bytes were written, {arrived} have arrived")
+            raise RemoteStorageError(f"{self.url}/{key}: {size} bytes were written, but the store has {arrived}")
         return ObjectInfo(size, checksum)
 
     def _make_durable(self, key: str) -> None:
-        """A directory's object has to survive a power cut, as that of a store does."""
+        """Sync the file and its directory: an object in a directory has to survive a power cut, as
+        in an object store."""
         if self._protocols & _LOCAL:
             path = self.path(key)
             for name, flags in ((path, os.O_RDONLY), (os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)):  # noqa: PTH120
@@ -117,7 +118,7 @@ class ObjectStore:
     # --- reading ---
 
     def read(self, key: str, info: ObjectInfo) -> bytes:
-        """A whole small object, checked. Raises RemoteStorageError, CorruptBatchError."""
+        """Return a whole small object, checked. Raises RemoteStorageError, CorruptBatchError."""
         with self._translate_errors("read", key):
             data = bytes(self._fs.cat_file(self.path(key)))
         if len(data) != info.size_bytes or crc32c(data) != info.crc32c:
@@ -128,7 +129,7 @@ class ObjectStore:
         return data
 
     def read_unchecked(self, key: str) -> bytes:
-        """A whole object whose checksum is not known. Raises RemoteStorageError."""
+        """Return a whole object whose checksum is not known. Raises RemoteStorageError."""
         with self._translate_errors("read", key):
             return bytes(self._fs.cat_file(self.path(key)))
 
@@ -144,14 +145,14 @@ class ObjectStore:
         for (start, end), part in zip(ranges, parts, strict=True):
             if len(part) != end - start:
                 raise CorruptBatchError(
-                    f"{self.url}/{key} is damaged: {len(part)} bytes at {start}, {end - start} should be there"
+                    f"{self.url}/{key} is damaged: {len(part)} bytes at {start}, {end - start} are expected"
                 )
         return parts
 
     # --- removing ---
 
     def remove(self, prefix: str, names: Iterable[str]) -> None:
-        """Removes a folder's objects, in this order; those that are not there are fine. Raises RemoteStorageError."""
+        """Remove a folder's objects, in this order; those that are not there are fine. Raises RemoteStorageError."""
         for name in names:
             key = f"{prefix}/{name}"
             with self._translate_errors("remove", key):
@@ -172,7 +173,7 @@ class ObjectStore:
             prefix = prefix.rpartition("/")[0]
 
     def manifests(self, prefix: str) -> list[str]:
-        """Keys of the manifests below a folder: the only listing, for a broker that has lost its journal.
+        """Return keys of the manifests below a folder: the only listing, for a broker that has lost its journal.
 
         Raises RemoteStorageError."""
         with self._translate_errors("list", prefix):

@@ -51,7 +51,7 @@ class PartitionTier:
         *,
         expected: bool,
     ) -> list[RemoteLogSegment]:
-        """The remote segments in front of `local`, in order, none of them wholly below the log start.
+        """Return the remote segments in front of `local`, in order, none of them wholly below the log start.
 
         Raises LogCorruptError if something is missing between them, or between them and the local ones, or, where a
         journal is `expected`, without one in front of these: the log must not begin later and forget the rest.
@@ -60,7 +60,7 @@ class PartitionTier:
         if expected and not self._journal.was_there and limit is not None and limit > log_start_offset:
             raise LogCorruptError(
                 f"{directory}: the log begins at offset {log_start_offset}, its local files at {limit}, and {JOURNAL_FILE}, "
-                f"which says what is in the object store, is missing: restore it from a copy, or write it again: "
+                f"the list of segments in the object store, is missing: restore it from a copy, or rewrite it: "
                 f"sparklog log restore-remote {directory}"
             )
         found = [
@@ -72,8 +72,8 @@ class PartitionTier:
         for segment, following in zip(found, bases, strict=False):
             if segment.next_offset != following and (segment.next_offset, following) not in gaps:
                 raise LogCorruptError(
-                    f"{directory}: offsets {segment.next_offset} to {following - 1} are neither in local files nor, by the "
-                    f"journal, in the object store: files are missing; restore them from a copy"
+                    f"{directory}: offsets {segment.next_offset} to {following - 1} are neither in local files nor "
+                    "in the journal of the object store: files are missing; restore them from a copy"
                 )
         return [self.segment(s) for s in found]
 
@@ -89,7 +89,7 @@ class PartitionTier:
             self.record(LocalStart(offset))
 
     def release_below(self, offset: int, producers: bytes) -> None:
-        """Local files wholly below `offset` may go from now on; `producers`: their state there. Raises StorageError,
+        """Allow the deletion of local files wholly below `offset`; `producers`: their state there. Raises StorageError,
         StorageFullError."""
         if offset > self.state.local_start_offset:
             self.record(LocalStart(offset, producers))
@@ -109,7 +109,7 @@ class PartitionTier:
         return BeforeLocal(start.offset, states, aborted)
 
     def producers_behind(self, released: Sequence[LogSegment], limit: int) -> PartitionProducers:
-        """The producers (at most `limit`) as they are behind `released`, the oldest local segments. Raises
+        """Return the producers (at most `limit`) as they are behind `released`, the oldest local segments. Raises
         StorageError, LogCorruptError."""
         before = self.before_local(released)
         producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), (), limit=limit)

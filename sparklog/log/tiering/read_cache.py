@@ -48,8 +48,8 @@ class CachedFile:
         self._lock = threading.Lock()
 
     def ensure(self, start: int, end: int) -> None:
-        """The bytes [start, end) are in the file when this returns. Raises RemoteStorageError, CorruptBatchError,
-        StorageFullError, StorageError."""
+        """Read the bytes [start, end) into the file, where they are missing. Raises RemoteStorageError,
+        CorruptBatchError, StorageFullError, StorageError."""
         end = min(end, self._segment.size_bytes)
         if start >= end:
             return
@@ -83,8 +83,8 @@ class CachedFile:
             found = crc32c(data[at : at + PIECE_BYTES])
             if found != int(self._checksums[i]):
                 raise CorruptBatchError(
-                    f"{self._store.url}/{key} is damaged: the bytes from {i * PIECE_BYTES} on have checksum {found:08x}, "
-                    f"{int(self._checksums[i]):08x} was written"
+                    f"{self._store.url}/{key} is damaged: the bytes from {i * PIECE_BYTES} on have checksum "
+                    f"{found:08x}, but were written with {int(self._checksums[i]):08x}"
                 )
         self._cache.make_room(self, len(data))
         self._file.write(position, data)
@@ -109,13 +109,13 @@ class CachedFile:
         return self._file.identity()
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        raise NotImplementedError("a remote segment is not written to")
+        raise NotImplementedError("a remote segment is read-only")
 
     def truncate(self, size_bytes: int) -> None:
-        raise NotImplementedError("a remote segment is not written to")
+        raise NotImplementedError("a remote segment is read-only")
 
     def sync(self) -> None:
-        raise NotImplementedError("a remote segment is not written to")
+        raise NotImplementedError("a remote segment is read-only")
 
     def close(self) -> None:
         self._file.close()
@@ -203,7 +203,7 @@ class ReadCache:
         return entry.held_bytes
 
     def close(self) -> None:
-        """Removes everything."""
+        """Remove everything."""
         with self._lock:
             for key in list(self._entries):
                 self._drop(key)

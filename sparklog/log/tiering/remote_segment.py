@@ -30,10 +30,10 @@ class RemoteAccess(Struct, frozen=True):
     cache: ReadCache | None = None
 
     def acquire(self, segment: RemoteSegmentMetadata) -> SharedFile:
-        """The segment's file with one more user. Raises RemoteStorageError, StorageError, StorageFullError."""
+        """Return the segment's file with one more user. Raises RemoteStorageError, StorageError, StorageFullError."""
         if self.cache is None:
             self.required_store(segment)
-            raise RemoteStorageError("there is no directory to read the object store into")
+            raise RemoteStorageError("no directory for data read from the object store")
         return self.cache.acquire(self.required_store(segment), segment)
 
     def required_store(self, segment: RemoteSegmentMetadata) -> ObjectStore:
@@ -41,7 +41,7 @@ class RemoteAccess(Struct, frozen=True):
         if self.store is None:
             raise RemoteStorageError(
                 f"offsets {segment.base_offset} to {segment.next_offset - 1} are in an object store; set "
-                f"remote.log.storage.url to the one it was when they were copied"
+                "remote.log.storage.url to the URL with which they were copied"
             )
         return self.store
 
@@ -98,7 +98,7 @@ class RemoteLogSegment(SegmentView):
             shared.release()
 
     def close_handle(self) -> None:
-        """The cache has the file."""
+        """Do nothing: the cache owns the file."""
 
     @property
     def indexes(self) -> SegmentIndexes:
@@ -121,7 +121,7 @@ class RemoteLogSegment(SegmentView):
         offsets = decode_offset_index(found[0], base_offset=base, batch_positions=positions, relative_offset_end=end)  # type: ignore[arg-type]
         times = decode_time_index(found[1], base_offset=base, relative_offset_end=end)
         if blocks is None or offsets is None or times is None:
-            raise CorruptBatchError(f"{self.path}: the copy has no sane footer or indexes")
+            raise CorruptBatchError(f"{self.path}: the copy has no valid footer or indexes")
         indexes = SegmentIndexes(self.base_offset)
         indexes.offsets, indexes.times = offsets, times
         indexes.largest_timestamp_ms, indexes.largest_timestamp_offset = (

@@ -23,18 +23,18 @@ class Restored(NamedTuple):
 
 
 def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, dry_run: bool) -> Restored:
-    """Finds the finished copies of the partition in `directory` and, unless it is a dry run, writes its journal. Of two
+    """Find the finished copies of the partition in `directory` and, unless it is a dry run, write its journal. Of two
     copies of the same offsets the later one counts.
 
     Raises InvalidRequestError (there is a journal), LogCorruptError (whose directory it is cannot be told),
     RemoteStorageError, StorageError.
     """
     if files.exists(directory / JOURNAL_FILE):
-        raise InvalidRequestError(f"{directory / JOURNAL_FILE} exists; move it away to have it written again")
+        raise InvalidRequestError(f"{directory / JOURNAL_FILE} exists; move it away, then run the command again")
     data = read_whole(files, directory / PARTITION_FILE)
     meta = decode(data, PartitionMeta) if data is not None else None
     if meta is None:
-        raise LogCorruptError(f"{directory / PARTITION_FILE} cannot be read: whose partition this is cannot be told")
+        raise LogCorruptError(f"{directory / PARTITION_FILE} cannot be read: the partition's topic is unknown")
     found: dict[int, RemoteSegmentMetadata] = {}
     unreadable = []
     for key in store.manifests(partition_prefix(LogOwner(meta.topic, meta.topic_id, meta.partition))):

@@ -92,7 +92,7 @@ def repair(
     dry_run: bool,
     schema_of: Callable[[int], pa.Schema] | None = None,
 ) -> RepairReport:
-    """Repairs the partition in `directory`, which no broker may have open. `schema_of` is needed only where a segment
+    """Repair the partition in `directory`, which no broker may have open. `schema_of` is needed only where a segment
     has lost its head and no other one has the same schema.
 
     Raises LogCorruptError when something cannot be repaired, StorageError, StorageFullError.
@@ -124,7 +124,7 @@ def _begin_empty(directory: Path, files: FileSystem, *, dry_run: bool) -> Repair
     points = read_points(directory, files)
     end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
     gaps = [(0, end)] if end else []
-    finding = RepairFinding(".", 0, 0, f"all records are lost: the partition begins again, empty, at offset {end}")
+    finding = RepairFinding(".", 0, 0, f"all records are lost: the partition begins empty at offset {end}")
     if not dry_run:
         _leave_in_sync_replicas(directory, files)
         files.make_directory(directory)
@@ -180,7 +180,7 @@ class _Plan:
     # --- offsets ---
 
     def _place(self) -> None:
-        """Finds out where each batch belongs, and which offsets are missing."""
+        """Find out where each batch belongs, and which offsets are missing."""
         mark = TruncationMark(self._files, self._directory)
         points = self._points
         known = mark.clamp((points.log_start_offset, points.high_watermark, points.recovery_point))
@@ -215,7 +215,7 @@ class _Plan:
         return {(s.next_offset, base) for s, base in zip(copies, following, strict=False) if s.next_offset < base}
 
     def _place_batches(self, segment: ScannedSegment, due: int, behind: int | None) -> int:
-        """Decides about each batch of a segment whose first offset is `due`; returns where the segment ends."""
+        """Decide about each batch of a segment whose first offset is `due`; return where the segment ends."""
         compacted = segment.head is not None and has_offset_column(segment.head.schema)
         kept: list[KeptBatch] = []
         for i, batch in enumerate(segment.kept):
@@ -226,13 +226,13 @@ class _Plan:
                 size = batch.header.last_offset_delta + 1
                 fits = following == due + size or (following is None and touches)
                 if (due, base) not in self._known_gaps and fits:
-                    reason = f"the batch says offset {base}, between its neighbours {due} is right"
+                    reason = f"the batch has offset {base}, but between its neighbours {due} is correct"
                     segment.bad.append((batch.position, batch.position, reason))
                     segment.needs_rewrite = True
                     batch.base_offset = base = due
                 elif base < due or (following is not None and base >= following):
                     end = batch.position + batch.header.size_bytes
-                    segment.bad.append((batch.position, end, f"a batch with offset {base} where {due} is due"))
+                    segment.bad.append((batch.position, end, f"a batch with offset {base} where {due} is expected"))
                     segment.needs_rewrite = True
                     continue
                 else:
@@ -282,7 +282,8 @@ class _Plan:
             target.close()
 
     def _rewrite(self, segment: ScannedSegment) -> None:
-        """The segment with its intact batches only, sealed; one without any goes, unless its name is the log's end."""
+        """Rewrite the segment with its intact batches only, and seal it; a segment without any is removed, unless its
+        name is the log's end."""
         remove_indexes(self._files, segment.path)
         head = segment.head
         if head is None or (not segment.kept and segment is not self._segments[-1]):
@@ -347,7 +348,7 @@ def _is_bad_between(segment: ScannedSegment, before: KeptBatch | None, batch: Ke
 
 
 def _join_gaps(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:
-    """Gaps that overlap, or meet where no segment (of those with `bases`) is left between them, are one."""
+    """Join gaps that overlap, or meet where no segment (of those with `bases`) is left between them, are one."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(gaps):
         behind = joined[-1][1] if joined else -1

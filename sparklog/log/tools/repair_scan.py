@@ -126,8 +126,8 @@ class DirectoryScan:
             expected = expected._replace(schema_id=segment.kept[0].header.schema_id)
         if _characters_apart(repr(tuple(head.info)), repr(tuple(expected))) > 1:
             raise LogCorruptError(
-                f"{segment.path} says that it belongs to {tuple(head.info)}, it should to {tuple(expected)}; move it away, "
-                f"or give it its name back"
+                f"{segment.path} belongs to {tuple(head.info)} by its head, not to {tuple(expected)}; move it away, "
+                "or restore its name"
             )
         schema = head.schema
         if self._schema_of is not None:
@@ -154,7 +154,7 @@ class DirectoryScan:
                 schema = None
             if schema is None or (meta is None and other is None):
                 raise LogCorruptError(
-                    f"{segment.path}: its head is damaged, and nothing here tells schema {schema_id}; restore the file "
+                    f"{segment.path}: its head is damaged, and no other file has schema {schema_id}; restore the file "
                     f"from a copy"
                 )
             owner = PartitionMeta(*other.info[:3]) if other is not None else meta
@@ -183,8 +183,9 @@ class DirectoryScan:
             return
         if len(unreadable) == len(segment.kept) and not self._is_certain(segment, segment.head):
             raise LogCorruptError(
-                f"{segment.path}: no batch fits the schema in its head, and nothing here tells which of both is wrong; start "
-                f"the broker and stop it, then the file's end has the schema, too ({next(iter(unreadable.values()))})"
+                f"{segment.path}: no batch fits the schema in its head, and it is unclear if the head or the batches "
+                "are wrong; start and stop the broker: then the file's footer also has the schema"
+                f" ({next(iter(unreadable.values()))})"
             )
         for kept in segment.kept:
             if kept.position in unreadable:

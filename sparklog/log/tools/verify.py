@@ -91,7 +91,7 @@ class _Surroundings(Struct, frozen=True):
 
 
 def verify(paths: Sequence[Path], progress: Progress = lambda _: None) -> VerifyReport:
-    """Checks every path: a log directory, a partition's directory, or a segment file. Several log directories of one
+    """Check every path: a log directory, a partition's directory, or a segment file. Several log directories of one
     broker are also checked for a partition that is in two of them.
 
     Raises StorageError for a path that is none of these or cannot be read.
@@ -131,13 +131,14 @@ def bytes_to_check(paths: Sequence[Path]) -> int:
 
 
 def partition_directories(path: Path) -> list[Path]:
-    """The partitions' directories that `path` (a log directory or one of them) stands for. Raises StorageError."""
+    """Return the partitions' directories that `path` (a log directory or one of them) stands for.
+    Raises StorageError."""
     kind = _kind(path)
     if kind == "segment":
         raise StorageError(f"{path} is a file; name the partition's directory, {path.parent}")
     found = [path] if kind == "partition" else list(_partition_directories(path))
     if not found:
-        raise StorageError(f"there is no partition in {path}")
+        raise StorageError(f"no partition found in {path}")
     return found
 
 
@@ -174,7 +175,7 @@ def _verify_directory(
     _note_odd([path / name for name in _DIRECTORY_FILES], findings)
     meta = read_if_there(path / META_FILE)
     if meta is None:
-        findings.add(path / META_FILE, 0, META_FILE, "missing: whose directory this is cannot be told")
+        findings.add(path / META_FILE, 0, META_FILE, "missing: the owner of this directory is unknown")
     elif decode(meta, DataDirMeta) is None:
         findings.add(path / META_FILE, 0, META_FILE, "cannot be read; restore it from a copy")
     seen = set()
@@ -184,12 +185,12 @@ def _verify_directory(
         if owner is not None:
             other = owners.setdefault((directory.name, owner.topic_id), directory)
             if other != directory:
-                findings.add(directory / PARTITION_FILE, 0, PARTITION_FILE, f"the same partition is in {other}, too")
+                findings.add(directory / PARTITION_FILE, 0, PARTITION_FILE, f"the same partition is also in {other}")
         _verify_partition(directory, around, report, progress)
     for name, points in (around.points.partitions if around.points else {}).items():
         if name not in seen and not is_moved_aside(name) and max(points.high_watermark, points.recovery_point):
             message = (
-                f"partition {name} has no directory here; the checkpoint knows offsets up to {points.high_watermark}"
+                f"partition {name} has no directory here; the checkpoint has offsets up to {points.high_watermark}"
             )
             add = findings.add if around.stopped_clean(name) else findings.note
             add(path / RECOVERY_POINTS_FILE, around.points_data.find(f'"{name}"'.encode()), "checkpoint", message)
@@ -197,11 +198,11 @@ def _verify_directory(
 
 
 def _surroundings(path: Path, findings: Findings) -> _Surroundings:
-    """Reads the checkpoints of the log directory `path`, which may not be one."""
+    """Read the checkpoints of the log directory `path`, which may not be one."""
     points_data, mark = read_if_there(path / RECOVERY_POINTS_FILE), read_if_there(path / CLEAN_SHUTDOWN_FILE)
     points = decode(points_data, RecoveryPoints) if points_data is not None else None
     if points_data is not None and points is None:
-        findings.add(path / RECOVERY_POINTS_FILE, 0, "checkpoint", "cannot be read; offsets are taken from the logs")
+        findings.add(path / RECOVERY_POINTS_FILE, 0, "checkpoint", "cannot be read; the offsets come from the logs")
     clean = decode(mark, CleanShutdown) if mark is not None else None
     if mark is not None and clean is None:
         findings.add(path / CLEAN_SHUTDOWN_FILE, 0, "checkpoint", "cannot be read; the next start checks the logs")
@@ -262,7 +263,7 @@ def _verify_partition(directory: Path, around: _Surroundings, report: VerifyRepo
             return
         last = findings
         around = _surroundings(directory.parent, Findings())  # the broker may have been started meanwhile
-    raise StorageError(f"{directory} changes all the time; stop the broker, then try again")
+    raise StorageError(f"{directory} keeps changing; stop the broker, then try again")
 
 
 def _segments(directory: Path) -> list[Path]:
@@ -358,9 +359,9 @@ def _check_sequence(directory: Path, checks: list[SegmentCheck], around: _Surrou
         if before.is_compacted or base <= log_start:
             continue
         if (before.next_offset, base) in gaps:
-            findings.note(missing, 0, "offsets", f"{message}: a repair took them out")
+            findings.note(missing, 0, "offsets", f"{message}: a repair removed them")
         elif swapping:
-            findings.note(missing, 0, "offsets", f"{message}: compaction is replacing them, the next start goes on")
+            findings.note(missing, 0, "offsets", f"{message}: compaction is replacing them, the next start continues")
         else:
             findings.add(missing, 0, "offsets", f"missing file: {message}")
 
@@ -385,7 +386,7 @@ def _check_epochs(directory: Path, checks: list[SegmentCheck], findings: Finding
 
 
 def _points(directory: Path, around: _Surroundings) -> PartitionPoints | None:
-    """The checkpoint's entry for the partition, unless it is one of an earlier topic of that name."""
+    """Return the checkpoint's entry for the partition, unless it is one of an earlier topic of that name."""
     points = around.points.partitions.get(directory.name) if around.points is not None else None
     owner = _owner(directory)
     return points if points is not None and (owner is None or owner.topic_id == points.topic_id) else None
@@ -443,17 +444,20 @@ def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findin
         findings.add(path, 0, "journal", str(e))
         return
     if end < len(data):
-        findings.note(path, end, "journal", "an unfinished record, as a crash leaves it; the next start cuts it off")
+        findings.note(path, end, "journal", "an unfinished record after a crash; the next start removes it")
     finished = state.finished
     if finished:
         first, behind = finished[0].base_offset, finished[-1].next_offset
         findings.note(
-            path, 0, "journal", f"offsets {first} to {behind - 1} are in the object store, which is not looked into"
+            path, 0, "journal", f"offsets {first} to {behind - 1} are in the object store, which is not checked"
         )
     base = parse_segment_name(checks[0].path.name) if checks else None
     if base is not None and base > state.copied_to and state.local_start_offset > state.copied_to:
         findings.add(
-            path, 0, "journal", f"offsets {max(0, state.copied_to)} to {base - 1} are neither here nor in the store"
+            path,
+            0,
+            "journal",
+            f"offsets {max(0, state.copied_to)} to {base - 1} are neither in local files nor in the object store",
         )
 
 
@@ -482,4 +486,4 @@ def _note_others(directory: Path, segments: list[Path], findings: Findings) -> N
         elif path.suffix == QUARANTINE_SUFFIX:
             findings.note(path, 0, "quarantine", "bytes that a repair has set aside")
         else:
-            findings.note(path, 0, "file", "not a file of a running log: a leftover, or none of sparklog's")
+            findings.note(path, 0, "file", "not a file of a running log: a leftover, or not sparklog's")

@@ -21,7 +21,7 @@ _REPLAYED = "the next start replays the log's headers instead"
 
 
 def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findings, *, stopped_clean: bool) -> None:
-    """Looks at the files in `directory`; `checks` are its segments. After a crash a file may be cut short."""
+    """Look at the files in `directory`; `checks` are its segments. After a crash a file may be cut short."""
     report = findings.add if stopped_clean else findings.note
     aborted: dict[int, list[AbortedEntry]] = {}
     for path in sorted(directory.glob(f"*{txn_index.SUFFIX}")):
@@ -53,7 +53,7 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
     for file in newest.aborted_files:
         entries = aborted.get(file.base_offset, [])[: file.entries]
         if entries_crc(entries) != file.crc:
-            report(path, 0, "producers", f"counts on {file.base_offset:020d}{txn_index.SUFFIX}, which is not there")
+            report(path, 0, "producers", f"refers to {file.base_offset:020d}{txn_index.SUFFIX}, which is missing")
             return
         known.update(entries)
     if stopped_clean:
@@ -89,5 +89,5 @@ def _compare(
                 0,
                 "aborted transactions",
                 f"the transaction of producer {entry.producer_id} at offsets {entry.first_offset} to {entry.last_offset} "
-                f"is aborted, readers are not told; remove the {producer_snapshot.SUFFIX} files, the next start replays the log's headers",
+                f"is aborted, but readers are not informed; remove the {producer_snapshot.SUFFIX} files, the next start replays the log's headers",
             )

@@ -51,7 +51,7 @@ FINDINGS_MAX = 1000
 """Largest number of findings of one segment: a file that is damaged all over needs no longer list."""
 
 
-_OF_THE_SAME_MEANING = "not the bytes this version writes, but of the same meaning"
+_OF_THE_SAME_MEANING = "not the bytes that this version writes, but with the same meaning"
 
 
 class Finding(Struct, frozen=True, order=True):
@@ -114,7 +114,7 @@ class SegmentCheck(Struct):
 
 
 def read_if_there(path: Path) -> bytes | None:
-    """The file's content; None if the file is missing, empty if it cannot be read, which `odd_file` explains."""
+    """Return the file's content; None if the file is missing, empty if it cannot be read, which `odd_file` explains."""
     try:
         return read_regular(path)
     except FileNotFoundError:
@@ -213,7 +213,7 @@ class _Checker:
             return None
         if head.info.base_offset != parse_segment_name(self._path.name):
             self._findings.add(
-                self._path, 0, "head", f"the head says base offset {head.info.base_offset}, the name says otherwise"
+                self._path, 0, "head", f"the head has base offset {head.info.base_offset}, the file name another one"
             )
         expected = encode_head(head.schema, head.info)
         if self._read(0, len(expected)) != expected:
@@ -223,7 +223,7 @@ class _Checker:
     # --- batches ---
 
     def _scan(self, head: SegmentHead, seal: SealedBlocks | None) -> int:
-        """Checks all batches; returns where they end. Goes on behind a bad one where the next one is known."""
+        """Check all batches; return where they end. Goes on behind a bad one where the next one is known."""
         end = seal.data_end if seal else self._check.size_bytes
         position = head.data_position
         while True:
@@ -235,8 +235,8 @@ class _Checker:
                 count = end - result.position
                 self._findings.note(
                     self._path, result.position, "batch",
-                    f"{count} bytes are no whole batch ({result.reason}): an append under way or cut short; a start after "
-                    f"a crash cuts them off",
+                    f"{count} bytes are not a whole batch ({result.reason}): an unfinished append; a start after a "
+                    "crash removes them",
                 )  # fmt: skip
                 return result.position
             self._findings.add(
@@ -267,7 +267,7 @@ class _Checker:
             if check.is_compacted:
                 pass
             elif (check.next_offset, header.base_offset) in self._gaps:
-                self._findings.note(self._path, position, "offsets", f"{message}: a repair took them out")
+                self._findings.note(self._path, position, "offsets", f"{message}: a repair removed them")
             else:
                 self._findings.add(self._path, position, "offsets", message)
         if header.schema_id != info.schema_id:
@@ -299,14 +299,14 @@ class _Checker:
             self._misfits.append((position, f"{misfit.message} (offset {header.base_offset})"))
 
     def _report_misfits(self) -> None:
-        """Last: damage that hides no other. Neither head nor footer have a checksum, so it may be the head that is
-        wrong."""
+        """Report damage that hides no other damage, last. Neither head nor footer have a checksum, so it may be the
+        head that is wrong."""
         kind, doubt = "batch", ""
         is_certain = self._check.is_sealed or (  # a footer has been compared with the head
             self._check.schema is not None and topic_schema(self._check.schema).equals(ENVELOPE_SCHEMA)
         )
         if not self._fitting_count and not is_certain:
-            kind, doubt = "head", "; no batch fits the head's schema, which may be what is wrong"
+            kind, doubt = "head", "; no batch fits the head's schema, which may be wrong"
         for position, message in self._misfits:
             self._findings.add(self._path, position, kind, message + doubt)
 
@@ -322,13 +322,17 @@ class _Checker:
         elif not self._may_be_unfinished:
             why = "the broker stopped cleanly" if self._is_last else "segments follow it"
             self._findings.add(
-                self._path, end, "footer", f"the segment has no footer, but {why}: it was cut, or sealing was cut short"
+                self._path,
+                end,
+                "footer",
+                f"the segment has no footer, but {why}: it was truncated, or sealing was interrupted",
             )
         elif end < size and not self._findings.notes:
             self._findings.note(self._path, end, "footer", "an unfinished footer; the next start completes it")
 
     def _footer(self, head: SegmentHead, seal: SealedBlocks) -> None:
-        """The footer's own bytes are not checked by any checksum: it is made again and compared."""
+        """Compare the footer with one made again, because no checksum covers its bytes: it is made
+        again and compared."""
         batches = self._check.batches
         if self._findings.damage:  # the footer knows batches that cannot be read: nothing to compare with
             return
@@ -343,7 +347,9 @@ class _Checker:
         position = seal.data_end + (int(differs[0]) if len(differs) else shared)
         problem = self._footer_problem(head, seal, positions, lengths)
         if problem:
-            self._findings.add(self._path, position, "footer", f"{problem}; readers of the file in place are misled")
+            self._findings.add(
+                self._path, position, "footer", f"{problem}; readers that map the file get wrong results"
+            )
         else:
             self._findings.note(self._path, position, "footer", _OF_THE_SAME_MEANING)
 
@@ -373,19 +379,17 @@ class _Checker:
             data = read_if_there(path)
             if data is None:
                 if self._check.is_sealed:
-                    self._findings.note(path, 0, "index", "missing; it is rebuilt when it is needed")
+                    self._findings.note(path, 0, "index", "missing; the broker rebuilds it on demand")
                 continue
             if not self._check.is_sealed:
-                self._findings.note(path, 0, "index", "the index of a segment without a footer; it is written again")
+                self._findings.note(path, 0, "index", "the index of a segment without a footer; the broker rewrites it")
                 continue
             self._progress(len(data))
             whole = index.ENTRY.itemsize * entries_in(len(data), index.ENTRY.itemsize, index.TRAILER_BYTES)
             found = len(self._findings.damage)
             examine(path, np.frombuffer(data[:whole], index.ENTRY))
             if len(self._findings.damage) == found and data[whole:] != index.trailer(self._base_offset, data[:whole]):
-                self._findings.add(
-                    path, whole, "index", "the checksum does not fit; the index is rebuilt when it is needed"
-                )
+                self._findings.add(path, whole, "index", "wrong checksum; the broker rebuilds the index on demand")
 
     def _index_finding(self, path: Path, wrong: np.ndarray, entry_bytes: int, what: str) -> None:
         if len(wrong):
@@ -406,14 +410,15 @@ class _Checker:
         )
         good[1:] &= found[1:] > found[:-1]
         size = offset_index.ENTRY.itemsize
-        self._index_finding(path, np.flatnonzero(~good), size, "does not point at its batch")
+        self._index_finding(path, np.flatnonzero(~good), size, "does not point to a batch")
         if good.all() and len(entries):
             self._missing_entries(path, positions, i)
 
     def _missing_entries(self, path: Path, positions: np.ndarray, indexed: np.ndarray) -> None:
-        """An entry stands where more than the interval lies behind the one before: so the interval, which is written
-        nowhere, is below every distance between entries, and a larger one without an entry is a place of a lost one.
-        Only a note: the topic's index.interval.bytes may have been raised meanwhile, and lookups just walk further."""
+        """Report missing entries of an index. An entry stands where more than the interval lies behind the one before:
+        so the interval, which is written nowhere, is below every distance between entries, and a larger one without an
+        entry is a place of a lost one. Only a note: the topic's index.interval.bytes may have been raised meanwhile,
+        and lookups just walk further."""
         marks = np.concatenate(([0], indexed, [len(positions)]))
         distances = np.diff(positions[marks[:-1]])
         without = positions[marks[1:] - 1] - positions[marks[:-1]]  # up to the last batch that has no entry
@@ -424,8 +429,8 @@ class _Checker:
                 path,
                 first * offset_index.ENTRY.itemsize,
                 "index",
-                f"entries seem to be missing before entry {first}: {without[first]} bytes of batches lie between, elsewhere "
-                f"an entry comes after {distances.min()}",
+                f"entries seem to be missing before entry {first}: {without[first]} bytes of batches lie between; "
+                f"other entries follow after at least {distances.min()} bytes",
             )
 
     def _time_index(self, path: Path, entries: np.ndarray) -> None:
@@ -444,7 +449,7 @@ class _Checker:
         good[1:] &= found[1:] > found[:-1]
         wrong = np.flatnonzero(~good)
         size = time_index.ENTRY.itemsize
-        self._index_finding(path, wrong, size, "is not the largest timestamp up to its batch")
+        self._index_finding(path, wrong, size, "is not the largest timestamp up to the batch of this entry")
         if not len(wrong) and (not len(entries) or int(entries["timestamp_ms"][-1]) != int(largest[-1])):
             last = f"ends with {int(entries['timestamp_ms'][-1])}" if len(entries) else "is empty"
             self._findings.add(

@@ -176,10 +176,10 @@ class Controller:
             effects.append(Resign())
 
     def _refuse_all(self, effects: list[Effect]) -> None:
-        """The outcome for those whose write is under way is not known to them: NOT_CONTROLLER makes them ask again."""
+        """Refuse all requests whose write is under way with an unknown outcome: NOT_CONTROLLER makes them ask again."""
         tokens: list[Hashable] = [a.token for a in self._answers]
         tokens += [e.token for e in self._queue if not isinstance(e, BrokersChanged | Tick)]
-        effects += [Refuse(t, NotControllerError("this broker is not the controller any more")) for t in tokens]
+        effects += [Refuse(t, NotControllerError("this broker is no longer the controller")) for t in tokens]
         self._forget_all()
 
     def _advance(self, now_ms: int, effects: list[Effect]) -> None:
@@ -286,8 +286,8 @@ class Controller:
         broker = draft.broker(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
             raise StaleBrokerEpochError(
-                f"broker {broker_id} with epoch {broker_epoch} is not registered; "
-                f"now: {broker.broker_epoch if broker is not None else 'none'}"
+                f"broker {broker_id} with epoch {broker_epoch} is not registered; registered epoch: "
+                f"{broker.broker_epoch if broker is not None else 'none'}"
             )
         return broker
 
@@ -373,7 +373,7 @@ class Controller:
         return leaderless
 
     def _spare_directory(self, draft: Draft, request: DirectoryFull) -> int:
-        """Returns the number of ISRs that the broker has left."""
+        """Return the number of ISRs that the broker has left."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         full = self._full.setdefault((request.broker_id, request.broker_epoch), set())
         if not request.is_full:

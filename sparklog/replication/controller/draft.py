@@ -56,7 +56,7 @@ class Draft:
         )
 
     def image(self) -> ClusterImage:
-        """The image with the changes so far, under a version of its own."""
+        """Return the image with the changes so far, under a version of its own."""
         version = Version(self._image.version.controller_epoch, self._image.version.zxid + 1)
         return self._image.apply(self.delta(), version)
 
@@ -104,7 +104,7 @@ class Draft:
         """Return a topic; `partition` reads its partitions. Raises UnknownTopicOrPartitionError."""
         topic = self._topics[name] if name in self._topics else self._image.topics.get(name)
         if topic is None:
-            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
         return topic
 
     def set_topic(self, topic: TopicImage) -> None:
@@ -128,7 +128,7 @@ class Draft:
         self._configs[name] = value
 
     def config(self, name: str, default: Value) -> Value:
-        """A setting of the cluster."""
+        """Return a setting of the cluster."""
         value = self._configs[name] if name in self._configs else self._image.configs.get(name)
         return default if value is None else value
 
@@ -156,7 +156,7 @@ class Draft:
         """Return a partition as drafted. Raises UnknownTopicOrPartitionError."""
         partitions = self.topic(tp.topic).partitions
         if not 0 <= tp.partition < len(partitions):
-            raise UnknownTopicOrPartitionError(f"there is no partition {tp}")
+            raise UnknownTopicOrPartitionError(f"partition {tp} does not exist")
         return self._partitions.get(tp, partitions[tp.partition])
 
     def partition_at(self, topic: str, number: int) -> PartitionImage:

@@ -146,7 +146,7 @@ def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> Part
 
 
 def cancel_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage | None:
-    """The old assignment again; None if none of its replicas could lead now."""
+    """Return the old assignment again; None if none of its replicas could lead now."""
     replicas = tuple(r for r in partition.replicas if r not in partition.adding)
     old = replace(
         partition,

@@ -28,24 +28,26 @@ def alter_isr(draft: Draft, broker_id: int, change: IsrChange, safeguards: Safeg
     members = [member for member, _ in change.isr]
     if safeguards.proposal_epoch_check:
         if change.leader_epoch > before.leader_epoch:
-            raise NotControllerError(f"{change.partition}: leader epoch {change.leader_epoch} is not known here")
+            raise NotControllerError(
+                f"{change.partition}: leader epoch {change.leader_epoch} is not known to this controller"
+            )
         if change.leader_epoch < before.leader_epoch or before.leader != broker_id:
             raise FencedLeaderEpochError(
-                f"{change.partition}: broker {before.leader} leads in epoch {before.leader_epoch}, the proposal is broker "
-                f"{broker_id}'s of epoch {change.leader_epoch}"
+                f"{change.partition}: broker {before.leader} leads in epoch {before.leader_epoch}, the proposal came "
+                f"from broker {broker_id} for epoch {change.leader_epoch}"
             )
     if set(members) == set(before.isr) and change.recovering == before.recovering:
         return before
     if safeguards.proposal_epoch_check and change.partition_epoch != before.partition_epoch:
         raise InvalidUpdateVersionError(
-            f"{change.partition}: partition epoch {change.partition_epoch} where {before.partition_epoch} is the newest"
+            f"{change.partition}: partition epoch {change.partition_epoch}, but the current one is {before.partition_epoch}"
         )
     if broker_id not in members or len(set(members)) < len(members) or not set(members) <= set(before.replicas):
         raise InvalidRequestError(
-            f"{change.partition}: an ISR {members} with leader {broker_id} and replicas {before.replicas}"
+            f"{change.partition}: invalid ISR {members} for leader {broker_id} and replicas {before.replicas}"
         )
     if before.recovering and len(members) > 1:
-        raise InvalidRequestError(f"{change.partition}: the ISR does not grow before its leader has recovered")
+        raise InvalidRequestError(f"{change.partition}: the ISR cannot grow before the leader has recovered")
     _check_joining(draft, change, before, safeguards)
     rules = draft.rules(change.partition, before)
     after = with_isr(replace(before, recovering=change.recovering), members, rules.min_insync)

@@ -40,7 +40,7 @@ def plan_moves(
         possible = sorted({*racks, *wanted[tp]})
         if not 1 <= factor <= len(possible):
             raise InvalidReplicationFactorError(
-                f"{tp} has {factor} replicas, but only {len(possible)} brokers may have some: {possible}"
+                f"{tp} has {factor} replicas, but only {len(possible)} brokers accept replicas: {possible}"
             )
         plan.load.update(wanted[tp])
     for tp, replicas in current.items():
@@ -58,7 +58,7 @@ class _Plan:
         self.load: Counter[int] = Counter(dict.fromkeys(racks, 0))
 
     def fill(self, kept: list[int], before: tuple[int, ...], factor: int) -> None:
-        """`kept` gets as many replicas as `factor` says, each new one in the place of one that is gone."""
+        """Fill `kept` up to `factor` replicas, each new one in the place of a replica that is gone."""
         while len(kept) > factor:
             gone = max(kept[1:], key=lambda r: (self._shares_rack(r, kept), self.load[r], r))
             kept.remove(gone)

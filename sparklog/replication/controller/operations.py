@@ -49,7 +49,7 @@ def _elect_one(draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
             raise EligibleLeadersNotAvailableError(f"{tp}: the preferred leader {preferred} is not in sync")
         if draft.rules(tp, partition).is_full(preferred):
             raise EligibleLeadersNotAvailableError(
-                f"{tp}: the disk of the preferred leader {preferred} is full; free space there, then ask again"
+                f"{tp}: the disk of the preferred leader {preferred} is full; free space on it, then retry"
             )
         draft.change(tp, replace(partition, leader=preferred))
     elif partition.leader == NO_LEADER:
@@ -82,11 +82,11 @@ def _reassign_one(draft: Draft, tp: TopicPartition, target: tuple[int, ...] | No
         no_new = cordoned_brokers(draft.config(CORDONED_SETTING, ""))
         refused = [r for r in target if r in no_new and r not in partition.replicas]
         if refused:
-            raise InvalidReplicaAssignmentError(f"{tp}: brokers {refused} are cordoned, they get no new replicas")
+            raise InvalidReplicaAssignmentError(f"{tp}: brokers {refused} are cordoned and accept no new replicas")
         needed = int(draft.topic(tp.topic).configs.get(MIN_INSYNC_SETTING, 1))
         if len(target) < min(needed, len(partition.target)):
             raise InvalidReplicaAssignmentError(
-                f"{tp}: {len(target)} replicas cannot keep min.insync.replicas = {needed}; name more, or lower it first"
+                f"{tp}: {len(target)} replicas cannot keep min.insync.replicas = {needed}; name more brokers, or lower the setting first"
             )
         started = election.start_reassignment(partition, target)
         draft.change(tp, election.finish_reassignment(started, rules))
@@ -100,7 +100,7 @@ def _reassign_one(draft: Draft, tp: TopicPartition, target: tuple[int, ...] | No
 
 
 def end_throttle(draft: Draft) -> None:
-    """The limit goes with the last reassignment."""
+    """End the throttle with the last reassignment."""
     if int(draft.config(THROTTLE_SETTING, 0)) and not any(p.is_reassigned for _, p in draft.all_partitions()):
         draft.set_config(THROTTLE_SETTING, None)
 

@@ -21,8 +21,8 @@ def place(
     shift: int,
     first_partition: int = 0,
 ) -> list[tuple[int, ...]]:
-    """Replicas per partition, the preferred leader first. `racks`: of the brokers there are; `start` and `shift`: any
-    numbers >= 0, best random ones; `first_partition`: how many the topic has already.
+    """Return replicas per partition, the preferred leader first. `racks`: of the brokers there are; `start` and
+    `shift`: any numbers >= 0, best random ones; `first_partition`: how many the topic has already.
 
     If one broker has no rack, none has. Raises InvalidReplicationFactorError.
     """
@@ -59,8 +59,8 @@ def check_assignment(assignment: Sequence[Sequence[int]], brokers: Collection[in
         unknown = [r for r in replicas if r not in brokers]
         if unknown:
             raise InvalidReplicaAssignmentError(
-                f"partition {number} of the assignment: {list(replicas)}; there is no broker "
-                f"{', '.join(map(str, unknown))}, or it is down; there are {sorted(brokers)}"
+                f"partition {number} of the assignment: {list(replicas)}; unknown or stopped brokers: "
+                f"{', '.join(map(str, unknown))}; the running brokers are {sorted(brokers)}"
             )
         if not replicas or len(set(replicas)) < len(replicas):
             raise InvalidReplicaAssignmentError(

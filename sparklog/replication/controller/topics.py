@@ -38,7 +38,7 @@ def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
     """
     name = request.topic.name
     if draft.has_topic(name):
-        raise TopicAlreadyExistsError(f"there is a topic {name!r} already")
+        raise TopicAlreadyExistsError(f"topic {name!r} already exists")
     count = len(request.assignment) if request.assignment is not None else request.partitions
     if count < 1:
         raise InvalidPartitionsError(f"topic {name!r}: {count} partitions; use 1 or more")
@@ -54,14 +54,14 @@ def delete_topic(draft: Draft, name: str, topic_id: str) -> TopicImage:
     topic = draft.topic(name)
     if topic_id not in ("", topic.topic_id):
         raise UnknownTopicOrPartitionError(
-            f"there is no topic {name!r} with the id {topic_id}: another one has the name"
+            f"topic {name!r} does not exist with the id {topic_id}: another one has the name"
         )
     draft.delete_topic(name)
     return topic
 
 
 def guard_internal_topics(draft: Draft) -> None:
-    """An internal topic that was made while there were fewer brokers gets its min.insync.replicas when all its
+    """Set min.insync.replicas of an internal topic that was created while there were fewer brokers, when all its
     partitions have INTERNAL_REPLICAS replicas. Not sooner: until they are copied nothing could be written."""
     for name in sorted(INTERNAL_TOPICS):
         if not draft.has_topic(name):
@@ -83,7 +83,7 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
     there = len(topic.partitions)
     if request.partitions <= there:
         raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {there} partitions; it can only get more, not {request.partitions}"
+            f"topic {topic.name!r} has {there} partitions; the number can only grow, not become {request.partitions}"
         )
     factor = len(topic.partitions[0].target)
     assigned = _assignments(draft, request, request.partitions - there, factor, there)
@@ -97,8 +97,8 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
 
 
 def alter_config(draft: Draft, request: AlterConfig) -> None:
-    """A lower min.insync.replicas ends the eligibility of those outside the ISR: from now on the leader commits without
-    them. Raises UnknownTopicOrPartitionError."""
+    """Change the settings of a topic. A lower min.insync.replicas ends the eligibility of replicas outside the ISR:
+    from now on the leader commits without them. Raises UnknownTopicOrPartitionError."""
     if request.topic is None:
         for name, value in request.changes.items():
             draft.set_config(name, value)
@@ -131,15 +131,15 @@ def _assignments(
             factor = max(1, min(factor, len(open_ones)))
         if factor > len(open_ones) and len(open_ones) < len(brokers):
             raise InvalidReplicationFactorError(
-                f"replication factor {factor} with {len(open_ones)} brokers that take new replicas: "
+                f"replication factor {factor} with {len(open_ones)} brokers that accept new replicas: "
                 f"{sorted(set(brokers) & cordoned)} are cordoned"
             )
         return place(open_ones, count, factor, start=request.start, shift=request.shift, first_partition=first)
     if len(request.assignment) != count:
-        raise InvalidReplicaAssignmentError(f"{len(request.assignment)} assigned partitions where {count} are new")
+        raise InvalidReplicaAssignmentError(f"{len(request.assignment)} assigned partitions for {count} new partitions")
     check_assignment(request.assignment, draft.live_brokers())
     if not all(any(r in brokers for r in replicas) for replicas in request.assignment):
-        raise BrokerNotAvailableError("no replica of a new partition is on a broker that can lead it; try again")
+        raise BrokerNotAvailableError("a new partition has no replica on a running broker; try again")
     return [tuple(replicas) for replicas in request.assignment]
 
 

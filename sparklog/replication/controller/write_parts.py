@@ -20,7 +20,7 @@ WRITE_PARTITIONS_MAX = 5_000
 
 
 def chunk_of(tp: TopicPartition) -> tuple[str, int]:
-    """The topic, and which of its chunks."""
+    """Return the topic, and which of its chunks."""
     return tp.topic, tp.partition // CHUNK_PARTITIONS
 
 

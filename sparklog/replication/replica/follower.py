@@ -79,7 +79,7 @@ class Follower:
         return self._number
 
     def become(self, now_ms: int) -> list[FollowerEffect]:
-        """Called once, before any event."""
+        """Become a follower; called once, before any event."""
         if self._partition.leader == NO_LEADER:
             return []
         effects: list[FollowerEffect] = []
@@ -158,5 +158,5 @@ class Follower:
         return Fetch(self._number, self._partition.leader, self._partition.leader_epoch, self._end, at_ms)
 
     def last_epoch(self) -> int:
-        """Last epoch of the own log, when the fetch is sent."""
+        """Return the last epoch of the own log, when the fetch is sent."""
         return self._log.epochs.latest if self._guards.epoch_truncation else UNDEFINED

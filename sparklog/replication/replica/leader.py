@@ -148,7 +148,7 @@ class Leader:
         self._know_followers(now_ms)
 
     def become(self, now_ms: int) -> list[LeaderEffect]:
-        """Called once, before any event."""
+        """Become the leader; called once, before any event."""
         effects: list[LeaderEffect] = [BeginEpoch(self._committed.leader_epoch, self.epoch_start_offset)]
         self._advance(now_ms, effects)
         self._propose_recovered(now_ms, effects)
@@ -209,15 +209,15 @@ class Leader:
         records that its predecessor has shown to consumers."""
         if self._guards.latest_after_epoch_start and self._high_watermark < self.epoch_start_offset:
             raise OffsetNotAvailableError(
-                f"the leader of epoch {self._committed.leader_epoch} knows that {self._high_watermark} is committed, its "
-                f"epoch began at {self.epoch_start_offset}; try again"
+                f"the leader of epoch {self._committed.leader_epoch} has not yet committed the start of its epoch "
+                f"({self.epoch_start_offset}), only {self._high_watermark}; try again"
             )
         return self._high_watermark
 
     def check_append(self) -> None:
         """Check before an append with acks=all. Raises NotEnoughReplicasError, NotLeaderError."""
         if self.has_resigned:
-            raise NotLeaderError("this broker leads the partition no more; read the metadata again")
+            raise NotLeaderError("this broker no longer leads the partition; read the metadata again")
         if len(self._committed.isr) < self._min_insync:
             raise NotEnoughReplicasError(
                 f"{len(self._committed.isr)} replicas are in sync {self._committed.isr}, min.insync.replicas is "
@@ -254,7 +254,7 @@ class Leader:
         error = self._refusal(fetch)
         if error is None and not log.log_start_offset <= fetch.fetch_offset <= log.log_end_offset:
             error = OffsetOutOfRangeError(
-                f"offset {fetch.fetch_offset} where the log is {log.log_start_offset} to {log.log_end_offset}"
+                f"offset {fetch.fetch_offset} is out of range: the log has offsets {log.log_start_offset} to {log.log_end_offset}"
             )
         diverging = None
         if self._guards.divergence_check and fetch.last_epoch != UNDEFINED and not _is_fence(error):
@@ -288,20 +288,24 @@ class Leader:
         if self.has_resigned:
             return NotLeaderError(f"this broker no longer leads in epoch {current}; read the metadata again")
         if fetch.leader_epoch < current:
-            return FencedLeaderEpochError(f"leader epoch {fetch.leader_epoch} is over, it is {current}")
+            return FencedLeaderEpochError(
+                f"leader epoch {fetch.leader_epoch} has ended, the current epoch is {current}"
+            )
         if fetch.leader_epoch > current:
-            return UnknownLeaderEpochError(f"leader epoch {fetch.leader_epoch} is not known here yet, {current} is")
+            return UnknownLeaderEpochError(
+                f"leader epoch {fetch.leader_epoch} is newer than epoch {current} of this broker's metadata"
+            )
         progress = self._followers.get(fetch.replica_id)
         if progress is None:
             return UnknownTopicOrPartitionError(
-                f"broker {fetch.replica_id} is no follower, the replicas are {self._committed.replicas}"
+                f"broker {fetch.replica_id} is not a follower, the replicas are {self._committed.replicas}"
             )
         # A stopping broker is not eligible any more, but continues to fetch. Any fetch may claim to be of a later life:
         # if that is true, the image will confirm it, and until then such fetches do not count.
         known = self._eligible.get(fetch.replica_id, progress.broker_epoch)
         if fetch.broker_epoch != known or known == NO_EPOCH:
             return StaleBrokerEpochError(
-                f"broker {fetch.replica_id} has registered with epoch {known} as far as is known here, the fetch has "
+                f"broker {fetch.replica_id} has broker epoch {known} in this broker's metadata, the fetch has "
                 f"{fetch.broker_epoch}"
             )
         return None
@@ -312,8 +316,9 @@ class Leader:
         self._advance(now_ms, effects)
 
     def _leave_behind(self) -> None:
-        """Followers that had everything until now were caught up as long as they have been heard of: they begin to lag
-        only with this append, however long ago they had to ask for something."""
+        """Note the time at which followers begin to lag: followers that had everything until now were caught up as long
+        as they have been heard of: they begin to lag only with this append, however long ago they had to ask for
+        something."""
         before, self._end_seen = self._end_seen, self._log.log_end_offset
         if self._heard_ms is None or before == self._end_seen:
             return
@@ -323,7 +328,7 @@ class Leader:
 
     def _wait(self, token: Hashable, end_offset: int, effects: list[LeaderEffect]) -> None:
         if self.has_resigned:
-            effects.append(Refuse(token, NotLeaderError("this broker leads the partition no more")))
+            effects.append(Refuse(token, NotLeaderError("this broker no longer leads the partition")))
         else:
             self._waiters[token] = end_offset
             self._answer_waiters(effects)
@@ -366,7 +371,7 @@ class Leader:
         self.has_resigned = True
         self._pending = None
         error = NotLeaderError(
-            f"broker {leader} leads in epoch {leader_epoch}" if leader >= 0 else "there is no leader now"
+            f"broker {leader} leads in epoch {leader_epoch}" if leader >= 0 else "the partition has no leader now"
         )
         effects += [Refuse(token, error, leader, leader_epoch) for token in self._waiters]
         self._waiters.clear()
@@ -449,7 +454,7 @@ class Leader:
             self._answer_waiters(effects)
 
     def _is_about_to_join(self, replica: int, progress: FollowerProgress, now_ms: int) -> bool:
-        """Waits for a chasing follower, or under load it would never get in. One that cannot join must not hold the
+        """Wait for a chasing follower, or under load it would never get in. One that cannot join must not hold the
         mark up (KAFKA-15021)."""
         return (
             self._eligible.get(replica) == progress.broker_epoch
@@ -468,7 +473,7 @@ class Leader:
                         token,
                         NotEnoughReplicasAfterAppendError(
                             f"{len(self.maximal_isr)} replicas are in sync, min.insync.replicas is {self._min_insync}; "
-                            f"the records are in the log and may stay"
+                            f"the records are in the log and may be kept"
                         ),
                         self._me,
                         self._committed.leader_epoch,

@@ -54,7 +54,7 @@ class Coordinator:
     # -- loading
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """The next record of the partition. Raises LogCorruptError."""
+        """Replay the next record of the partition. Raises LogCorruptError."""
         kind, parts, found = records.decode(key, value)
         transactional_id = str(parts[0])
         if kind == records.PLAIN:
@@ -82,7 +82,7 @@ class Coordinator:
     # -- events
 
     def handle(self, request: Request, token: Hashable, now_ms: int) -> Effects:
-        """A request, answered under `token` now or later, exactly once."""
+        """Handle a request, which is answered under `token` now or later, exactly once."""
         effects = Effects()
         self._handle(request, token, now_ms, effects)
         self._finish(effects, now_ms)
@@ -139,16 +139,16 @@ class Coordinator:
         return self._rules(transactional_id).summary(transactional_id)
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
-        """(producer id, partition) of the id's open transaction. Raises InvalidProducerIdMappingError."""
+        """Return (producer id, partition) of the id's open transaction. Raises InvalidProducerIdMappingError."""
         return self._rules(transactional_id).partitions(transactional_id)
 
     def last_committed(self, transactional_id: str) -> tuple[int, str]:
-        """Version and input of a shared id; (-1, "") for none and for a plain one. Raises
+        """Return the version and input of a shared id; (-1, "") for none and for a plain one. Raises
         InvalidProducerIdMappingError."""
         return self._shared.last_committed(transactional_id) if is_shared(transactional_id) else (-1, "")
 
     def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
-        """(producer id, transactional id, partitions of its open transaction)."""
+        """Yield (producer id, transactional id, partitions of its open transaction)."""
         yield from self._plain.producers()
         yield from self._shared.producers()
 
@@ -170,7 +170,9 @@ class Coordinator:
             else:
                 result = self._plain.handle(request, now_ms, effects)
             if result is None and len(waiting) >= WAITING_MAX:
-                raise ConcurrentTransactionsError(f"{len(waiting)} requests wait for the transaction before; try again")
+                raise ConcurrentTransactionsError(
+                    f"{len(waiting)} requests wait for the previous transaction; try again"
+                )
         except SparklogError as e:
             effects.actions.append(Refuse(token, e))
             return

@@ -46,7 +46,7 @@ class Entry(Protocol):
     @property
     def record(self) -> tuple[bytes, bytes]: ...
     def move(self, state: State) -> None:
-        """The transaction is in another state."""
+        """Move the transaction to another state."""
 
 
 E = TypeVar("E", bound=Entry)
@@ -70,7 +70,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _abort_open(self, found: E, now_ms: int, effects: Effects) -> None:
-        """Decides that the open transaction is aborted."""
+        """Decide that the open transaction is aborted."""
 
     @abstractmethod
     def _is_overdue(self, found: E, now_ms: int) -> bool:
@@ -78,7 +78,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _marker(self, found: E, producer_id: int) -> tuple[int, bool, bool]:
-        """Epoch of a participant's markers; True if they commit; True if the participant keeps its epoch."""
+        """Return the epoch of a participant's markers; True if they commit; True if the participant keeps its epoch."""
 
     @abstractmethod
     def _completed(self, found: E, effects: Effects) -> None:
@@ -101,7 +101,7 @@ class TransactionMachine(ABC, Generic[E]):
             return request.aborted
         found = self._known(request.transactional_id)
         if found.state is not State.ONGOING:
-            raise InvalidTxnStateError(f"transaction {found.transactional_id!r} is {found.state.text}, nothing is open")
+            raise InvalidTxnStateError(f"transaction {found.transactional_id!r} is {found.state.text}, not open")
         self._abort_open(found, now_ms, effects)
         return None
 
@@ -115,7 +115,7 @@ class TransactionMachine(ABC, Generic[E]):
         ]
 
     def started_ms(self, transactional_id: str) -> int:
-        """Time at which the transaction of an id began."""
+        """Return the time at which the transaction of an id began."""
         return self._by_id[transactional_id].started_ms
 
     def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
@@ -137,7 +137,7 @@ class TransactionMachine(ABC, Generic[E]):
                 self._abort_open(found, now_ms, effects)
 
     def expire(self, now_ms: int, effects: Effects) -> None:
-        """Forgets ids that have not been used for long."""
+        """Forget ids that have not been used for long."""
         for found in list(self._by_id.values()):
             if is_idle(found) and now_ms - found.updated_ms >= self._expiration_ms(found):
                 self._forget(found, effects)

@@ -117,7 +117,7 @@ class IdReserve:
         """Take an id. Raises ConcurrentTransactionsError if none is at hand: the request is repeated."""
         taken = self.take()
         if taken is None:
-            raise ConcurrentTransactionsError("no producer id is at hand; try again")
+            raise ConcurrentTransactionsError("no producer id is available; try again")
         return taken
 
 

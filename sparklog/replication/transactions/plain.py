@@ -110,7 +110,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     ended, or raises the error to answer with."""
 
     def replay(self, transactional_id: str, value: records.PlainValue | None) -> None:
-        """A record of the state topic."""
+        """Replay a record of the state topic."""
         if value is None:
             self._by_id.pop(transactional_id, None)
         else:
@@ -136,7 +136,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def _init(self, request: InitProducer, now_ms: int, effects: Effects) -> Result | None:
         if request.timeout_ms > self._limits.timeout_max_ms:
             raise InvalidTransactionTimeoutError(
-                f"transaction timeout {request.timeout_ms} ms: the broker allows {self._limits.timeout_max_ms} "
+                f"transaction timeout {request.timeout_ms} ms: the broker allows at most {self._limits.timeout_max_ms} "
                 f"(transaction.max.timeout.ms)"
             )
         expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
@@ -175,7 +175,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
                 self._forget(found, effects)
                 return
         raise ConcurrentTransactionsError(
-            f"{len(self._by_id)} transactional ids are in use here (max.transactional.ids.per.partition): try again later"
+            f"{len(self._by_id)} transactional ids are in use in this partition of __transaction_state (max.transactional.ids.per.partition): try again later"
         )
 
     def _begin(
@@ -197,7 +197,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def _add(self, request: AddPartitions, now_ms: int, effects: Effects) -> Result:
         found = self._current(request.transactional_id, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
         if found.state.is_prepared:
-            raise ConcurrentTransactionsError(f"transaction {found.transactional_id!r} is being ended; try again")
+            raise ConcurrentTransactionsError(f"transaction {found.transactional_id!r} is ending; try again")
         if found.state is not State.ONGOING:
             found.state, found.started_ms, found.timed_from_ms = State.ONGOING, now_ms, None
             found.partitions.clear()
@@ -221,7 +221,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return None
 
     def _end_again(self, found: _Plain, request: End) -> Result | None:
-        """The transaction of the identity before has been decided. With the epoch kept, this may be the end of a next
+        """Repeat the end of a transaction that has been decided. With the epoch kept, this may be the end of a next
         transaction that has written nothing, too: it needs no marker."""
         if found.keeps_epoch and not found.state.is_prepared:
             return found.identity
@@ -320,7 +320,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
 
     def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
         of = "" if producer_id == NO_ID else f" with producer id {producer_id}"
-        return InvalidProducerIdMappingError(f"there is no transactional id {transactional_id!r}{of}: initialise first")
+        return InvalidProducerIdMappingError(f"unknown transactional id {transactional_id!r}{of}: initialise it first")
 
     @staticmethod
     def _fenced_error(found: _Plain, sender: ProducerIdAndEpoch) -> SparklogError:
@@ -333,6 +333,6 @@ class PlainTransactions(TransactionMachine[_Plain]):
     @staticmethod
     def _aborted_error(found: _Plain) -> SparklogError:
         return TransactionAbortedError(
-            f"the transaction of {found.transactional_id!r} has been aborted (its timeout of {found.timeout_ms} ms was over, "
-            "or an operator did it): abort it here too, then begin again"
+            f"the transaction of {found.transactional_id!r} has been aborted (after its timeout of "
+            f"{found.timeout_ms} ms, or by an operator): call abort_transaction, then begin a new transaction"
         )

@@ -100,12 +100,12 @@ _decoders: dict[str, msgspec.msgpack.Decoder[Value]] = {
 
 
 def encode_key(kind: str, *parts: str | int) -> bytes:
-    """The key of `kind` (PLAIN, SHARED, PARTICIPANT)."""
+    """Return the key of `kind` (PLAIN, SHARED, PARTICIPANT)."""
     return _encode([VERSION, kind, *parts])
 
 
 def encode_value(value: Value) -> bytes:
-    """The inverse of the value in `decode`."""
+    """Return the inverse of the value in `decode`."""
     return _encode(value)
 
 
@@ -135,5 +135,5 @@ def pack_partitions(partitions: Iterable[TopicPartition]) -> Partitions:
 
 
 def unpack_partitions(packed: Partitions) -> set[TopicPartition]:
-    """The inverse of `pack_partitions`."""
+    """Return the inverse of `pack_partitions`."""
     return {TopicPartition(topic, number) for topic, numbers in packed for number in numbers}

@@ -172,7 +172,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- the state topic
 
     def replay(self, transactional_id: str, value: records.SharedValue | None) -> None:
-        """A record of an application."""
+        """Replay a record of an application."""
         if value is None:
             self._by_id.pop(transactional_id, None)
             return
@@ -203,7 +203,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     def replay_participant(
         self, transactional_id: str, producer_id: int, value: records.ParticipantValue | None
     ) -> None:
-        """A record of a participant."""
+        """Replay a record of a participant."""
         if value is None:
             self._replayed_participants.pop((transactional_id, producer_id), None)
         else:
@@ -290,7 +290,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> Joined:
         if len(t.participants) >= self._limits.participants_max:
             raise InvalidTxnStateError(
-                f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, which is the most"
+                f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, the most allowed"
             )
         producer_id = self._ids.require()
         t.participants[producer_id] = set()
@@ -315,7 +315,7 @@ class SharedTransactions(TransactionMachine[_Application]):
             if request.commit and not t.participants.keys() >= request.committed_participants:
                 unknown = heapq.nsmallest(5, request.committed_participants - t.participants.keys())
                 raise InvalidProducerIdMappingError(
-                    f"{_of(app, request)}: {unknown} do not take part in it (they belong to an attempt that was aborted)"
+                    f"{_of(app, request)}: {unknown} do not take part in it (they belong to an aborted attempt)"
                 )
             t.input = request.input
             self._decide(app, request.committed_participants, now_ms, effects, commit=request.commit)
@@ -325,7 +325,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         return self._end_nothing(app, request, now_ms, effects)
 
     def _end_again(self, app: _Application, t: _Transaction, request: EndShared) -> Result | None:
-        """The transaction has been decided."""
+        """Repeat the end of a transaction that has been decided."""
         if request.commit and t.state.is_abort:
             raise _aborted_error(app, request)
         return None if t.state.is_prepared else t.state.is_commit
@@ -350,7 +350,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         if app is None or t is None or request.producer_id not in t.participants or request.producer_epoch != EPOCH:
             raise self.stale(request.transactional_id, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
         if not t.is_open:
-            raise InvalidTxnStateError(f"version {t.version} of application {app.name!r} is being ended")
+            raise InvalidTxnStateError(f"version {t.version} of application {app.name!r} is ending")
         known = t.participants[request.producer_id]
         if not known.issuperset(request.partitions):
             known.update(request.partitions)
@@ -368,7 +368,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- runs
 
     def _application(self, request: Join | EndShared) -> _Application:
-        """The one that is known, or a new one, which is kept only if the request is taken."""
+        """Return the one that is known, or a new one, which is kept only if the request is taken."""
         found = self._by_id.get(request.transactional_id)
         if found is not None:
             return found
@@ -377,7 +377,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         )
         if len(self._by_id) >= self._limits.ids_max:
             raise ConcurrentTransactionsError(
-                f"{len(self._by_id)} applications are known here (max.transactional.ids.per.partition): try again later"
+                f"{len(self._by_id)} applications are stored in this partition of __transaction_state (max.transactional.ids.per.partition): try again later"
             )
         return _Application(request.transactional_id)
 
@@ -433,7 +433,8 @@ class SharedTransactions(TransactionMachine[_Application]):
         return app.transaction is not None and app.transaction.is_overdue(now_ms)
 
     def _expiration_ms(self, app: _Application) -> int:
-        """Applications that write once (`UNNAMED_APP_PREFIX`) are soon forgotten."""
+        """Return the time after which an application is forgotten. Applications that write once (`UNNAMED_APP_PREFIX`)
+        are soon forgotten."""
         limit_ms = self._limits.app_expiration_ms
         return min(limit_ms, UNNAMED_EXPIRATION_MS) if app.name.startswith(UNNAMED_APP_PREFIX) else limit_ms
 
@@ -445,8 +446,8 @@ class SharedTransactions(TransactionMachine[_Application]):
         if app is None or app.transaction is None:
             return self._unknown(transactional_id)
         return ProducerFencedError(
-            f"producer {identity.producer_id} takes no part in the transaction of application {app.name!r} (any more): "
-            f"it has ended, or a newer run has taken over"
+            f"producer {identity.producer_id} does not take part in the transaction of application {app.name!r}: the "
+            "transaction has ended, or a newer run has taken over"
         )
 
     def summary(self, transactional_id: str) -> TransactionSummary:
@@ -466,7 +467,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         )
 
     def last_committed(self, transactional_id: str) -> tuple[int, str]:
-        """Version (-1: none) and input. Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the version (-1: none) and input. Raises InvalidProducerIdMappingError for an unknown id."""
         app = self._known(transactional_id)
         return app.last_committed_version, app.last_committed_input
 
@@ -479,7 +480,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
         name = transactional_id.removeprefix(SHARED_PREFIX)
-        return InvalidProducerIdMappingError(f"there is no application {name!r} with transactions")
+        return InvalidProducerIdMappingError(f"no application {name!r} with transactions exists")
 
 
 def _of(app: _Application, request: Join | EndShared) -> str:
@@ -488,5 +489,5 @@ def _of(app: _Application, request: Join | EndShared) -> str:
 
 def _aborted_error(app: _Application, request: Join | EndShared) -> SparklogError:
     return TransactionAbortedError(
-        f"{_of(app, request)} has been aborted (its timeout, an operator, a newer run): run it again as a new run"
+        f"{_of(app, request)} has been aborted (by its timeout, an operator or a newer run): start a new run"
     )

@@ -92,7 +92,7 @@ class Play:
         work = self.client.ask_until(api, request, response, payload)
         return self.simulation.complete(self.client.loop, work, limit_s=PATIENCE_S)
 
-    def tell_controller(self, make: Callable[[int], Any]) -> Any:
+    def ask_controller(self, make: Callable[[int], Any]) -> Any:
         """Send the controller a request as one of its own brokers would."""
         controller = self.world.controller()
         assert controller is not None and controller.cluster is not None and controller.loop is not None
@@ -101,8 +101,8 @@ class Play:
 
     def order(self, *replicas: int) -> None:
         """Set the order of the replicas; the first one leads."""
-        self.tell_controller(lambda token: Reassign(token, {TP: replicas}))
-        self.tell_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (TP,)))
+        self.ask_controller(lambda token: Reassign(token, {TP: replicas}))
+        self.ask_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (TP,)))
         self.until(lambda: self.leads(replicas[0]))
 
     def leads(self, broker_id: int) -> bool:

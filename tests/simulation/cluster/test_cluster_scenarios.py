@@ -150,7 +150,7 @@ def test_fewer_replicas_are_asked_for_than_before_and_nobody_is_eligible_any_mor
     for other in (2, 3):
         play[other].stop(10.0)
     play.until(lambda: play.state.isr == (1,) and play.state.elr)
-    play.tell_controller(lambda token: AlterConfig(token, INPUT, {"min.insync.replicas": 1}))
+    play.ask_controller(lambda token: AlterConfig(token, INPUT, {"min.insync.replicas": 1}))
     play.until(lambda: not play.state.elr)
     play.acknowledged()
     play[1].kill()
@@ -249,8 +249,8 @@ def test_a_proposal_that_an_election_has_overtaken_does_not_stand_in_the_way_of_
     for link in links:
         play.world.net.cut(*link)
     others = controller.id, leader.id, joining.id
-    play.tell_controller(lambda token: Reassign(token, {TP: others}))
-    play.tell_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (TP,)))
+    play.ask_controller(lambda token: Reassign(token, {TP: others}))
+    play.ask_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (TP,)))
     play.until(lambda: play.state.leader == controller.id)
     play.world.net.heal()
     play.until(lambda: set(play.state.isr) == {1, 2, 3})

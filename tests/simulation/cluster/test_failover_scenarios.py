@@ -10,7 +10,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from sparklog_broker.coordinators.elsewhere import OtherBrokers
+from sparklog_broker.coordinators.other_brokers import OtherBrokers
 
 from sparklog.errors import SparklogError
 from sparklog.format.batch import assign_producer
@@ -210,8 +210,8 @@ def test_the_ends_of_several_leaders_lie_inside_no_transaction(play: Play) -> No
     """Broker 1 leads a partition with an open transaction, broker 2 another one. The part behind the open transaction
     is compared across brokers, and only then is there a request for it."""
     other = TopicPartition(OUTPUT, 0)
-    play.tell_controller(lambda token: Reassign(token, {other: (2, 3, 1)}))
-    play.tell_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (other,)))
+    play.ask_controller(lambda token: Reassign(token, {other: (2, 3, 1)}))
+    play.ask_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (other,)))
     play.until(lambda: play.world.controller_image().partition(other).leader == 2)  # type: ignore[union-attr]
     drawn = {
         name: play.ask(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(name, 60_000), t.InitProducerIdResponse)

@@ -55,10 +55,10 @@ def changed_since(play: Play) -> tuple[StoreCopy, int]:
     make(play, OLD)
     copy = play.world.zookeeper.copy()
     make(play, NEW)
-    play.tell_controller(lambda token: DeleteTopic(token, OLD))
-    play.tell_controller(lambda token: AlterConfig(token, TP.topic, {"retention.ms": 86_400_000}))
-    play.tell_controller(lambda token: Reassign(token, {TP: (2, 3, 1)}))
-    play.tell_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (TP,)))
+    play.ask_controller(lambda token: DeleteTopic(token, OLD))
+    play.ask_controller(lambda token: AlterConfig(token, TP.topic, {"retention.ms": 86_400_000}))
+    play.ask_controller(lambda token: Reassign(token, {TP: (2, 3, 1)}))
+    play.ask_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (TP,)))
     play.until(lambda: play.leads(2))
     for _ in range(3):
         end = play.acknowledged() + 3
@@ -123,7 +123,7 @@ def test_brokers_that_start_obey_no_older_copy(play: Play, new_zxids: bool) -> N
         play[i].start()
     play.simulation.run(lambda: all(play[i].failed for i in BROKERS), limit_s=play.simulation.now_s + PATIENCE_S)
     for i in BROKERS:
-        assert "older than the newest that this broker has seen" in play[i].failed
+        assert "are older than this broker's copy" in play[i].failed
         play[i].kill()
     newest = newest_copy(play[1].machine.files, [DATA])
     assert write_back(operator(play), newest).is_needed
@@ -172,7 +172,7 @@ def test_a_broker_that_has_seen_less_makes_no_other_lose_records(play: Play) -> 
     play[3].start()
     play.until(play.world.controller)
     for n in range(20):  # its history is longer in the end
-        play.tell_controller(lambda token, n=n: AlterConfig(token, TP.topic, {"retention.ms": 1_000_000_000 + n}))  # type: ignore[misc]
+        play.ask_controller(lambda token, n=n: AlterConfig(token, TP.topic, {"retention.ms": 1_000_000_000 + n}))  # type: ignore[misc]
     for i in make_on:
         play[i].start()
     play.simulation.run(lambda: all(play[i].failed for i in make_on), limit_s=play.simulation.now_s + PATIENCE_S)
@@ -236,7 +236,7 @@ def test_a_deleted_topic_goes_everywhere(play: Play) -> None:
     """A broker that was down meanwhile deletes its files after its return."""
     play[3].stop(PATIENCE_S)
     play.until(play.world.controller)
-    play.tell_controller(lambda token: DeleteTopic(token, TP.topic))
+    play.ask_controller(lambda token: DeleteTopic(token, TP.topic))
     play.until(lambda: all(end_of(play, i, TP.topic) == -1 for i in (1, 2)))
     play[3].start()
     play.until(lambda: play[3].has_joined)

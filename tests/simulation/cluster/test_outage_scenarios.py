@@ -114,7 +114,7 @@ def test_without_flushes_nobody_leads_after_a_power_cut_of_all_until_somebody_al
         play.pass_time(3 * SESSION_S)
         assert (play.state.leader, play.state.isr, play.state.elr) == (-1, (), ())
         last_leader = play.state.last_leader
-        play.tell_controller(lambda token: Elect(token, ElectionKind.UNCLEAN))
+        play.ask_controller(lambda token: Elect(token, ElectionKind.UNCLEAN))
         play.until(lambda: set(play.state.isr) == {1, 2, 3})
         assert play.state.leader == last_leader
         play.new_producer()

@@ -40,7 +40,7 @@ class Roles:
 
     def assign(self, *nodes: Node) -> None:
         replicas = tuple(node.id for node in nodes)
-        self.play.tell_controller(lambda token: Reassign(token, {TP: replicas}))
+        self.play.ask_controller(lambda token: Reassign(token, {TP: replicas}))
 
     def log_end(self, node: Node) -> int:
         partition = node.broker.partitions.find(TP)  # type: ignore[union-attr]

@@ -253,7 +253,7 @@ class ClusterTrouble(SharedTrouble):
                 self.rng.shuffle(order)
                 targets[tp] = tuple(order)
         if targets:
-            self.tell_controller(
+            self.ask_controller(
                 lambda token: Reassign(token, targets),
                 lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)),
             )
@@ -264,11 +264,11 @@ class ClusterTrouble(SharedTrouble):
         ids = [node.id for node in self.world.nodes]
         targets = {tp: tuple(self.rng.sample(ids, 3)) for tp in chosen}
         throttle_bytes = self.rng.choice([-1, -1, 0, 20_000])
-        self.tell_controller(lambda token: Reassign(token, targets, throttle_bytes))
+        self.ask_controller(lambda token: Reassign(token, targets, throttle_bytes))
 
     def cancel_reassignments(self) -> None:
         targets = {tp: None for tp, partition in self._partitions() if partition.is_reassigned}
-        self.tell_controller(lambda token: Reassign(token, targets))
+        self.ask_controller(lambda token: Reassign(token, targets))
 
     def _partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
         """Return the partitions in the image of a controller that takes requests; none without one."""
@@ -277,7 +277,7 @@ class ClusterTrouble(SharedTrouble):
             return []
         return sorted(self.world.partitions_of(image))
 
-    def tell_controller(self, *asks: Callable[[int], Any]) -> None:
+    def ask_controller(self, *asks: Callable[[int], Any]) -> None:
         """Send the controller requests one by one; they may be refused."""
         controller = self.world.controller()
         if controller is None or controller.is_paused or controller.cluster is None or controller.loop is None:

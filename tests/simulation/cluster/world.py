@@ -323,7 +323,7 @@ class ClusterWorld(Scene):
             if str(tp) in names:
                 replicas = sorted(partition.replicas)
                 targets[tp] = (*replicas[turn:], *replicas[:turn])
-        self.trouble.tell_controller(
+        self.trouble.ask_controller(
             lambda token: Reassign(token, targets),
             lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)),
         )

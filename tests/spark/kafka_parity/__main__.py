@@ -20,7 +20,7 @@ import pytest
 import sparklog
 from tests.benchmarks.kafka import SPARK_VERSION, KafkaInstallation, KafkaServer
 from tests.spark.kafka_parity import table
-from tests.spark.kafka_parity.checks import Seen
+from tests.spark.kafka_parity.checks import Observation
 from tests.spark.kafka_parity.systems import KafkaSystem
 
 HERE = Path(__file__).parent
@@ -37,7 +37,7 @@ class Parity:
         self.kafka = kafka
         self.gateway = gateway
         self.systems = systems
-        self.seen: list[Seen] = []
+        self.seen: list[Observation] = []
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ GATEWAY: dict[tuple[str, str], Differs] = {}
 """Differences of Spark's own connector at sparklog's Kafka gateway, by case and check. The value is the gateway's."""
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """One check of a case on one system: the result, in full and in a few words, and the reason if it may differ."""
 
     case: str
@@ -35,7 +35,7 @@ class Checks:
     def __init__(self, case: str, system: str) -> None:
         self.case = case
         self._system = system
-        self.seen: list[Seen] = []
+        self.seen: list[Observation] = []
         self.problems: list[str] = []
 
     def __call__(self, check: str, found: Any, kafka: Any, differs: Differs | None = None) -> None:
@@ -45,7 +45,7 @@ class Checks:
         if self._system == "gateway":
             differs = GATEWAY.get((self.case, check))
         why = "" if differs is None else differs.why
-        self.seen.append(Seen(self.case, check, self._system, repr(found), shown(found), why))
+        self.seen.append(Observation(self.case, check, self._system, repr(found), shown(found), why))
         expected = differs.sparklog if differs is not None and self._system != "kafka" else kafka
         if differs is not None and (differs.sparklog == kafka or not differs.why.strip()):
             self.problems.append(f"{check}: a difference has to be one, and to have a reason")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.spark.kafka_parity.checks import Seen
+from tests.spark.kafka_parity.checks import Observation
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = DOCS / "moving-from-kafka.md"
@@ -31,7 +31,7 @@ def render(seen: Sequence[Seen], system: str = "sparklog") -> str:
     return "\n".join(lines) if len(lines) > HEAD_LINES else f"None: {summary(seen, system)}."
 
 
-def summary(seen: Sequence[Seen], system: str = "sparklog") -> str:
+def summary(seen: Sequence[Observation], system: str = "sparklog") -> str:
     """Return the numbers of cases and checks that ran on Kafka and on the system."""
     both = {(s.case, s.check) for s in seen if s.system == "kafka"}
     ours = [s for s in seen if s.system == system and (s.case, s.check) in both]
@@ -41,7 +41,7 @@ def summary(seen: Sequence[Seen], system: str = "sparklog") -> str:
     return f"{cases} cases with {len(ours)} checks ran on both; {differ} checks differ"
 
 
-def remember(seen: Sequence[Seen], directory: Path, *, whole: bool) -> list[Seen]:
+def remember(seen: Sequence[Observation], directory: Path, *, whole: bool) -> list[Observation]:
     """Keep the results, for a run of the other system alone; returns the known results of both. A run of some cases
     adds to the kept ones, a `whole` one replaces them."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def remember(seen: Sequence[Seen], directory: Path, *, whole: bool) -> list[Seen
     for system in SYSTEMS:
         path = directory / f"{system}.json"
         new = [s for s in seen if s.system == system]
-        old = [Seen(*s) for s in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+        old = [Observation(*s) for s in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
         known = {(s.case, s.check): s for s in ([] if whole and new else old)} | {(s.case, s.check): s for s in new}
         path.write_text(json.dumps(list(known.values()), indent=1), encoding="utf-8")
         result += known.values()

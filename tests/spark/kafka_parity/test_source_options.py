@@ -118,9 +118,9 @@ def test_a_boolean_that_is_none(system: System, jobs: Jobs, check: Checks) -> No
     topic = unused_name()
     system.create_topic(topic)
     words = 'For input string: "maybe"'
-    differs = Differs("load(): true or false is needed", PLAIN)
+    differs = Differs("load(): use true or false", PLAIN)
     for option in ("failOnDataLoss", "includeHeaders"):
-        found = jobs.batch_error(words, "true or false is needed", topic=topic, **{option: "maybe"})
+        found = jobs.batch_error(words, "use true or false", topic=topic, **{option: "maybe"})
         check(option, found, f"load(): {words}", differs)
 
 

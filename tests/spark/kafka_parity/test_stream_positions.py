@@ -187,7 +187,7 @@ def test_a_topic_taken_out_of_the_subscription(system: System, jobs: Jobs, check
     check("both", jobs.run(both, checkpoint).values(), ["kept", "left"])
     system.send(kept, "more")
     with jobs.running(jobs.stream(kept), checkpoint) as running:
-        theirs, ours = "Some data may have been lost", "topics were taken out of the subscription"
+        theirs, ours = "Some data may have been lost", "topics were removed from the subscription"
         found = running.error(theirs, ours)
     reason = "the error names the cause; Kafka's error speaks of deleted partitions"
     check("failOnDataLoss", found, f"run: {theirs}", Differs(f"run: {ours}", reason))

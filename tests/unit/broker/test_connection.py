@@ -170,7 +170,7 @@ def test_the_log_names_the_protocol_of_a_peer_that_has_the_wrong_port(caplog: py
     for data, said in (
         (b"POST /v1 HTTP/1.1\r\nHost: x\r\n\r\n", "speaks HTTP"),
         (KAFKA_API_VERSIONS, "speaks Kafka's protocol, which this broker does not: use sparklog's client"),
-        (bytes.fromhex("1603010200010001fc0303") + b"x" * 40, "begins with TLS, and this listener does not encrypt"),
+        (bytes.fromhex("1603010200010001fc0303") + b"x" * 40, "speaks TLS, but this listener does not encrypt"),
     ):
         caplog.clear()
         with caplog.at_level(logging.INFO):

@@ -111,5 +111,5 @@ def test_new_files_belong_to_the_group_that_is_named(tmp_path: Path) -> None:
 
 def test_a_group_that_is_not_there(tmp_path: Path) -> None:
     config = load_config(data_dir=str(tmp_path / "data"), listen="127.0.0.1:0", data_file_group="no-such-group")
-    with pytest.raises(InvalidConfigError, match="no such group"):
+    with pytest.raises(InvalidConfigError, match="the group does not exist"):
         give_to_group(config, real_environment())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
-from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Replayed
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, ReplayedRecord
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers import groups as handlers
@@ -281,7 +281,7 @@ def test_a_topic_that_comes_while_the_state_is_read_is_known(tmp_path: Path, mon
         await beat(context, "a", 0, topics=["t", "later"])
         reading, gate = asyncio.Event(), asyncio.Event()
 
-        async def slow(topic: InternalTopic, partition: int) -> AsyncIterator[list[Replayed]]:
+        async def slow(topic: InternalTopic, partition: int) -> AsyncIterator[list[ReplayedRecord]]:
             reading.set()
             await gate.wait()
             async for piece in replay(topic, partition):

@@ -110,7 +110,10 @@ def test_it_is_said_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
         half_requests.look([Sender(budget, HalfRequest(1, 16 * 1024, 0.0, 0.0)) for _ in range(50)], 100.0)
         assert len(caplog.records) == 1
         half_requests.look([Sender(budget, HalfRequest(1, 16 * 1024, 0.0, 0.0))], 100.0 + LOG_S)
-    assert [r.getMessage().endswith(f"so were {n} others") for r, n in zip(caplog.records, (0, 49), strict=True)] == [
+    assert [
+        r.getMessage().endswith(f"{n} other clients were disconnected for the same reason")
+        for r, n in zip(caplog.records, (0, 49), strict=True)
+    ] == [
         True,
         True,
     ]

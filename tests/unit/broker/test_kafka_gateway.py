@@ -131,7 +131,7 @@ def test_anything_else_is_refused(data: bytes) -> None:
 
 def test_processes_of_other_users_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(PermissionError, match="process of user"):
+    with pytest.raises(PermissionError, match="process belongs to user"):
         read(encode_preamble(CLIENT))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sparklog_broker.network.long_answers import (
     INLINE_BYTES,
     PIECE_BYTES,
-    Fitting,
+    FittingItems,
     LongAnswers,
     joined,
     one_by_one,
@@ -149,13 +149,13 @@ def test_a_cancelled_one_lets_the_next_one_in() -> None:
 
 def test_fitting_takes_at_least_one() -> None:
     members: Any = groups(10)
-    some = Fitting(members, 3 * len(encode(members[0])))
+    some = FittingItems(members, 3 * len(encode(members[0])))
     assert set(some.collect()) == {b""}
     assert (len(some.encoded), some.complete) == (3, False)
-    one = Fitting(members, 1)
+    one = FittingItems(members, 1)
     list(one.collect())
     assert (len(one.encoded), one.complete) == (1, False)
-    everything = Fitting(members, 1 << 20)
+    everything = FittingItems(members, 1 << 20)
     list(everything.collect())
     assert (len(everything.encoded), everything.complete) == (10, True)
 

@@ -149,7 +149,7 @@ def test_who_waits_too_long_is_refused() -> None:
         guests = Guests(LongRequests(LIMIT_BYTES, patience_s=0))
         await guests.come("a", 100)
         async with AsyncExitStack() as stack:
-            with pytest.raises(RequestTimedOutError, match="name fewer things"):
+            with pytest.raises(RequestTimedOutError, match="name fewer items"):
                 await stack.enter_async_context(guests._of.turn("others", 100))
         await guests.go("a")
         await guests.come("b", 100)

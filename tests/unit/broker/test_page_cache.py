@@ -39,7 +39,7 @@ def test_an_empty_or_short_file_is_not_waited_for(tmp_path: Path) -> None:
     r.release()
 
 
-class Watched:
+class MetricSources:
     """A file that is not cached, whose reads are noted, or fail."""
 
     def __init__(self, path: Path, error: StorageError | None = None) -> None:
@@ -66,12 +66,12 @@ class Watched:
         self._file.close()
 
 
-def file_slice(watched: Watched, position: int, length_bytes: int) -> FileSlice:
+def file_slice(watched: MetricSources, position: int, length_bytes: int) -> FileSlice:
     return FileSlice(SharedFile(cast(Any, watched)), position, length_bytes, 0, 1, is_tail=False)
 
 
 def test_cold_slices_are_read_through_even_when_released_meanwhile(file: Path) -> None:
-    watched = Watched(file)
+    watched = MetricSources(file)
 
     async def scenario() -> None:
         io = IoThreads(asyncio.get_running_loop(), ThreadExecutors(), 1)
@@ -93,7 +93,7 @@ def test_what_the_disk_cannot_read_is_told(file: Path) -> None:
 
     async def scenario() -> None:
         io = IoThreads(asyncio.get_running_loop(), ThreadExecutors(), 1)
-        good, bad = file_slice(Watched(file), 0, 10), file_slice(Watched(file, error), 0, 10)
+        good, bad = file_slice(MetricSources(file), 0, 10), file_slice(MetricSources(file, error), 0, 10)
         assert await page_cache.warm([good, bad], io) == {bad: error}
         assert len(good.read()) == 10
         good.release()

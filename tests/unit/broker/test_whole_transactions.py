@@ -185,7 +185,7 @@ def test_too_many_commits_to_compare_leave_the_last_stable_offsets(
             behind.end()
         monkeypatch.setattr(snapshots, "COMMITS_MAX", 5)
         assert await ends(context) == [0, 6]
-        assert "6 transactions were committed behind an open one; 5 can be compared" in caplog.text
+        assert "6 transactions were committed behind an open transaction; at most 5 can be compared" in caplog.text
         monkeypatch.setattr(snapshots, "COMMITS_MAX", 6)
         assert await ends(context) == [0, 0]
 

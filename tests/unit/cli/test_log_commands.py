@@ -156,7 +156,7 @@ def test_repair_keeps_intact_batches_and_verify_agrees(run: Run, data_dir: Path)
     quarantined = path.with_name(f"{path.name}.{starts[2]}.corrupt")
     assert quarantined.stat().st_size == starts[3] - starts[2]
     result = run("verify", data_dir, "--notes")
-    assert "offsets 4 to 5 are missing before this batch: a repair took them out" in result.stdout
+    assert "offsets 4 to 5 are missing before this batch: a repair removed them" in result.stdout
     assert "nothing to repair" in run("repair", data_dir / "events-0").stdout
     manager = started(data_dir)
     assert not manager.offline

@@ -36,7 +36,7 @@ def test_a_directory_is_one_clusters_at_a_time(tmp_path: Path) -> None:
 
 def test_what_is_refused_leaves_the_directory_free(tmp_path: Path) -> None:
     cluster(tmp_path).stop()
-    with pytest.raises(InvalidConfigError, match="has 3 brokers: start them all"):
+    with pytest.raises(InvalidConfigError, match="has 3 brokers: start all of them"):
         cluster(tmp_path, brokers=2)
     cluster(tmp_path).stop()
 

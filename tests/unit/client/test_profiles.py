@@ -30,7 +30,7 @@ def test_an_unknown_profile_is_named_with_those_that_exist(tmp_path: Path, monke
         with pytest.raises(InvalidConfigError, match=r"no profile.*prod"):
             sparklog.profile(name)
     monkeypatch.setenv("SPARKLOG_CONFIG_DIR", str(tmp_path / "none"))
-    with pytest.raises(InvalidConfigError, match="there are no profiles"):
+    with pytest.raises(InvalidConfigError, match="the directory has no profiles"):
         sparklog.profile("prod")
     monkeypatch.delenv("SPARKLOG_CONFIG_DIR")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -114,7 +114,7 @@ def test_how_data_are_spread() -> None:
         ({"error_code": 15}, "is offline: STORAGE"),
         ({"leader": -1}, "is offline: it has no leader"),
         ({"high_watermark": -1}, "is offline: its leader does not answer"),
-        ({"write_error": "disk is full"}, "took no records: disk is full"),
+        ({"write_error": "disk is full"}, "rejected its last append: disk is full"),
     ],
 )
 def test_partitions_that_want_a_look(changed: dict[str, object], words: str) -> None:
@@ -133,7 +133,7 @@ def test_what_a_broker_that_is_down_explains_is_folded() -> None:
     found = problems_together([topic], {3})
     assert found.title == "1 partition is offline, 4 partitions lack replicas, 1 partition takes no records"
     assert found.folded == ["t-0: 1 of 2 replicas are in sync", "t-1 is offline: it has no leader"]
-    assert [line.partition(":")[0] for line in found.lines] == ["t-2", "t-3", "t-4", "t-4 took no records"]
+    assert [line.partition(":")[0] for line in found.lines] == ["t-2", "t-3", "t-4", "t-4 rejected its last append"]
     assert found.brokers == [3]
     assert problems_together([topic], ()).folded == []
     well = dataclasses.replace(TOPIC, partition_details=TOPIC.partition_details[:1])

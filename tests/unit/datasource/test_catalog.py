@@ -65,7 +65,7 @@ class Misnaming(FakeBroker):
 def test_an_answer_about_another_partition_is_a_typed_error() -> None:
     broker = Misnaming()
     fill(broker, 1, rows=42)
-    with pytest.raises(InvalidRequestError, match="not about the 1 partitions"):
+    with pytest.raises(InvalidRequestError, match="does not cover the 1 requested partitions"):
         Catalog(ClusterAddress(broker.address), 0).wait_for_data({TP0: 32}, 0)
     broker.close()
     forget(broker.address)

@@ -28,11 +28,11 @@ def given(**more: str) -> dict[str, Any]:
 
 
 def test_of_a_read() -> None:
-    with pytest.raises(InvalidConfigError, match=r"includeHeaders: subscribe t names topics with columns of their own"):
+    with pytest.raises(InvalidConfigError, match=r"includeHeaders: subscribe t names typed topics"):
         infer_schema(given(subscribe="t", includeheaders="true"))
     assert infer_schema(given(subscribe="t", includeheaders="false")).names == ["n"]
 
 
 def test_of_a_write() -> None:
-    with pytest.raises(InvalidConfigError, match=r"includeHeaders: topic 't' has columns of its own"):
+    with pytest.raises(InvalidConfigError, match=r"includeHeaders: topic 't' is a typed topic"):
         batch_writer(given(topic="t", includeheaders="true"), NUMBERS, overwrite=False)

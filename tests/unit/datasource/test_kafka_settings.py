@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark_sparklog.options.kafka_settings import KAFKA_SETTINGS, Treatment, markdown_table
 from pyspark_sparklog.options.option_names import recognised, warn_once
-from pyspark_sparklog.options.option_table import Where, options_for
+from pyspark_sparklog.options.option_table import OptionUse, options_for
 from pyspark_sparklog.options.options import parse_sink_options, parse_source_options
 from pyspark_sparklog.options.table_options import of_new_table
 
@@ -113,7 +113,7 @@ def test_settings_with_a_counterpart_are_taken_over() -> None:
         ("compression.type", "gzip", {"compression": "zstd"}, "zstd is used, Arrow has no gzip"),
         ("compression.type", "snappy", {"compression": "lz4"}, "lz4 is used, Arrow has no snappy"),
         ("batch.size", "0", {"batch.size.bytes": 16384}, "16384 is used"),
-        ("linger.ms", "86400000", {"linger.ms": 3600000}, "3600000 is used, the nearest there is"),
+        ("linger.ms", "86400000", {"linger.ms": 3600000}, "3600000 is used, the nearest level"),
         ("acks", "1", {}, "all is used: the sink waits for every in-sync replica"),
     ],
 )
@@ -235,8 +235,10 @@ def test_providers_of_secrets_are_not_needed() -> None:
     }
     parsed = parse_source_options(READ | SECURED | providers, streaming=True)
     assert len(parsed.remarks) == len(providers)
-    assert all("understood without a provider" in remark for remark in parsed.remarks)
-    with pytest.raises(InvalidConfigError, match=r"kafka\.config\.providers\.vault\.class: Java classes are not run"):
+    assert all("work without a provider" in remark for remark in parsed.remarks)
+    with pytest.raises(
+        InvalidConfigError, match=r"kafka\.config\.providers\.vault\.class: Java classes are not supported"
+    ):
         parse_source_options(READ | {"kafka.config.providers.vault.class": "com.example.Vault"}, streaming=True)
 
 
@@ -276,7 +278,7 @@ def test_a_reference_is_sent_as_it_is(tmp_path: Path) -> None:
         ({"kafka.ssl.truststore.password": "hush-7261"}, "kafka.ssl.truststore.password: only PEM stores"),
         ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "JKS"}, "keytool"),
         ({"kafka.sasl.kerberos.service.name": "kafka"}, "Kerberos"),
-        ({"kafka.sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not run"),
+        ({"kafka.sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not supported"),
         ({"kafka.sasl.oauthbearer.assertion.file": "/x"}, "not supported"),
     ],
 )
@@ -333,7 +335,7 @@ def test_a_catalog_keeps_no_password() -> None:
     ],
 )
 def test_a_misspelling_gets_the_nearest_name(written: str, hint: str) -> None:
-    where = Where.SINK if "compres" in written else Where.SOURCE
+    where = OptionUse.SINK if "compres" in written else OptionUse.SOURCE
     with pytest.raises(InvalidConfigError, match=f"^unknown option '{written}': {hint}") as raised:
         recognised(READ | {written: "1"}, where)
     assert "\n" not in str(raised.value)
@@ -351,7 +353,7 @@ def test_one_warning_names_all(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_table_is_sound() -> None:
-    options = options_for(Where.ALL)
+    options = options_for(OptionUse.ALL)
     for setting in KAFKA_SETTINGS.values():
         assert setting.text
         assert (setting.convert is not None) == (setting.treatment is Treatment.MAPPED)

@@ -33,5 +33,5 @@ def test_entries_of_earlier_versions_do_not_count() -> None:
 
 @for_each("text", ["5", "{", '{"t": 3}', '{"t": {"0": "x"}}'])
 def test_offsets_of_other_sources_are_refused(text: str) -> None:
-    with pytest.raises(InvalidConfigError, match="are not offsets of topics"):
+    with pytest.raises(InvalidConfigError, match="are not offsets of sparklog's source"):
         offsets_behind_latest({"endOffset": text, "latestOffset": text})

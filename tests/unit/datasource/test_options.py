@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.offsets import SourceOffset
-from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, Where, markdown_table
+from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, OptionUse, markdown_table
 from pyspark_sparklog.options.options import Subscription, parse_offsets, parse_sink_options, parse_source_options
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
@@ -147,7 +147,7 @@ def test_a_stream_may_publish_its_progress_to_a_group(name: str) -> None:
         (READ | {"kafka.isolation.level": "dirty"}, True, "use one of read_committed, read_uncommitted"),
         (READ | {"startingOffsetsByTimestampStrategy": "guess"}, True, "use one of error, latest"),
         (READ | {"startingTimestamp": "yesterday"}, True, "startingTimestamp = 'yesterday'"),
-        (READ | {"failOnDataLoss": "no"}, True, "failOnDataLoss = 'no': true or false"),
+        (READ | {"failOnDataLoss": "no"}, True, "failOnDataLoss = 'no': use true or false"),
         (READ | {"maxOffsetsPerTrigger": "0"}, True, "must be positive, not 0"),
         (READ | {"maxOffsetsPerTrigger": "many"}, True, "a whole number"),
         (READ | {"minPartitions": "-1"}, True, "minPartitions must be positive, not -1"),
@@ -204,7 +204,7 @@ def test_longs_as_a_job_for_the_jvm_gives_them() -> None:
             False,
             "minOffsetsPerTrigger (only streaming reads use it)",
         ),
-        ({"maxTriggerDelay": "soon"}, True, "maxTriggerDelay (without minOffsetsPerTrigger nothing is waited for)"),
+        ({"maxTriggerDelay": "soon"}, True, "maxTriggerDelay (only with minOffsetsPerTrigger does a micro-batch wait)"),
         ({"topic": "out"}, True, "topic (only writes use it)"),
         ({"sparklog.linger.ms": "1"}, False, "sparklog.linger.ms (only writes use it)"),
         ({"kafka.linger.ms": "fast"}, True, "kafka.linger.ms (only writes use it)"),
@@ -254,8 +254,8 @@ def test_a_batch_write_is_named_as_in_delta() -> None:
 @pytest.mark.parametrize(
     ("options", "streaming", "message"),
     [
-        ({"txnAppId": "a"}, False, "txnAppId needs the other one"),
-        ({"txnVersion": "1"}, False, "txnVersion needs the other one"),
+        ({"txnAppId": "a"}, False, "txnAppId is set alone"),
+        ({"txnVersion": "1"}, False, "txnVersion is set alone"),
         ({"txnAppId": "a", "txnVersion": "-1"}, False, "txnVersion = '-1': a whole number"),
         ({"txnAppId": "", "txnVersion": "1"}, False, "a name of 1 to 1000 characters"),
         ({"txnAppId": "__unnamed:x", "txnVersion": "1"}, False, "may not begin with __unnamed:"),
@@ -298,15 +298,15 @@ def test_the_table_says_something_about_every_option_once() -> None:
     for option in OPTIONS + PRODUCER_OPTIONS:
         assert option.doc.endswith(".")
         assert option.type_name
-        assert option.where in Where.ALL
+        assert option.where in OptionUse.ALL
         assert option.where.describe()
 
 
 def test_the_documentation_lists_the_valid_options_of_a_place() -> None:
-    stream = markdown_table(Where.STREAM)
+    stream = markdown_table(OptionUse.STREAM)
     assert "`maxOffsetsPerTrigger`" in stream
     assert "`endingOffsets`" not in stream
-    assert "`sparklog.linger.ms`" in markdown_table(Where.SINK)
+    assert "`sparklog.linger.ms`" in markdown_table(OptionUse.SINK)
 
 
 @pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])

@@ -149,10 +149,10 @@ def test_a_topic_taken_out_of_the_subscription_is_named_as_that() -> None:
     _, _, losses = next_end({A: 3, C: 7}, IDS, {}, {}, lambda topic: topic == C.topic)
     assert [loss.reason for loss in losses] == [UNSUBSCRIBED, "the topic was deleted"]
     with pytest.raises(
-        DataLossError, match="topics were taken out of the subscription: a partition 0, offsets from 3 on"
+        DataLossError, match="topics were removed from the subscription: a partition 0, offsets from 3 on"
     ):
         LossReporter(fail=True).report(losses[:1])
-    with pytest.raises(DataLossError, match="records that were still to be read are gone"):
+    with pytest.raises(DataLossError, match="unread records are gone"):
         LossReporter(fail=True).report(losses)
     LossReporter(fail=False).report(losses)
 

@@ -147,7 +147,7 @@ def test_an_error_that_no_waiting_cures_fails_the_task_at_once(play: Any) -> Non
 def test_a_gap_fails_the_task_or_is_left_out(
     play: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: SparklogError
 ) -> None:
-    with pytest.raises(DataLossError, match=r"t-0: offsets 4 to 9 .*failOnDataLoss"):
+    with pytest.raises(DataLossError, match=r"t-0: some unread offsets of 4 to 9 .*failOnDataLoss"):
         play(Script((4, error)))
     monkeypatch.setattr(Catalog, "extents", lambda self, partitions: {TP: Extent(8, 10)})
     script = Script((4, error), (10, None))

@@ -156,7 +156,7 @@ def test_a_running_query_follows_new_columns_but_not_wider_ones() -> None:
         follow_schema("t", began, now, everything)
     follow_schema("t", began, wider, select(everything, ["id", "_offset"]))
     with pytest.raises(
-        SchemaMismatchError, match=r"'n' is int64 now, it was int32 .* start the query again .*cast\(\"int\"\)"
+        SchemaMismatchError, match=r"'n' is int64 now, it was int32 .* restart the query .*cast\(\"int\"\)"
     ):
         follow_schema("t", began, wider, everything)
     for other in (

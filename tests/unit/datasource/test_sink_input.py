@@ -132,7 +132,7 @@ def test_rows_for_a_typed_topic_fit_by_name() -> None:
     fit_input(schema(delay=pa.int64(), carrier=pa.string()), "t", TYPED)
     with pytest.raises(SchemaMismatchError, match=r"'t'.*column 'delay' is string, the topic has int32"):
         fit_input(schema(delay=pa.string()), "t", TYPED)
-    with pytest.raises(SchemaMismatchError, match="they have no column, the topic has carrier, delay, topic"):
+    with pytest.raises(SchemaMismatchError, match="they have no columns, the topic has carrier, delay, topic"):
         fit_input(schema(), "t", TYPED)
     with pytest.raises(SchemaMismatchError, match="unknown column 'origin'"):
         fit_input(schema(delay=pa.int32(), origin=pa.string()), "t", TYPED)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pyspark_sparklog.options import table_options
-from pyspark_sparklog.options.option_table import Where
+from pyspark_sparklog.options.option_table import OptionUse
 from pyspark_sparklog.options.table_options import (
     MARK,
     OPTIONS,
@@ -58,11 +58,11 @@ def test_the_columns_are_unchanged() -> None:
 
 
 def test_a_read_has_the_tables_options_and_its_own_before_them() -> None:
-    assert of_read({}, TABLE, Where.BATCH) == {k: v for k, v in GIVEN.items() if k != "maxoffsetspertrigger"}
-    assert of_read({}, TABLE, Where.STREAM) == {k: v for k, v in GIVEN.items() if k != "endingoffsets"}
-    assert of_read({"endingOffsets": "x"}, TABLE, Where.BATCH)["endingoffsets"] == "x"
-    assert of_read({"assign": "{}"}, TABLE, Where.BATCH) == {"assign": "{}"}
-    assert of_read({"a": "b"}, COLUMNS, Where.BATCH) == {"a": "b"}
+    assert of_read({}, TABLE, OptionUse.BATCH) == {k: v for k, v in GIVEN.items() if k != "maxoffsetspertrigger"}
+    assert of_read({}, TABLE, OptionUse.STREAM) == {k: v for k, v in GIVEN.items() if k != "endingoffsets"}
+    assert of_read({"endingOffsets": "x"}, TABLE, OptionUse.BATCH)["endingoffsets"] == "x"
+    assert of_read({"assign": "{}"}, TABLE, OptionUse.BATCH) == {"assign": "{}"}
+    assert of_read({"a": "b"}, COLUMNS, OptionUse.BATCH) == {"a": "b"}
 
 
 def test_an_insert_has_the_tables_options() -> None:
@@ -91,7 +91,7 @@ def test_rows_that_were_read_from_a_table_are_no_insert_into_it(given: dict[str,
 def test_metadata_that_is_not_ours_is_named() -> None:
     damaged = StructType([StructField("value", BinaryType(), True, {OPTIONS: "[", MARK: ""})])
     with pytest.raises(InvalidConfigError, match="create the table again"):
-        of_read({}, damaged, Where.BATCH)
+        of_read({}, damaged, OptionUse.BATCH)
 
 
 def running(monkeypatch: pytest.MonkeyPatch, properties: dict[str, str] | None) -> None:

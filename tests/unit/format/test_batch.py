@@ -105,7 +105,7 @@ def test_header_needs_only_the_metadata() -> None:
     full = b.decode_header(data)
     front = data[: b.PREFIX_BYTES + full.metadata_length_bytes]
     assert b.decode_header(front, available_bytes=len(data)) == full
-    with pytest.raises(b.TruncatedBatchError, match=f"needs {len(data)} bytes, {len(data) - 1} are there"):
+    with pytest.raises(b.TruncatedBatchError, match=f"has {len(data)} bytes, but only {len(data) - 1} are present"):
         b.decode_header(front, available_bytes=len(data) - 1)
 
 
@@ -204,13 +204,13 @@ def resealed(data: bytes, **changes: Any) -> bytearray:
     ("changes", "message"),
     [
         ({"record_count": 4}, "contradicts"),
-        ({"record_count": 2}, "Arrow says 3 rows"),
+        ({"record_count": 2}, "the Arrow message has 3 rows"),
         ({"record_count": -1}, "contradicts"),
         ({"last_offset_delta": 1}, "contradicts"),
         ({"body_length_bytes": -8}, "contradicts"),
         ({"body_length_bytes": 7}, "contradicts"),
-        ({"body_length_bytes": 8}, "Arrow says|checksum"),
-        ({"body_length_bytes": 1 << 40}, "bytes are there|are there"),
+        ({"body_length_bytes": 8}, "the Arrow message has|checksum"),
+        ({"body_length_bytes": 1 << 40}, "are present"),
     ],
 )
 def test_a_lying_header_is_refused_although_its_checksum_fits(changes: dict[str, int], message: str) -> None:

@@ -94,8 +94,8 @@ def test_canonical_columns_are_nullable_and_carry_no_metadata() -> None:
     ("names", "message"),
     [
         ([], "1 to 10000 columns"),
-        (["a", "b", "a"], "'a' is there twice"),
-        (["a", "A"], "'A' is there twice"),
+        (["a", "b", "a"], "'a' occurs twice"),
+        (["a", "A"], "'A' occurs twice"),
         (["_offset"], "'_offset' is reserved"),
         (["_Timestamp"], "'_Timestamp' is reserved"),
         (["__offset"], "reserved"),
@@ -108,7 +108,7 @@ def test_column_names_that_are_refused(names: list[str], message: str) -> None:
 
 
 def test_struct_fields_must_be_distinct() -> None:
-    with pytest.raises(InvalidTopicError, match="column 'c': field 'X' is there twice"):
+    with pytest.raises(InvalidTopicError, match="column 'c': field 'X' occurs twice"):
         s.canonical_schema(pa.schema([("c", pa.struct([("x", pa.int8()), ("X", pa.int8())]))]))
 
 
@@ -308,7 +308,7 @@ def test_every_problem_is_named() -> None:
     with pytest.raises(SchemaMismatchError, match=r"unknown column 'z'; column 'a' is string.*; column 'b' is double"):
         s.fit_table(table, schema, "t")
     twice = pa.table([pa.array([1]), pa.array([1])], names=["a", "a"])
-    with pytest.raises(SchemaMismatchError, match="column 'a' is there 2 times"):
+    with pytest.raises(SchemaMismatchError, match="column 'a' occurs 2 times"):
         s.fit_table(twice, schema, "t")
     with pytest.raises(SchemaMismatchError, match=r"unknown columns 'x', 'y'; the topic's columns are a, b"):
         s.fit_table(pa.table({"x": [1], "y": [1]}), schema, "t")

@@ -372,7 +372,7 @@ def test_scan_refuses_offsets_that_run_backwards() -> None:
     data = head + stamped(envelope_rows(0, 5), 0) + stamped(envelope_rows(0, 2), 4)
     result, visited = scanned(data)
     assert (result.end, visited) == (s.ScanEnd.TORN, [0])
-    assert "base offset 4 where at least 5 is due" in result.reason
+    assert "base offset 4 where 5 or more is expected" in result.reason
     assert scanned(data, next_offset=1)[1] == []
 
 

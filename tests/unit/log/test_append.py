@@ -263,7 +263,7 @@ def test_what_cannot_be_taken_back_at_once_is_taken_back_later(tmp_path: Path) -
     append(log, records(1))
     files.free_bytes, files.fail_truncate = 10, True
     for _ in range(2):
-        with pytest.raises(StorageUnavailableError, match="not taken back yet"):
+        with pytest.raises(StorageUnavailableError, match="not undone yet"):
             log.appender.append(records(1))
     assert log.write_error is not None
     size = segment_files(tmp_path)[0].stat().st_size
@@ -281,10 +281,10 @@ def test_when_taking_back_is_in_doubt_the_log_stops(tmp_path: Path) -> None:
     log = open_log(tmp_path, files=files)
     append(log, records(1))
     files.free_bytes, files.fail_sync = 10, True
-    with pytest.raises(StorageError, match="could not be taken back"):
+    with pytest.raises(StorageError, match="could not be undone"):
         log.appender.append(records(1))
     files.free_bytes, files.fail_sync = 1 << 30, False
-    with pytest.raises(StorageError, match="could not be taken back"):
+    with pytest.raises(StorageError, match="could not be undone"):
         log.appender.append(records(1))
     assert len(values(log)) == 1
     reopened = open_log(tmp_path, clean=False)

@@ -134,7 +134,7 @@ def test_a_state_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pyte
 
     machine.files.write_atomic = full  # type: ignore[method-assign]
     clock.save()
-    assert "stays as it was" in caplog.text
+    assert "could not be written" in caplog.text
 
 
 def test_after_a_jump_retention_and_producers_wait(tmp_path: Path) -> None:

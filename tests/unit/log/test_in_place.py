@@ -218,7 +218,7 @@ def test_a_look_that_lacks_memory_says_nothing_about_the_directory(tmp_path: Pat
 
     files.check_in_place = lack  # type: ignore[method-assign]
     now_s = LOOK_AGE_S_MAX + 0.1
-    with pytest.raises(StorageUnavailableError, match="it is uncertain"):
+    with pytest.raises(StorageUnavailableError, match="cannot verify"):
         file.write(0, b"b")
     assert health.failure is None
     del files.check_in_place

@@ -184,7 +184,9 @@ def test_a_batch_of_a_crashed_broker(data_dir: Path) -> None:
     flip(path, size - 5)
     report = verify([data_dir])
     assert report.damage == []
-    assert [(n.kind, "no whole batch" in n.message) for n in report.notes if n.path == str(path)] == [("batch", True)]
+    assert [(n.kind, "not a whole batch" in n.message) for n in report.notes if n.path == str(path)] == [
+        ("batch", True)
+    ]
     flip(path, 1000)
     assert ("batch" in {kind for _, _, kind in found(data_dir)}) or found(data_dir)[0][2] == "head"
 

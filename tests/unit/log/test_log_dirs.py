@@ -376,7 +376,9 @@ def test_partitions_of_a_directory_that_is_away_are_not_made_anew(tmp_path: Path
     for _ in range(2):  # nor by the start after the next, which knows the empty directory
         manager = started(tmp_path, "ab" if away == "not mounted" else "a")
         for tp in (TPS[1], TPS[3]):
-            with pytest.raises(StorageError, match=rf"was used before is not there: {tmp_path}/b .*log-dirs\.json"):
+            with pytest.raises(
+                StorageError, match=rf"an earlier log directory is missing: {tmp_path}/b .*log-dirs\.json"
+            ):
                 manager.get(tp)
         append(manager.get(TPS[0]), records(1))
         manager.create_partition(spec("other"))
@@ -404,7 +406,7 @@ def test_a_directory_that_is_given_up(tmp_path: Path, how: str, caplog: pytest.L
         known.write_text("no JSON")
     manager = started(tmp_path)
     assert [values(manager.get(tp)) for tp in TPS] == [[]] * 4
-    assert ("are not missed" in caplog.text) == (how == "unreadable")
+    assert ("are not detected" in caplog.text) == (how == "unreadable")
     assert manager.close()
     manager = started(tmp_path)
     assert not manager.offline
@@ -426,7 +428,7 @@ def test_a_full_disk_gets_no_new_partition(tmp_path: Path, caplog: pytest.LogCap
     caplog.set_level(logging.WARNING)
     manager.create_partition(FOUR[0])
     assert places(tmp_path) == {"a": [], "b": ["events-0"]}
-    assert "events-0 cannot be made in" in caplog.text
+    assert "events-0 cannot be created in" in caplog.text
     assert not manager.directories.failed
     with pytest.raises(StorageFullError):
         manager.checkpoint()

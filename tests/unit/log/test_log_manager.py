@@ -206,7 +206,7 @@ def test_what_belongs_to_no_topic_is_left_alone_or_moved_aside(
     manager.close()
     caplog.set_level(logging.WARNING)
     manager = started(tmp_path, spec())
-    assert "other-0 belongs to no topic, it is left alone" in caplog.text
+    assert "other-0 belongs to no topic and is left unchanged" in caplog.text
     assert (tmp_path / "other-0" / "00000000000000000000.arrow").exists()
     log = manager.create_partition(spec("other", topic_id="b" * 32))
     assert log.log_end_offset == 0

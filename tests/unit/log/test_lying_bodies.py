@@ -94,7 +94,7 @@ def test_verify_notes_batches_that_are_too_large_to_check(tmp_path: Path) -> Non
     findings = check_segment(path, is_last=True, stopped_clean=True).findings
     assert not findings.damage
     assert ["at most 268435456 bytes" in n.message for n in findings.notes] == [True]
-    assert "not looked at" in dump_segment(path).batches[1].problem
+    assert "not checked" in dump_segment(path).batches[1].problem
     assert repair(path.parent, RealFiles(), dry_run=True).records == 8
 
 
@@ -125,7 +125,7 @@ def test_repair_does_not_take_a_wrong_head_for_lying_batches(tmp_path: Path) -> 
     wrong = encode_head(right.schema.set(4, pa.field("extra", pa.int32())), right.info)
     path.write_bytes(wrong + data[right.data_position :])
     assert [f.kind for f in check_segment(path, is_last=True, stopped_clean=False).findings.damage] == ["head"]
-    with pytest.raises(LogCorruptError, match="nothing here tells which of both is wrong"):
+    with pytest.raises(LogCorruptError, match="it is unclear if the head or the batches are wrong"):
         repair(path.parent, RealFiles(), dry_run=True)
     assert repair(path.parent, RealFiles(), dry_run=True, schema_of=SCHEMAS.__getitem__).records == 20
 
@@ -140,7 +140,7 @@ def test_compaction_stops_with_the_file_and_the_offset(tmp_path: Path, name: str
     append(log, keyed_batch([(b"c", b"4")]))
     files = {p.name: p.read_bytes() for p in (tmp_path / KEYED.directory_name).glob("*.arrow")}
     with pytest.raises(
-        LogCorruptError, match=r"0000\.arrow, position \d+: the batch at offset 2: .*it is not compacted"
+        LogCorruptError, match=r"0000\.arrow, position \d+: the batch at offset 2: .*the partition is not compacted"
     ):
         compact(log, roll=False)
     assert {p.name: p.read_bytes() for p in (tmp_path / KEYED.directory_name).glob("*.arrow")} == files

@@ -125,7 +125,7 @@ def test_after_a_clean_stop_the_first_files_are_missed(tmp_path: Path) -> None:
     content = (directory / segment_name(0)).read_bytes()
     (directory / segment_name(0)).unlink()
     manager = started(tmp_path)
-    assert "begins at offset 3, when it was closed it began at 1" in str(manager.offline[E0])
+    assert "begins at offset 3, but it began at 1 when it was closed" in str(manager.offline[E0])
     kill(manager)
     (directory / segment_name(0)).write_bytes(content)
     manager = started(tmp_path)

@@ -216,7 +216,7 @@ def test_the_reason_names_the_path_and_its_kind(tmp_path: Path) -> None:
         sock: "odd is a socket, no regular file",
         Path.mkdir: "odd is a directory, no regular file",
         circle: "odd: Too many levels of symbolic links",
-        huge: f"odd is larger than .* bytes, the most that is read of it: it has {TIB}",
+        huge: f"odd is larger than .* bytes, the most allowed: it has {TIB}",
     }
     for make, reason in expected.items():
         path = tmp_path / "odd"

@@ -238,6 +238,6 @@ def test_verify_compares_with_the_batches(tmp_path: Path) -> None:
     snapshot = decode_snapshot(data)
     assert snapshot is not None
     path.write_bytes(encode_snapshot(snapshot._replace(aborted_files=snapshot.aborted_files[1:])))
-    assert "readers are not told" in verify([directory]).damage[0].message
+    assert "readers are not informed" in verify([directory]).damage[0].message
     path.write_bytes(data[:-1])
     assert [f.kind for f in verify([directory]).damage] == ["producers"]

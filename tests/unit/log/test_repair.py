@@ -214,7 +214,7 @@ def test_a_repair_that_was_cut_short_is_done_again(tmp_path: Path) -> None:
 def test_a_segment_of_another_name_is_not_touched(tmp_path: Path) -> None:
     path, _ = one_segment(tmp_path, sealed=True)
     path.rename(path.with_name(f"{99:020d}.arrow"))
-    with pytest.raises(LogCorruptError, match="give it its name back"):
+    with pytest.raises(LogCorruptError, match="restore its name"):
         run(tmp_path)
 
 

@@ -145,7 +145,7 @@ def test_what_is_written_but_cannot_be_fsynced_is_no_lost_append(tmp_path: Path)
     info = log.appender.append(records(1))
     close_all(log)
     files.left = 0
-    with pytest.raises(RequestTimedOutError, match="written, but not on the disk yet"):
+    with pytest.raises(RequestTimedOutError, match="written, but not flushed to disk yet"):
         log.flusher.make_durable(info.last_offset + 1)
     files.left = 1 << 30
     log.flusher.make_durable(info.last_offset + 1)

@@ -168,7 +168,7 @@ def test_a_refused_change_of_schema_changes_nothing(open_store: Callable[[], Con
     topic = store.create_topic(TopicSpec("t", 1, pa.schema([("id", pa.int32()), ("n", pa.string())]), ["id"]))
     store.create_topic(TopicSpec("envelope"))
     for change in (WIDER, SchemaChange(widen=pa.schema([("id", pa.int64())]))):
-        with pytest.raises(InvalidTopicError, match="topic 't': the schema cannot be changed so: column"):
+        with pytest.raises(InvalidTopicError, match="topic 't': the schema cannot be changed like this: column"):
             store.alter_schema("t", change)
     with pytest.raises(InvalidTopicError, match="envelope topic"):
         store.alter_schema("envelope", WIDER)

@@ -207,7 +207,7 @@ def test_a_denial_says_the_same_whether_the_resource_exists_or_not() -> None:
     verdict = judge(Api.DELETE_TOPIC, topics.DeleteTopicRequest("secret"), PEER, Rights())
     assert str(verdict.error) == "Delete on the topic 'secret' is not allowed"
     verdict = judge(Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest(), PEER, Rights())
-    assert "Write on any topic is not allowed, nor IdempotentWrite on the cluster" in str(verdict.error)
+    assert "neither Write on any topic nor IdempotentWrite on the cluster is allowed" in str(verdict.error)
     verdict = judge(Api.FETCH, REQUESTS[Api.FETCH], PEER, Rights())
     assert str(verdict.item_error) == "Read on this topic is not allowed"
 

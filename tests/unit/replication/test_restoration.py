@@ -130,7 +130,7 @@ def test_partitions_that_a_topic_has_gained_come_back_and_are_told() -> None:
     assert changes_of(stored, done.after) == [
         ("topic    settings", "has other settings or schemas"),
         ("topic    t", "has 4 partitions, the store lacks 1 to 3"),
-        ("topic    gone", "was deleted, the store has it"),
+        ("topic    gone", "was deleted, but the store has it"),
         ("records  acls", "1 are written, 0 are removed"),
         ("records  broker settings", "1 are written, 0 are removed"),
         ("records  users", "1 are written, 1 are removed"),

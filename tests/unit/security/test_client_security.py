@@ -124,7 +124,7 @@ def test_oauthbearer() -> None:
             "shows the password to the network",
         ),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}, "shows the token"),
-        (SASL_SSL | {"sasl.oauthbearer.scope": "x"}, "not for sasl.mechanism = SCRAM-SHA-512"),
+        (SASL_SSL | {"sasl.oauthbearer.scope": "x"}, "does not apply to sasl.mechanism = SCRAM-SHA-512"),
         (SASL_SSL | {"sasl.mechanism": "OAUTHBEARER"}, "token.endpoint.url: https://"),
         (
             SASL_SSL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://i"},
@@ -138,7 +138,7 @@ def test_oauthbearer() -> None:
         ({"security.protocol": "SSL", "ssl.truststore.password": PASSWORD}, "only PEM stores"),
         ({"enable.ssl.certificate.verification": "false"}, "always verified"),
         ({"sasl.kerberos.service.name": "kafka"}, "Kerberos"),
-        ({"sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not run"),
+        ({"sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not supported"),
     ],
 )
 def test_what_is_refused(given: dict[str, str], message: str) -> None:

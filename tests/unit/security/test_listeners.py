@@ -63,14 +63,14 @@ def test_what_is_not_said() -> None:
         (("PLAINTEXT://a",), "NAME://HOST:PORT"),
         (("PLAINTEXT://a:65536",), "NAME://HOST:PORT"),
         (("PLAINTEXT://[x]:1",), "IPv6"),
-        (("CLIENTS://a:1",), "which protocol"),
+        (("CLIENTS://a:1",), "has no protocol for"),
         (("PLAINTEXT://a:1,PLAINTEXT://b:2",), "twice"),
         (("CLIENTS://a:1,clients://b:2", "CLIENTS:SSL,clients:SSL"), "case"),
-        (("PLAINTEXT://a:1,SSL://a:1",), "address stands there twice"),
+        (("PLAINTEXT://a:1,SSL://a:1",), "address occurs twice"),
         (("CLIENTS://a:1", "CLIENTS:TLS"), "PROTOCOL"),
         (("CLIENTS://a:1", "CLIENTS"), "PROTOCOL"),
         (("SSL://a:1", "SSL:PLAINTEXT"), "can only be"),
-        (("SSL://a:1", "", "PLAINTEXT://a:1"), "none of the listeners"),
+        (("SSL://a:1", "", "PLAINTEXT://a:1"), "not one of the listeners"),
         (("SSL://a:1", "", "SSL://0.0.0.0:1"), "no client can connect"),
         (("SSL://a:1", "", "SSL://:1"), "no client can connect"),
         (("SSL://a:1", "", "SSL://a:1,SSL://b:2"), "twice"),
@@ -107,7 +107,7 @@ def test_other_hosts_need_authentication_or_a_decision(host: str) -> None:
         with pytest.raises(InvalidConfigError, match=r"allow\.insecure"):
             exposure(listener)
         (warning,) = exposure(listener, allow=True)
-        assert "everybody" in warning
+        assert "every client" in warning
     assert exposure(f"SSL://{host}:1", "required") == ()
     with pytest.raises(InvalidConfigError):
         exposure(f"SSL://{host}:1", "requested")

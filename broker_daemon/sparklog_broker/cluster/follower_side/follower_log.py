@@ -84,12 +84,12 @@ def _append(log: PartitionLog, batches: Batches) -> None:
     first = log.replica.first_header(batches.data)
     if log.replica.may_lack_deletions(batches.data):
         logger.warning(
-            "partition %s was not copied for longer than delete.retention.ms before this start: what was deleted "
-            "meanwhile may be gone from its leader, it is copied anew from offset %d",
+            "partition %s was not copied for longer than delete.retention.ms before this start, and its leader may "
+            "have removed tombstones: the replica is copied again from offset %d",
             log.owner.topic_partition, batches.log_start_offset,
         )  # fmt: skip
         log.truncation.restart_at(batches.log_start_offset)
-        raise OffsetOutOfRangeError(f"{log.owner.topic_partition} begins anew at {batches.log_start_offset}")
+        raise OffsetOutOfRangeError(f"{log.owner.topic_partition} is emptied and begins at {batches.log_start_offset}")
     end = log.log_end_offset
     begins_inside = first.base_offset < end < first.next_offset and end in (
         log.log_start_offset,
@@ -100,7 +100,7 @@ def _append(log: PartitionLog, batches: Batches) -> None:
     info = log.replica.append(batches.data, batches.epochs, batches.segments, batches.gaps)
     if info.last_offset >= batches.next_offset:
         raise CorruptBatchError(
-            f"the leader's batches end at {info.last_offset + 1}, it has said {batches.next_offset}"
+            f"the leader's batches end at {info.last_offset + 1}, but its response announced {batches.next_offset}"
         )  # they may end before: compaction has left a gap
     if begins_inside:
         log.raise_high_watermark(end)  # only committed records were deleted

@@ -41,7 +41,7 @@ class LogStarts:
     async def _write(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            error: SparklogError = StorageError("the checkpoint does not have the log start")
+            error: SparklogError = StorageError("the checkpoint lacks the log start offset")
             try:
                 await self._checkpoint()
             except SparklogError as e:
@@ -52,7 +52,7 @@ class LogStarts:
     def _on_written(self, writing: asyncio.Task[None]) -> None:
         self._writing = None
         if not writing.cancelled() and writing.exception() is not None:
-            log.error("log starts could not be written down", exc_info=writing.exception())
+            log.error("log start offsets could not be written to the checkpoint", exc_info=writing.exception())
 
     def stop(self) -> None:
         """Drop all waiting calls."""

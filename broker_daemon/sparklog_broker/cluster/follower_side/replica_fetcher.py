@@ -251,7 +251,7 @@ class ReplicaFetcher:
             own = asyncio.current_task()
             if not self._is_given_up or (own is not None and own.cancelling()):
                 raise
-            raise InvalidFetchSessionError("another partition is to be copied, too") from None
+            raise InvalidFetchSessionError("the set of fetched partitions has changed") from None
         finally:
             self._polling = None
 
@@ -301,7 +301,7 @@ class ReplicaFetcher:
         self._session_id = self._session_epoch = 0
         again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
         level = logging.INFO if self.address else logging.DEBUG  # a leader that is away is no news, ten times a second
-        log.log(level, "copying %d partitions from %s is begun again: %s", len(self._armed), self.address, error)
+        log.log(level, "restarting the fetch of %d partitions from %s: %s", len(self._armed), self.address, error)
         is_older = isinstance(error, UnsupportedVersionError)
         for key, (following, fetch) in self._armed.items():
             at_ms = again_ms + OLDER_LEADER_MS if is_older and following.log.gaps else again_ms

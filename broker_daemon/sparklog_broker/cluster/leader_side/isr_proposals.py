@@ -86,7 +86,7 @@ class IsrProposals:
                 raise SparklogError(f"{len(decisions)} decisions for {len(proposals)} proposals")
             return [_result(d) for d in decisions]
         except SparklogError as e:
-            log.info("the in-sync replicas of %d partitions stay as they are for now: %s", len(proposals), e)
+            log.info("the in-sync replicas of %d partitions could not be changed yet: %s", len(proposals), e)
             return [e] * len(proposals)
 
 

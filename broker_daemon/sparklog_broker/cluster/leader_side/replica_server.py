@@ -52,7 +52,7 @@ SLICES_MAX = 1_000
 SESSIONS_MAX = 1_000
 
 
-class _Armed(NamedTuple):
+class _ArmedPartition(NamedTuple):
     wanted: ReplicaFetchPartition
     noted_by: object
     """The leader's rules that have noted the fetch; those of a later leadership have to be told too."""
@@ -64,7 +64,7 @@ class _Session(Struct, eq=False):
     heard_ms: int
     remote_reads: Executor | None
     epoch: int = 0
-    armed: dict[TopicPartition, _Armed] = field(default_factory=dict)
+    armed: dict[TopicPartition, _ArmedPartition] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
     """Armed partitions that may have an answer."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -148,7 +148,7 @@ class ReplicaServer:
     def _session_of(self, request: ReplicaFetchRequest) -> _Session:
         if request.session_epoch == 0:
             if request.replica_id not in self._sessions and len(self._sessions) >= SESSIONS_MAX:
-                raise InvalidRequestError(f"{SESSIONS_MAX} brokers copy from here already")
+                raise InvalidRequestError(f"{SESSIONS_MAX} brokers fetch from this broker already, the most allowed")
             self._last_id += 1
             before = self._sessions.get(request.replica_id)
             if before is not None:
@@ -164,7 +164,7 @@ class ReplicaServer:
             or found.epoch + 1 != request.session_epoch
             or found.broker_epoch != request.broker_epoch  # the armed fetches are of another life
         ):
-            raise InvalidFetchSessionError(f"broker {request.replica_id}: no such fetch session, begin a new one")
+            raise InvalidFetchSessionError(f"broker {request.replica_id}: fetch session not found: begin a new one")
         found.epoch, found.heard_ms = request.session_epoch, self._now_ms()
         return found
 
@@ -173,7 +173,7 @@ class ReplicaServer:
         not take the newer one's records.
         """
         if self._sessions.get(request.replica_id) is not session or session.epoch != request.session_epoch:
-            raise InvalidFetchSessionError(f"broker {request.replica_id} has begun another fetch session meanwhile")
+            raise InvalidFetchSessionError(f"broker {request.replica_id} has begun a newer fetch session")
 
     def _patience_ms(self, session: _Session, request: ReplicaFetchRequest) -> int:
         """Return the longest wait: not beyond the time at which throttled, ready partitions may be sent."""
@@ -218,7 +218,7 @@ class ReplicaServer:
             return
         match verdict:
             case FetchAccepted():
-                session.armed[key] = _Armed(wanted, replica.state)
+                session.armed[key] = _ArmedPartition(wanted, replica.state)
                 session.ready[key] = None
             case FetchDiverging(_, end, high_watermark, log_start_offset):
                 results.append(
@@ -285,7 +285,7 @@ class ReplicaServer:
 
 def _replica_of(partition: Partition) -> ClusterReplica:
     if not isinstance(partition.replicas, ClusterReplica):
-        raise InvalidRequestError("this broker is not one of several, nobody copies from it")
+        raise InvalidRequestError("this broker runs without a cluster and serves no followers")
     return partition.replicas
 
 

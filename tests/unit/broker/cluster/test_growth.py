@@ -120,7 +120,7 @@ def test_after_a_crash_anywhere_the_next_start_continues(
             except Crash:
                 assert (data / METADATA_FILE).exists()
                 if wait_for(coordination.get(COPYING)) is not None:
-                    with pytest.raises(StorageUnavailableError, match="copies the metadata"):
+                    with pytest.raises(StorageUnavailableError, match="is copying the metadata"):
                         run_steps(check_not_copying(coordination))
                 continue
         assert done

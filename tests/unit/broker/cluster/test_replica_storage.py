@@ -37,7 +37,7 @@ def test_records_are_deleted_when_all_live_replicas_have_deleted_them(tmp_path: 
 
     async def scene() -> None:
         replica = group.leader.replica
-        with pytest.raises(RequestTimedOutError, match="not by all"):
+        with pytest.raises(RequestTimedOutError, match="not yet on all"):
             await replica.until_deleted(4, 0.0)
         waiting = asyncio.ensure_future(replica.until_deleted(4, 30.0))
         await asyncio.sleep(0)

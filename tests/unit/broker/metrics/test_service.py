@@ -13,7 +13,7 @@ from sparklog_broker.config import BrokerConfig, make_config
 from sparklog_broker.metrics.exposition import Exposition
 from sparklog_broker.metrics.http_request import Refusal, Request
 from sparklog_broker.metrics.service import MetricsService
-from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.metrics.watched import MetricSources
 from sparklog_broker.network.listening import ListenError
 
 from sparklog.environment import real_environment
@@ -70,7 +70,7 @@ def test_who_asks_meanwhile_gets_the_same_answer(tmp_path: Path) -> None:
     async def scenario(service: MetricsService) -> None:
         go_on, calls = threading.Event(), []
 
-        def scrape(exposition: Exposition, watched: Watched | None, is_ready: bool) -> bytes:
+        def scrape(exposition: Exposition, watched: MetricSources | None, is_ready: bool) -> bytes:
             calls.append(exposition)
             go_on.wait(20)
             return exposition.name.encode()
@@ -94,7 +94,7 @@ def test_a_failed_rendering_is_no_end(tmp_path: Path) -> None:
     async def scenario(service: MetricsService) -> None:
         good = service._scrape
 
-        def fails(exposition: Exposition, watched: Watched | None, is_ready: bool) -> bytes:
+        def fails(exposition: Exposition, watched: MetricSources | None, is_ready: bool) -> bytes:
             raise KeyError("defect")
 
         service._scrape = fails

@@ -264,7 +264,7 @@ def test_acls_are_added_listed_and_removed(tmp_path: Path) -> None:
         assert await listed(permission="deny") == ["public"]
         assert await listed(resource_type="group") == []
         wrong = acls.CreateAclsRequest([other, msgspec.structs.replace(entry, operation="ClusterAction")])
-        assert "is nothing that is done to a topic" in text_of(await world.ask(ADMIN, Api.CREATE_ACLS, wrong))
+        assert "does not exist for resource type topic" in text_of(await world.ask(ADMIN, Api.CREATE_ACLS, wrong))
         delete = acls.DeleteAclsRequest([acls.AclFilterEntry(principal="User:alice")])
         gone = await world.do(ADMIN, Api.DELETE_ACLS, delete)
         assert (gone.deleted, gone.more) == ([stored], False)

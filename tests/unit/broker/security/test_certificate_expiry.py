@@ -161,7 +161,7 @@ def test_a_name_that_makes_no_principal_is_still_refused(
     who_asks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_name(rules: object, name: str) -> None:
-        raise SaslAuthenticationFailedError(f"{who_asks!r} makes no principal")
+        raise SaslAuthenticationFailedError(f"{who_asks!r} gives no valid principal")
 
     monkeypatch.setattr("sparklog_broker.security.authenticator.map_name", no_name)
     assert isinstance(Door(tmp_path).comes(certificate(1)).refused, SaslAuthenticationFailedError)

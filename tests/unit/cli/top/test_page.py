@@ -42,9 +42,9 @@ def test_a_page() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not a sparklog broker's"),
+        ("", "not the page of a sparklog broker"),
         ('sparklog_build_info{version="1"} 1\n', "still starting"),
-        ('kafka_broker_info{id="x"} 1\n', "not a sparklog broker's"),
+        ('kafka_broker_info{id="x"} 1\n', "not the page of a sparklog broker"),
         ("<html>nginx</html>", "no metrics page"),
         ("a{b 1", "no metrics page"),
     ],

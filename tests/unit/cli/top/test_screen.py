@@ -38,7 +38,7 @@ def test_two_samples_make_rates() -> None:
 def test_an_absent_broker_is_reported_and_the_last_sample_stays() -> None:
     away = states(snapshot(1), snapshot(3), Failure("nobody listens", 5), Failure("nobody listens", 12))
     shown = text(drawn(away, SIZE))
-    assert "no answer for 7 s, trying on: nobody listens" in shown
+    assert "no answer for 7 s, still trying: nobody listens" in shown
     assert "rates over 2.0 s" in shown
     back = after(away, snapshot(14))
     assert "no answer" not in text(drawn(back, SIZE))

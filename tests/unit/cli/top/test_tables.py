@@ -83,8 +83,8 @@ def test_without_a_terminal_there_is_a_limit_too() -> None:
 
 def test_what_was_not_looked_at_is_said() -> None:
     found = text(render(EMPTY._replace(topics=topics(1), topics_left_out=5, groups_left_out=1), Order.lag))
-    assert "and 5 more topics, not looked at" in found
-    assert "1 group, not looked at" in found
+    assert "and 5 more topics, not shown" in found
+    assert "1 group, not shown" in found
 
 
 def test_problems_are_lines_of_their_own() -> None:

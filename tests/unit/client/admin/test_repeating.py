@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.client.admin.repeating import UNCLEAR, Next, Repeating
+from sparklog.client.admin.repeating import UNCLEAR, NextStep, RepeatPolicy
 from sparklog.errors import (
     ERRORS,
     BrokerNotAvailableError,
@@ -21,34 +21,34 @@ attempts = st.lists(st.tuples(errors, st.booleans()), max_size=8)
 
 
 def test_a_refusal_is_one_and_after_an_unclear_attempt_says_that_the_change_is_made() -> None:
-    assert Repeating((GONE,)).after(GONE("no"), sent=True) is Next.RAISE
-    deletion = Repeating((GONE,))
-    assert deletion.after(BrokerNotAvailableError("cut"), sent=True) is Next.AGAIN
-    assert deletion.after(GONE("no"), sent=True) is Next.LOOK
-    assert deletion.after(InvalidPartitionsError("no"), sent=True) is Next.RAISE
+    assert RepeatPolicy((GONE,)).after(GONE("no"), sent=True) is NextStep.RAISE
+    deletion = RepeatPolicy((GONE,))
+    assert deletion.after(BrokerNotAvailableError("cut"), sent=True) is NextStep.AGAIN
+    assert deletion.after(GONE("no"), sent=True) is NextStep.LOOK
+    assert deletion.after(InvalidPartitionsError("no"), sent=True) is NextStep.RAISE
 
 
 def test_a_change_that_was_not_sent_is_asked_for_again_and_has_made_nothing() -> None:
-    for creation in (Repeating((TopicAlreadyExistsError,)), Repeating((TopicAlreadyExistsError,), once=True)):
-        assert creation.after(BrokerNotAvailableError("refused"), sent=False) is Next.AGAIN
-        assert creation.after(TopicAlreadyExistsError("another one"), sent=True) is Next.RAISE
-    assert Repeating(once=True).after(BrokerNotAvailableError("cut"), sent=True) is Next.RAISE
+    for creation in (RepeatPolicy((TopicAlreadyExistsError,)), RepeatPolicy((TopicAlreadyExistsError,), once=True)):
+        assert creation.after(BrokerNotAvailableError("refused"), sent=False) is NextStep.AGAIN
+        assert creation.after(TopicAlreadyExistsError("another one"), sent=True) is NextStep.RAISE
+    assert RepeatPolicy(once=True).after(BrokerNotAvailableError("cut"), sent=True) is NextStep.RAISE
 
 
 @given(attempts, st.sampled_from([(), (GONE,), (GONE, InvalidPartitionsError)]), st.booleans())
 def test_what_follows_from_any_attempts(
     failed: list[tuple[SparklogError, bool]], made_if: tuple[type[SparklogError], ...], once: bool
 ) -> None:
-    repeating, was_unclear = Repeating(made_if, once=once), False
+    repeating, was_unclear = RepeatPolicy(made_if, once=once), False
     for error, sent in failed:
         following = repeating.after(error, sent=sent)
-        if following is Next.LOOK:
+        if following is NextStep.LOOK:
             assert was_unclear and isinstance(error, made_if)
-        if following is Next.AGAIN:
+        if following is NextStep.AGAIN:
             assert isinstance(error, UNCLEAR) and error.retriable and not (once and sent)
         if isinstance(error, UNCLEAR) and not (once and sent):
-            assert following is Next.AGAIN
-        was_unclear |= following is Next.AGAIN and sent
+            assert following is NextStep.AGAIN
+        was_unclear |= following is NextStep.AGAIN and sent
         assert repeating.is_unclear == was_unclear
-        if following is Next.RAISE:
+        if following is NextStep.RAISE:
             return

@@ -56,7 +56,7 @@ def test_a_coordinator_that_cannot_decide_is_not_asked_whether_it_is_one(
     def request(self: Cluster, api: Api, *more: object, **named: object) -> object:
         if api is Api.FIND_COORDINATOR:
             return FindCoordinatorResponse(0, "127.0.0.1", first.port)
-        raise RequestTimedOutError("not on all in-sync replicas")
+        raise RequestTimedOutError("not replicated to all in-sync replicas")
 
     monkeypatch.setattr(Cluster, "request", request)
     with pytest.raises(RequestTimedOutError):

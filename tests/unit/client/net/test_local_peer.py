@@ -64,7 +64,7 @@ def test_only_names_of_brokers_sockets_are_connected_to() -> None:
         "sparklog-" + "0a" * 16 + "\n",
         "a\0b",
     ):
-        with pytest.raises(PermissionError, match="no name of a broker's socket"):
+        with pytest.raises(PermissionError, match="not the name of a broker's socket"):
             check_name(name)
 
 
@@ -87,7 +87,7 @@ def test_a_socket_of_another_user_gets_nothing(bait: socket.socket, monkeypatch:
     monkeypatch.setattr(os, "geteuid", lambda: 4_242)
     monkeypatch.setattr(local_peer, "_ROOT", -1)
     owner = os.getuid()
-    with pytest.raises(BrokerNotAvailableError, match=f"of user {owner}, not of the broker's"):
+    with pytest.raises(BrokerNotAvailableError, match=f"of user {owner}, not to the broker's"):
         connect_socket(Endpoint("127.0.0.1", 1), name_of(bait), Deadline(5_000))
     taken, _ = bait.accept()
     assert taken.recv(1) == b""

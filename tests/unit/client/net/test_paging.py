@@ -36,7 +36,7 @@ def test_an_older_broker_sends_one() -> None:
 
 @pytest.mark.parametrize("answer", [page("a", more=True), page(more=True)], ids=["the same again", "nothing"])
 def test_pages_that_do_not_get_on(answer: ListGroupsResponse) -> None:
-    with pytest.raises(InvalidRequestError, match="do not get on"):
+    with pytest.raises(InvalidRequestError, match="repeats the same position"):
         list(pages(lambda _: answer, last_id))
 
 
@@ -48,6 +48,6 @@ def test_pages_without_end() -> None:
         asked += 1
         return page(str(asked), more=True)
 
-    with pytest.raises(InvalidRequestError, match="there is more"):
+    with pytest.raises(InvalidRequestError, match="announces more"):
         list(pages(ask, last_id))
     assert asked == PAGES_MAX

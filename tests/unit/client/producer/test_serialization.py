@@ -62,7 +62,7 @@ def test_a_serializer_that_fails_sends_nothing(fake: FakeBroker) -> None:
         with pytest.raises(SerializationError, match=r"value for topic 'events'.*TypeError") as caught:
             producer.send("events", object())
         assert isinstance(caught.value.__cause__, TypeError)
-        with pytest.raises(SerializationError, match="key serializer gives must be bytes"):
+        with pytest.raises(SerializationError, match="result of the key serializer must be bytes"):
             producer.send("events", 1, key=5)
         producer.send("events", 1)
     assert [h.record_count for h in fake.headers()] == [1]

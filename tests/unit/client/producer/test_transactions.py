@@ -299,7 +299,7 @@ def test_a_block_may_end_its_transaction_itself_but_closing_is_no_commit(fake: F
             with p.transaction():
                 p.send("events", b"a").result(5)
                 end()
-        with pytest.raises(InvalidTxnStateError, match="nothing to commit"), p.transaction():
+        with pytest.raises(InvalidTxnStateError, match="no transaction to commit"), p.transaction():
             p.send("events", b"b").result(5)
             p.close()
     assert ends(fake) == [(0, False), (1, True), (2, False)]
@@ -314,7 +314,7 @@ def test_what_has_to_come_first_is_said(fake: FakeBroker) -> None:
         p.init_transactions()
         with pytest.raises(InvalidTxnStateError, match="begin_transaction"):
             p.send_batch("events", {"value": [b"a"]})
-        with pytest.raises(InvalidTxnStateError, match="nothing to commit"):
+        with pytest.raises(InvalidTxnStateError, match="no transaction to commit"):
             p.commit_transaction()
     with Producer(fake.address) as p, pytest.raises(InvalidTxnStateError, match="transactional_id"):
         p.begin_transaction()
