@@ -18,7 +18,7 @@ HEAD_LINES = 2
 _SECTION = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 
 
-def render(seen: Sequence[Seen], system: str = "sparklog") -> str:
+def render(seen: Sequence[Observation], system: str = "sparklog") -> str:
     """One row for each check that found other things on Kafka and on the system; a sentence if there is none."""
     kafka = {(s.case, s.check): s for s in seen if s.system == "kafka"}
     lines = [f"| case | Kafka | {system} | why |", "|---|---|---|---|"]
