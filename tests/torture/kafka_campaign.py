@@ -50,6 +50,9 @@ SETTINGS: Mapping[str, object] = {
     "replica.fetch.backoff.ms": 100,
 }
 PAUSE_S = (0.3, 3.0)
+NUDGE_S = 60.0
+"""Wait for progress after which all gateways are killed once. librdkafka's send_offsets_to_transaction waits without a
+timeout for a connection to open or close, if the metadata have lost the broker of the group's coordinator meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,19 @@ class KafkaCampaign:
         self._clients.read_everything()
 
     def _wait_for_progress(self) -> None:
-        self._clients.wait_for_progress(lambda: None)
+        begun, is_nudged = time.monotonic(), False
+
+        def look() -> None:
+            nonlocal is_nudged
+            if is_nudged or time.monotonic() - begun < NUDGE_S:
+                return
+            is_nudged = True
+            for gateway in [pid for b in self._cluster.brokers if b.running for pid in gateways_of(b.pid)]:
+                os.kill(gateway, signal.SIGKILL)
+            self._faults["nudge"] += 1
+            print(f"{time.monotonic_ns()} nudge: no progress for {NUDGE_S:.0f} s", flush=True)
+
+        self._clients.wait_for_progress(look)
 
     # -- faults
 

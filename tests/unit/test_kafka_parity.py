@@ -32,6 +32,13 @@ def test_a_difference_that_is_none_any_more_is_a_problem() -> None:
     assert problems("sparklog", 1, 1, Differs(1, WHY))
 
 
+def test_the_order_of_keys_is_no_difference() -> None:
+    one, other = (Checks("a case", system) for system in ("kafka", "gateway"))
+    one("rows", {"a": {"x": 1, "y": 2}, "b": 2}, {})
+    other("rows", {"b": 2, "a": {"y": 2, "x": 1}}, {})
+    assert one.seen[0].found == other.seen[0].found and one.seen[0].words == other.seen[0].words
+
+
 def test_a_case_that_checks_nothing_fails() -> None:
     with pytest.raises(AssertionError, match="checks nothing"):
         Checks("a case", "sparklog").finish()

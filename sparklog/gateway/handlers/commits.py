@@ -7,7 +7,7 @@ from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
 from sparklog.protocol.group_messages import (
     CommittedOffset,
     FetchedOffset,
@@ -84,7 +84,7 @@ async def offset_commit(session: Session, request: Body, version: int) -> Body:
                 Api.OFFSET_COMMIT, OffsetCommitRequest(group_id, offsets), OffsetCommitResponse
             )
         except SparklogError as e:
-            default = code_of(e)
+            default = coordinator_code(e)
         else:
             throttle_ms = answer.throttle_ms
             outcomes |= {(r.topic, r.partition): kafka_code(r.error_code) for r in answer.results}
@@ -127,7 +127,7 @@ async def _fetch(
     except GroupIdNotFoundError:
         found = []
     except SparklogError as e:
-        return code_of(e), []
+        return coordinator_code(e), []
     by_key = {(o.topic, o.partition): o for o in found}
     if topics is None:
         names: dict[str, list[Body]] = {}

@@ -6,7 +6,7 @@ from sparklog.errors import InvalidRequestError, SparklogError, UnknownMemberIdE
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
-from sparklog.gateway.wire.errors import Kafka, code_of, text_of
+from sparklog.gateway.wire.errors import Kafka, coordinator_code, text_of
 from sparklog.protocol.group_messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -39,7 +39,10 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
             raise InvalidRequestError(f"no coordinator for the key {key!r:.100} of the type {kind}")
         found = await ask_coordinator(session, key, kind)
     except SparklogError as e:
-        return {"error_code": code_of(e), "error_message": text_of(e), "node_id": -1, "host": "", "port": -1}
+        code = coordinator_code(e)
+        if code is Kafka.NOT_COORDINATOR:
+            code = Kafka.COORDINATOR_NOT_AVAILABLE  # any broker may be asked for the coordinator
+        return {"error_code": code, "error_message": text_of(e), "node_id": -1, "host": "", "port": -1}
     gateway = session.gateway
     if found.broker_id == gateway.broker_id or not found.host:
         address = gateway.own_address(session.listener, session.local)
@@ -72,7 +75,7 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
     try:
         found = await ask_coordinator(session, group_id, GROUP)
     except SparklogError as e:
-        return code_of(e)
+        return coordinator_code(e)
     if found.broker_id != session.gateway.broker_id:
         session.gateway.groups.drop(group_id, Kafka.NOT_COORDINATOR)
         return Kafka.NOT_COORDINATOR
@@ -84,7 +87,7 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
     except UnknownMemberIdError:
         pass
     except SparklogError as e:
-        code = code_of(e)
+        code = coordinator_code(e)
         if code is not Kafka.GROUP_ID_NOT_FOUND:
             return code
     session.authorized_groups.add(group_id)

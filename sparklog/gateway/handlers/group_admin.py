@@ -12,7 +12,7 @@ from sparklog.gateway.handlers.coordinators import GROUP_ID_CHARS_MAX, refuse_gr
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body, encoder
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
 from sparklog.gateway.wire.schema import DATA
 from sparklog.protocol.group_messages import (
     DeleteGroupRequest,
@@ -86,7 +86,7 @@ async def _described(session: Session, group_id: str, index: int) -> Body:
         check_entry(index)
         details = await _details(session, group_id)
     except SparklogError as e:
-        return _described_error(group_id, code_of(e))
+        return _described_error(group_id, coordinator_code(e))
     classic = session.gateway.groups.find(group_id)
     code = kafka_code(details.error_code)
     if classic is not None and code in (Kafka.NONE, Kafka.GROUP_ID_NOT_FOUND):
@@ -190,5 +190,5 @@ async def _delete(session: Session, group_id: str, index: int) -> Kafka:
     except GroupIdNotFoundError:
         return Kafka.GROUP_ID_NOT_FOUND
     except SparklogError as e:
-        return code_of(e)
+        return coordinator_code(e)
     return Kafka.NONE

@@ -7,7 +7,7 @@ from sparklog.gateway.groups.model import Join
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
 from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse
 from sparklog.protocol.messages import Api
 
@@ -59,7 +59,7 @@ async def _refuse_mixed(session: Session, group_id: str) -> Kafka | None:
     try:
         answer = await (await session.broker()).ask(Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse)
     except SparklogError as e:
-        return code_of(e)
+        return coordinator_code(e)
     details = answer.groups[0]
     if details.error_code:
         code = kafka_code(details.error_code)

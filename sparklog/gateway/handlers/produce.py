@@ -15,7 +15,7 @@ from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.typed import typed_batch
 from sparklog.gateway.session import ConnectionEndError, Session
 from sparklog.gateway.wire.codec import Body
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
+from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
@@ -206,7 +206,7 @@ async def init_producer_id(session: Session, request: Body, version: int) -> Bod
     try:
         answer = await (await session.broker()).ask(Api.INIT_PRODUCER_ID, message, InitProducerIdResponse)
     except SparklogError as e:
-        return _no_identity(fenced_code(code_of(e), "InitProducerId", version))
+        return _no_identity(fenced_code(coordinator_code(e), "InitProducerId", version))
     return {
         "throttle_time_ms": answer.throttle_ms,
         "error_code": Kafka.NONE,

@@ -13,7 +13,7 @@ from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api
@@ -48,7 +48,7 @@ def transaction_error(error: SparklogError, api: str, version: int) -> Kafka:
     """Kafka's code for an error in a transaction: an aborted one can be aborted by its producer, too."""
     if isinstance(error, TransactionAbortedError):
         return aborted_code(api, version)
-    return fenced_code(code_of(error), api, version)
+    return fenced_code(coordinator_code(error), api, version)
 
 
 def aborted_code(api: str, version: int) -> Kafka:

@@ -150,6 +150,15 @@ _CODES: dict[int, Kafka] = {
 }
 _RETRIABLE_DATA = {errors.BrokerNotAvailableError.code: Kafka.NOT_LEADER_OR_FOLLOWER}
 """Errors of brokers that are away: the client asks other brokers for the partition's leader."""
+_OF_COORDINATORS = {
+    Kafka.NOT_LEADER_OR_FOLLOWER: Kafka.NOT_COORDINATOR,
+    Kafka.FENCED_LEADER_EPOCH: Kafka.NOT_COORDINATOR,
+    Kafka.KAFKA_STORAGE_ERROR: Kafka.NOT_COORDINATOR,
+    Kafka.LEADER_NOT_AVAILABLE: Kafka.COORDINATOR_NOT_AVAILABLE,
+    Kafka.NOT_ENOUGH_REPLICAS: Kafka.COORDINATOR_NOT_AVAILABLE,
+    Kafka.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Kafka.COORDINATOR_NOT_AVAILABLE,
+    Kafka.REQUEST_TIMED_OUT: Kafka.COORDINATOR_NOT_AVAILABLE,
+}
 
 
 def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:
@@ -169,6 +178,13 @@ def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:
 def code_of(error: errors.SparklogError, *, of_partition: bool = False) -> Kafka:
     """Kafka's code for an error."""
     return kafka_code(error.code, of_partition=of_partition)
+
+
+def coordinator_code(error: errors.SparklogError) -> Kafka:
+    """Kafka's code for an error of a coordinator. As in Kafka, errors of its log become errors of the coordinator:
+    clients do not expect the others there, and some end."""
+    code = code_of(error)
+    return _OF_COORDINATORS.get(code, code)
 
 
 def text_of(message: object) -> str | None:

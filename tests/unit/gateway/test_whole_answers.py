@@ -23,7 +23,7 @@ from sparklog.gateway.handlers import (
 )
 from sparklog.gateway.handlers.entries import ENTRIES_MAX
 from sparklog.gateway.wire.codec import encoder
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.gateway.wire.errors import Kafka, coordinator_code
 from sparklog.gateway.wire.schema import RESPONSE
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import messages as m
@@ -216,6 +216,30 @@ def test_a_fenced_producer_is_told_as_kafka_tells_it() -> None:
         assert transactions.fenced_code(Kafka.PRODUCER_FENCED, api, version) is code, (api, version)
         assert transactions.transaction_error(errors.ProducerFencedError("x"), api, version) is code
         assert transactions.fenced_code(Kafka.INVALID_TXN_STATE, api, version) is Kafka.INVALID_TXN_STATE
+
+
+def test_errors_of_a_coordinators_log_are_those_of_the_coordinator() -> None:
+    expected = {Kafka.COORDINATOR_NOT_AVAILABLE, Kafka.NOT_COORDINATOR, Kafka.COORDINATOR_LOAD_IN_PROGRESS}
+    for error in (
+        errors.BrokerShuttingDownError,
+        errors.BrokerNotAvailableError,
+        errors.NotLeaderError,
+        errors.FencedLeaderEpochError,
+        errors.NotEnoughReplicasError,
+        errors.NotEnoughReplicasAfterAppendError,
+        errors.StorageFullError,
+        errors.RequestTimedOutError,
+        errors.CoordinatorLoadingError,
+    ):
+        assert coordinator_code(error("x")) in expected, error
+
+        def failing(_: Any, error: type[errors.SparklogError] = error) -> Any:
+            raise error("x")
+
+        request = {"key_type": 0, "coordinator_keys": ["g"]}
+        found = answer_of(coordinators.find_coordinator, request, 4, {Api.FIND_COORDINATOR: failing})
+        assert found["coordinators"][0]["error_code"] in expected - {Kafka.NOT_COORDINATOR}, error
+    assert coordinator_code(errors.GroupAuthorizationFailedError("x")) is Kafka.GROUP_AUTHORIZATION_FAILED
 
 
 def test_all_pages_of_an_answer_arrive() -> None:
