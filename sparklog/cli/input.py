@@ -163,8 +163,15 @@ def _json_reason(error: Exception, piece: Piece, schema: pa.Schema) -> str:
     unknown = [name for name in row if name not in schema.names]
     if unknown:
         return f": no column {', '.join(sorted(unknown))} (columns: {', '.join(schema.names)})"
-    found = re.match(r"Column\(/([^)]*)\) (.*)", text)
-    return f", column {found[1]!r}: {found[2]}" if found else f": {text}"
+    if isinstance(error, pa.ArrowException):  # it may name neither the column nor the type that is needed
+        for name, value in row.items():
+            try:
+                _json_table(json.dumps({name: value}).encode(), schema)
+            except pa.ArrowException:
+                return f", column {name!r}: {schema.field(name).type}: invalid value {_shorten(json.dumps(value).encode())}"
+            except SchemaMismatchError:
+                break  # it names the column
+    return f": {text}"
 
 
 def _parquet(path: Path) -> Source:

@@ -15,7 +15,7 @@ import typer
 
 from sparklog.cli.client_command import client_security
 from sparklog.cli.destination import opened
-from sparklog.cli.file_format import delimiter_of, file_format
+from sparklog.cli.file_format import COMPRESSED, ENDINGS, delimiter_of, file_format
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, config_option, open_admin, parse_settings
 from sparklog.settings import Scope
 
@@ -59,12 +59,6 @@ class InputFormat(StrEnum):
     parquet = "parquet"
     arrow = "arrow"
     lines = "lines"
-
-
-class RefusalFormat(StrEnum):
-    """The format of a file with refused lines."""
-
-    jsonl = "jsonl"
 
 
 def produce(
@@ -139,7 +133,11 @@ def _refusals(on_error: str) -> Iterator[RefusedLines | None]:
     if on_error == SKIP:
         yield RefusedLines(None)
         return
-    file_format(Path(on_error), RefusalFormat.jsonl, RefusalFormat)
+    ending = Path(on_error).suffix.lower()
+    if ending in COMPRESSED or "jsonl" not in ENDINGS.get(ending, ("jsonl",)):
+        raise typer.BadParameter(
+            f"--on-error {on_error}: refused records are written as JSON lines, each with its reason: use the ending .jsonl"
+        )
     with opened(Path(on_error)) as out:
         yield RefusedLines(out)
 

@@ -135,7 +135,8 @@ class _Parser:
         elif token.kind == "word":
             name = token.text
         else:
-            raise self._error("a column name is expected", token)
+            hint = f" (names are quoted as `{token.text[1:-1]}`)" if token.text.startswith('"') else ""
+            raise self._error(f"a column name is expected{hint}", token)
         self._skip(":")
         field = pa.field(name, self._type())
         if self._skip("NOT"):

@@ -35,6 +35,11 @@ def explained(
     if kind == "BinderException" and columns:
         listed = "\n".join(f"columns of {topic}: {_list_text(names)}" for topic, names in columns.items())
         return InvalidQueryError(f"{message.strip()}\n{listed}")
+    if kind == "PermissionException" and "file" in message:
+        return InvalidQueryError(
+            f"{message.strip()}\nStatements read only the files below a directory of --allow-files, as in "
+            f"`sparklog sql --allow-files . \"FROM 'zones.csv'\"` (allow_files=['.'] in Python); the console reads none"
+        )
     if kind == "OutOfMemoryException":
         first = message.strip().splitlines()[0]
         return InvalidQueryError(f"{first}: the query needs more than memory_limit_bytes (--memory-limit)")

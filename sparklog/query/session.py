@@ -37,7 +37,7 @@ from sparklog.errors import (
 from sparklog.query.explain import explained
 from sparklog.query.intervals import with_checked_intervals
 from sparklog.query.names import quoted, topics_named
-from sparklog.query.ranges import Filter, OffsetRange
+from sparklog.query.ranges import OFFSET, Filter, OffsetRange
 from sparklog.query.refusals import check_kind
 from sparklog.query.result import QueryResult
 from sparklog.query.rewrite import NewestRewriter, TopicPart
@@ -512,6 +512,12 @@ class SqlSession:
             corrected = with_quotes(query, keywords, self._parses)
             if corrected is not None:
                 return InvalidQueryError(quote_hint(*corrected))
+            corrected = with_quotes(query, ["offset"], self._parses)
+            if corrected is not None:  # the topics have no such column
+                return InvalidQueryError(
+                    f"The offset of a record is the column {OFFSET}. Write:\n"
+                    f"{corrected[0].replace(quoted('offset'), OFFSET).strip()}"
+                )
         return explained(type(error).__name__, str(error), query, known, {})
 
     def _parses(self, query: str) -> bool:

@@ -15,8 +15,9 @@ everything unencrypted. Kafka ignores such a setting.
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -257,6 +258,10 @@ def security_settings(given: SecuritySettings | Mapping[str, Any] | str | os.Pat
     )
 
 
+MISSPELT_RATIO = 0.9
+"""Likeness from which a name counts as a misspelt one; Kafka's own names of other settings are below it."""
+
+
 @dataclass(frozen=True)
 class ClientFile:
     """Content of a client's configuration file. `bootstrap_servers` "": not set."""
@@ -270,11 +275,23 @@ def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file
     are passed over: such files are shared with other clients. Raises InvalidConfigError that names the file."""
     try:
         given = parse_properties(read_file(path))
+        _check_spelling(given)
         bootstrap = str(resolve_secrets({BOOTSTRAP: given.get(BOOTSTRAP, "")}, os.environ, read_file)[BOOTSTRAP])
         return ClientFile(bootstrap, SecuritySettings({n: v for n, v in given.items() if is_about_security(n)}))
     except InvalidConfigError as e:
         message = str(e) if path in str(e) else f"{path}: {e}"
         raise InvalidConfigError(message) from None
+
+
+def _check_spelling(names: Iterable[str]) -> None:
+    """Raise InvalidConfigError for a name that is almost one of this file's: without effect, a misspelt address would
+    lead to another cluster."""
+    known = [BOOTSTRAP, *settings_of(Scope.CLIENT)]
+    for name in names:
+        if name != BOOTSTRAP and not is_about_security(name):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT_RATIO)
+            if near:
+                raise InvalidConfigError(f"unknown setting {name!r}: did you mean {near[0]!r}?")
 
 
 def is_about_security(name: str) -> bool:

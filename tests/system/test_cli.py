@@ -145,7 +145,7 @@ def test_lines_that_do_not_fit(run: Run, topic: str, tmp_path: Path) -> None:
     (refused,) = map(json.loads, (tmp_path / "refused.jsonl").read_text().splitlines())
     assert refused == {"line": 3, "reason": "column 'a': int32: invalid value 'zwei'", "text": "zwei,y"}
     assert "1 record refused\n" in run("produce", topic, "--on-error", "skip", stdin='{"a": "x"}\n{"a": 4}\n').stderr
-    run("produce", topic, "in.csv", "--on-error", "refused.csv", code=2)
+    assert "use the ending .jsonl" in run("produce", topic, "in.csv", "--on-error", "refused.csv", code=2).stderr
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
     run("produce", topic, "x.parquet", "--on-error", "skip", code=2)
     (tmp_path / "bare.csv").write_text("1,x\n")

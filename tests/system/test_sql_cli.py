@@ -84,6 +84,17 @@ def test_mistakes(run: Run, trips: str, tmp_path: Path) -> None:
     assert "INVALID_QUERY: Binder Error" in wrong.stderr
     assert "_partition, _offset, _timestamp, zone, minutes" in wrong.stderr
     assert "UNKNOWN_TOPIC_OR_PARTITION" in run("sql", "FROM nowhere", code=1).stderr
+    no_column = run("sql", f"SELECT offset FROM {trips} LIMIT 1 OFFSET 2", code=1).stderr
+    assert f"is the column _offset. Write:\nSELECT _offset FROM {trips} LIMIT 1 OFFSET 2\n" in no_column
+    (tmp_path / "zones.csv").write_text("zone\na\n")
+    refused = run("sql", f"FROM '{tmp_path}/zones.csv'", code=1).stderr
+    assert "sparklog sql --allow-files ." in refused
+    (tmp_path / "new").mkdir()
+    outside = run("sql", "--allow-files", tmp_path / "new", f"FROM '{tmp_path}/zones.csv'", code=1).stderr
+    assert "sparklog sql --allow-files ." in outside
+    assert "directory is needed before the statement" in " ".join(
+        run("sql", "--allow-files", "FROM 'zones.csv'", code=2).stderr.replace("│", " ").split()
+    )
     run("sql", "SELECT 1", "--format", "parquet", code=2)
     assert "contradicts" in run("sql", "SELECT 1", "--format", "json", "-o", tmp_path / "x.parquet", code=2).stderr
     run("sql", "SELECT 1 AS a, 2 AS b", "-o", tmp_path / "x.tsv")

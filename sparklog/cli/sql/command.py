@@ -92,6 +92,12 @@ def sql(
         raise typer.BadParameter(
             f"--output {output}: add --format csv, json, parquet or arrow, or give the file such an ending"
         )
+    for path in allow_files or []:
+        if not path.is_dir():
+            raise typer.BadParameter(
+                f"--allow-files {str(path)!r:.60}: an existing directory is needed before the statement, as in "
+                "--allow-files . \"FROM 'zones.csv'\""
+            )
     from sparklog.cli.sql.script import run_script
     from sparklog.errors import QueryCancelledError
     from sparklog.query.session import SqlSession

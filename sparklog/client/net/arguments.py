@@ -85,7 +85,8 @@ def real(argument: str, value: object, allowed: str) -> float:
     """A number of any library, such as a NumPy float; `allowed` is the text of the error."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         refuse(argument, value, allowed)
-    return value if isinstance(value, int) else float(value)  # no float holds a large int
+    whole_value = whole_number(value)
+    return float(value) if whole_value is None else whole_value  # no float holds a large int
 
 
 def flag(argument: str, value: object) -> bool:

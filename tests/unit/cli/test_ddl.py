@@ -87,6 +87,7 @@ def test_same_as_sparks_own_parser() -> None:
         ("a INT NOT", "'NULL' is expected"),
         ("a INT COMMENT b", "a text in quotes"),
         ("'a' INT", "a column name is expected"),
+        ('a INT, "order" INT', "a column name is expected (names are quoted as `order`)"),
         ("a VARCHAR", "'(' is expected"),
         ("a " + "ARRAY<" * (DEPTH_MAX + 1) + "INT" + ">" * (DEPTH_MAX + 1), "nested more than"),
     ],

@@ -38,6 +38,22 @@ def test_an_unknown_profile_is_named_with_those_that_exist(tmp_path: Path, monke
         sparklog.profile("prod")
 
 
+def test_a_misspelt_name_in_a_file_is_named(profiles: Path) -> None:
+    """It would lead to 127.0.0.1 without a word. Names of other clients' settings are passed over."""
+    for wrong, right in (
+        ("bootstrap.server", "bootstrap.servers"),
+        ("bootstrap_servers", "bootstrap.servers"),
+        ("securty.protocol", "security.protocol"),
+        ("http.ca.location", "https.ca.location"),
+    ):
+        (profiles / "prod.properties").write_text(f"{wrong}=x:1\n")
+        with pytest.raises(InvalidConfigError, match=rf"prod\.properties.*'{wrong}': did you mean '{right}'"):
+            resolve_client(None, sparklog.profile("prod"))
+    others = ("bootstrap.controllers", "batch.size", "metadata.broker.list", "acks", "schema.registry.url", "group.id")
+    (profiles / "prod.properties").write_text("".join(f"{name}=x\n" for name in others) + "bootstrap.servers=a:1\n")
+    assert resolve_client(None, sparklog.profile("prod"))[0] == "a:1"
+
+
 def test_a_profile_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_client(None, sparklog.profile("prod"))[0] == "prod:1"
     monkeypatch.setenv("SPARKLOG_BOOTSTRAP_SERVERS", "local:1")
