@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from pyspark_sparklog.options.kafka_settings import markdown_table as kafka_table
-from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, Option, Where
+from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, Option, OptionUse
 
 from sparklog.cli.conf import markdown_table
 from sparklog.cli.errors import HINTS
@@ -39,8 +39,8 @@ _TABLE = re.compile(r"(<!-- table: ([a-z -]+) -->\n)(.*?)(<!-- end of table -->)
 def tables() -> dict[str, str]:
     """Every generated table by its name in the documents."""
     made = {f"{scope.value} settings": markdown_table(scope) for scope in Scope}
-    made["source options"] = _options([o for o in (*OPTIONS, *PRODUCER_OPTIONS) if o.where & Where.SOURCE])
-    made["sink options"] = _options([o for o in (*OPTIONS, *PRODUCER_OPTIONS) if o.where & Where.SINK])
+    made["source options"] = _options([o for o in (*OPTIONS, *PRODUCER_OPTIONS) if o.where & OptionUse.SOURCE])
+    made["sink options"] = _options([o for o in (*OPTIONS, *PRODUCER_OPTIONS) if o.where & OptionUse.SINK])
     made["kafka settings"] = kafka_table().rstrip()
     made["kafka apis"] = _kafka_apis()
     made["errors"] = _errors()
@@ -68,8 +68,8 @@ def _kafka_apis() -> str:
     return "\n".join(["| key | API | versions |", "|---|---|---|", *rows])
 
 
-def _where(where: Where) -> str:
-    names = {Where.STREAM: "stream", Where.BATCH: "batch", Where.SINK: "sink"}
+def _where(where: OptionUse) -> str:
+    names = {OptionUse.STREAM: "stream", OptionUse.BATCH: "batch", OptionUse.SINK: "sink"}
     return ", ".join(name for flag, name in names.items() if where & flag)
 
 
