@@ -218,7 +218,7 @@ def test_a_failing_disk_takes_only_its_partitions(tmp_path: Path, operation: str
     assert called == [1]
     # nothing below it is touched any more, also by what has its files open
     tried = len(files.attempts)
-    with pytest.raises(StorageError, match=r"log directory .*/a has failed and is not used any more \(cannot .*repair"):
+    with pytest.raises(StorageError, match=r"log directory .*/a has failed and is offline \(cannot .*repair"):
         manager.get(TPS[2]).appender.append(records(1))
     assert manager.has_unsettled_failures
     (failure,) = manager.settle_failures()
@@ -317,7 +317,7 @@ def test_a_disk_that_is_broken_at_the_start(tmp_path: Path, caplog: pytest.LogCa
     files = BreakableFiles()
     files.broken[tmp_path / "b"] = errno.EIO
     manager = started(tmp_path, files=files)
-    assert "b has failed and is not used any more" in caplog.text
+    assert "b has failed and is offline" in caplog.text
     assert set(manager.offline) == {TPS[1], TPS[3]}
     for tp in (TPS[1], TPS[3]):  # not made anew elsewhere: their records are on the broken disk
         with pytest.raises(StorageError, match=r"events-\d is in no log directory that can be used: .*b has failed"):
