@@ -290,8 +290,8 @@ def test_users_on_the_command_line(secure: SecureBroker) -> None:
     assert run("set-password", "erin", "--mechanism", "SCRAM-SHA-256", stdin="erin-second\n").startswith("changed")
     connect(secure, "SASL", settings_of(secure, WAYS[1][1], "erin", "erin-second")).close()
     assert run("remove", "erin") == "removed user erin\n"
-    assert "no user 'erin'" in run("remove", "erin", code=1)
-    assert "no user 'erin'" in run("set-password", "erin", stdin="x\n", code=1)
+    assert "user 'erin' does not exist" in run("remove", "erin", code=1)
+    assert "user 'erin' does not exist" in run("set-password", "erin", stdin="x\n", code=1)
     assert "stdin" in run("add", "frank", code=2)
     # another name that clients would send as an existing one: the existing user's password stays
     assert run("add", "fine", stdin="x\n") == "added user fine\n"

@@ -88,7 +88,7 @@ def test_a_deletion_that_comes_again_leaves_the_next_topic_of_the_name_alone(pla
         assert (await admin.delete(2, "t", first)).topic_id == first
         second = (await admin.create(3, "t", "2")).topic.topic_id
         for broker in (1, 2, 3):
-            with pytest.raises(UnknownTopicOrPartitionError, match="another one has the name"):
+            with pytest.raises(UnknownTopicOrPartitionError, match="another topic has the name"):
                 await admin.delete(broker, "t", first)
         assert (await admin.delete(1, "t")).topic_id == second
 

@@ -261,7 +261,7 @@ def test_readers_of_arguments_and_how_they_are_put_before_a_function() -> None:
     for wrong, named in (
         (lambda: call(5), "name = 5: a text"),  # type: ignore[arg-type]
         (lambda: call("a", "t"), "rest = 't': TopicPartition"),
-        (lambda: call("a", number=10), "number = 10: a whole number from 1 to 9"),
+        (lambda: call("a", number=10), "number = 10: use a whole number from 1 to 9"),
     ):
         with pytest.raises(InvalidRequestError, match=named):
             wrong()

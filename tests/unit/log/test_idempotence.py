@@ -43,7 +43,7 @@ def test_the_last_five_batches_are_known_and_no_more(log: PartitionLog) -> None:
         send(log, produced(7, n))
     for n in range(1, 6):
         assert send(log, produced(7, n)).base_offset == n
-    with pytest.raises(OutOfOrderSequenceError, match="sequence 0 where 6 is due"):
+    with pytest.raises(OutOfOrderSequenceError, match="sequence number 0 where 6 is expected"):
         send(log, produced(7, 0))
 
 
@@ -61,7 +61,7 @@ def test_sequences_go_on_with_zero_after_the_largest(log: PartitionLog) -> None:
     send(log, produced(7, 1, rows=1))
     assert log.producers()[0].last_sequence == 1
     send(log, produced(8, SEQUENCE_MAX))
-    with pytest.raises(OutOfOrderSequenceError, match="where 0 is due"):
+    with pytest.raises(OutOfOrderSequenceError, match="where 0 is expected"):
         send(log, produced(8, 1))
     send(log, produced(8, 0))
 

@@ -102,7 +102,7 @@ def test_a_segment_that_is_opened_again_must_be_the_same_file(tmp_path: Path) ->
     append(log, records(3))
     log.segments[0].close_handle()  # as when many others are used
     exchange(tmp_path / "events-0" / f"{0:020d}.arrow")
-    with pytest.raises(StorageError, match="another one"):
+    with pytest.raises(StorageError, match="another file or directory than before"):
         log.appender.append(records(1))
     assert manager.directories.failed
     manager.close()
@@ -113,7 +113,7 @@ def test_no_new_segment_is_made_in_a_directory_that_was_exchanged(tmp_path: Path
     manager = started(data)
     append(manager.get(TP), records(3))
     replace_by_copy(data / "events-0")
-    with pytest.raises(StorageError, match="another one"):
+    with pytest.raises(StorageError, match="another file or directory than before"):
         manager.get(TP).appender.begin_segment()
     assert sorted(p.name for p in (data / "events-0").glob("*.arrow")) == [f"{0:020d}.arrow"]
     manager.close()
@@ -154,7 +154,7 @@ def test_a_data_directory_beside_the_log_directories_is_looked_at(tmp_path: Path
     manager = LogManager(data, log_dirs=[tmp_path / "a"])
     manager.directories.look_at_data_dir()
     replace_by_copy(data)
-    with pytest.raises(StorageError, match="lock is another one"):
+    with pytest.raises(StorageError, match="lock is another file"):
         manager.directories.look_at_data_dir()
     manager.close()
 
@@ -234,7 +234,7 @@ def test_a_lock_that_is_exchanged_while_it_is_taken_does_not_count(tmp_path: Pat
             exchange(path)
             return found
 
-    with pytest.raises(StorageError, match="another one"):
+    with pytest.raises(StorageError, match="another file or directory than before"):
         take_lock(Exchanging(), tmp_path, "test")  # type: ignore[arg-type]
 
 

@@ -81,7 +81,7 @@ def test_a_partition_in_two_directories(data_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(data_dir / "events-0", tmp_path / "second" / "events-0")
     (damage,) = verify([data_dir, tmp_path / "second"]).damage
     assert damage.path == str(tmp_path / "second" / "events-0" / "partition.json")
-    assert f"the same partition is also in {data_dir}/events-0, too" in damage.message
+    assert f"the same partition is also in {data_dir}/events-0" in damage.message
 
 
 def test_the_cache_of_the_object_store_is_no_partition(data_dir: Path) -> None:

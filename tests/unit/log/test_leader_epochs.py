@@ -128,7 +128,7 @@ def test_a_log_notes_an_epoch_before_its_first_record_is_written(tmp_path: Path)
     assert log.leader_epoch == 5
     assert decode_epochs((tmp_path / FILE).read_bytes()) == [(1, 0), (5, 5)]
     assert [log.end_offset_for(e) for e in (0, 1, 4, 5, 6)] == [(0, 0), (1, 5), (1, 5), (5, 9), (-1, -1)]
-    with pytest.raises(FencedLeaderEpochError, match="leader epoch 4 is over"):
+    with pytest.raises(FencedLeaderEpochError, match="leader epoch 4 has ended"):
         log.appender.append(records(1), leader_epoch=4)
     assert log.log_end_offset == 9
     files.free_bytes = 10  # not even the epoch can be written

@@ -46,7 +46,7 @@ def test_a_bomb_is_too_large(tmp_path: Path) -> None:
     assert len(data) < 1 << 16
     before = pa.total_allocated_bytes()
     with pytest.raises(
-        MessageTooLargeError, match=r"decompressed, at most 8388608 bytes.*max\.message\.inflated\.ratio"
+        MessageTooLargeError, match=r"decompressed bytes, at most 8388608 bytes.*max\.message\.inflated\.ratio"
     ):
         log.appender.append(data)
     assert pa.total_allocated_bytes() - before < 1 << 20

@@ -249,7 +249,7 @@ def test_a_file_that_cannot_be_removed_is_tried_again_and_stops_no_other(
     run_retention(logs, lambda: None)
     files.stuck = {segment_files(tmp_path)[0].name}
     assert remove_dropped(logs) == 0
-    assert "partition events-0: files of deleted segments stay" in caplog.text
+    assert "partition events-0: files of deleted segments could not be removed" in caplog.text
     assert other.log_start_offset == 20, "older than seven days"
     files.stuck = set()
     assert remove_dropped(logs) == 2

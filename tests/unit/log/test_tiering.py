@@ -498,7 +498,7 @@ def test_an_upload_that_silently_lost_bytes_is_not_taken(tmp_path: Path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(fs, "open", lossy)
-        with pytest.raises(RemoteStorageError, match="0 have arrived"):
+        with pytest.raises(RemoteStorageError, match="but the store has 0"):
             tiered.tier()
     assert stored_names(tiered.store) == []
     assert tiered.tier().copied == 1

@@ -34,7 +34,7 @@ def test_what_is_not_more_or_too_many_is_refused(open_store: Callable[[], Contro
     made = store.create_topic(TopicSpec("t", 2))
     with pytest.raises(InvalidPartitionsError, match=r"can only be added|use 1 to"):
         store.add_partitions("t", total)
-    with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'gone'"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'gone' does not exist"):
         store.add_partitions("gone", 3)
     assert store.topics() == {"t": made}
     store.close()

@@ -39,7 +39,7 @@ def test_settings_are_set_changed_and_taken_back(open_store: Callable[[], Contro
         ({"retention.ms": -2}, "at least -1"),
         ({"segment.bytes": "many"}, "a whole number is needed"),
         ({"cleanup.policy": "forget"}, "use one of delete, compact, compact,delete"),
-        ({"message.timestamp.type": "LogAppendTime"}, "cannot be changed.*make a new topic"),
+        ({"message.timestamp.type": "LogAppendTime"}, "cannot be changed.*create a new topic"),
     ],
 )
 def test_what_is_refused_changes_nothing(
@@ -65,7 +65,7 @@ def test_the_kind_of_timestamps_may_be_named_as_it_is(open_store: Callable[[], C
 
 def test_an_unknown_topic_is_named(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
-    with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'gone'"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'gone' does not exist"):
         store.alter_topic("gone", {"segment.ms": 5})
     store.close()
 

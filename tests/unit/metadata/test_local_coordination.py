@@ -154,7 +154,7 @@ def test_damage_is_a_storage_error(tmp_path: Path) -> None:
         LocalCoordination(path, environment)
     with pytest.raises(StorageError, match="missing"):
         LocalCoordination(tmp_path / "missing" / METADATA_FILE, environment)
-    with pytest.raises(StorageError, match=r"is gone.*rebuild-metadata"):
+    with pytest.raises(StorageError, match=r"is missing.*rebuild-metadata"):
         LocalCoordination(tmp_path / "gone.db", environment, create=False)
     newer = sqlite3.connect(tmp_path / "newer.db")
     newer.execute("PRAGMA user_version = 9")

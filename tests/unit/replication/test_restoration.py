@@ -71,13 +71,13 @@ def test_no_number_of_a_history_falls() -> None:
     assert not older(SEEN._replace(generation=2, zxid=1, writes=1, controller_epoch=1), SEEN)
     assert not older(SEEN._replace(writes=-(2**31) + 3), SEEN._replace(writes=2**31 - 2)), "32 bits have wrapped"
     for one, reason in (
-        (same._replace(cluster_id="d"), "cluster d"),
-        (same._replace(cluster_id=""), "cluster none"),
+        (same._replace(cluster_id="d"), "cluster id is d"),
+        (same._replace(cluster_id=""), "cluster id is none"),
         (same._replace(generation=0, zxid=10**9), "generation"),
         (same._replace(controller_epoch=3), "controller epoch is 3"),
         (same._replace(zxid=99), "zxid"),
         (same._replace(writes=49), "49 times"),
-        (StoreMark(), "cluster none"),
+        (StoreMark(), "cluster id is none"),
     ):
         assert reason in older(one, SEEN), one
 

@@ -339,7 +339,7 @@ def test_a_key_does_not_come_back_if_a_replica_has_lost_the_deletion(
     assert group.image.isr == (1, 2, 3)
     assert len(group.nodes[3].failures) == (1 if is_gone else 0)
     if is_gone:
-        assert "anew" in group.nodes[3].failures[0]
+        assert "is emptied" in group.nodes[3].failures[0]
 
 
 def test_a_leader_whose_log_begins_in_the_middle_of_a_batch_is_copied(tmp_path: Path) -> None:

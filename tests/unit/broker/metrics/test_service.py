@@ -127,7 +127,7 @@ def test_a_wrong_address_is_said_with_the_settings_name(tmp_path: Path) -> None:
         config(tmp_path, "9293")
 
     async def scenario(service: MetricsService) -> None:
-        with pytest.raises(ListenError, match=r"the port is in use.* choose another with metrics\.listen"):
+        with pytest.raises(ListenError, match=r"the port is in use.* choose another port with metrics\.listen"):
             await MetricsService(
                 config(tmp_path, service.address), asyncio.get_running_loop(), real_environment()
             ).start()

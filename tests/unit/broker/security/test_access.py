@@ -93,7 +93,7 @@ def test_a_produce_that_cuts_its_payload_wrongly_is_refused_whatever_is_denied(t
             1, 1_000, [m.ProducePartition("secret", 0, 5), m.ProducePartition("public", 0, len(BATCH))]
         )
         answer = await world.ask(ALICE, Api.PRODUCE, request, BATCH)
-        assert "announce" in text_of(answer)
+        assert "do not add up" in text_of(answer)
 
     run(tmp_path, scenario)
 

@@ -31,7 +31,8 @@ def test_a_broker_with_other_versions(fake: FakeBroker) -> None:
         connection.send(Api.PRODUCE, m.ProduceRequest(1, 1, [m.ProducePartition("events", 0, 1)]), [b"x"])
     assert failure.value.supported == (5, 9)
     with pytest.raises(
-        UnsupportedApiError, match=r"has no FETCH, this client has versions 0 to 2 of it: upgrade the broker"
+        UnsupportedApiError,
+        match=r"does not have the API FETCH, this client has versions 0 to 2 of it: upgrade the broker",
     ):
         connection.send(Api.FETCH, m.FetchRequest(0, 0, 0, 0, [m.FetchPartition("events", 0, 0, 0)]))
     with pytest.raises(UnsupportedVersionError, match=r"version 0 of MetadataRequest, .* has no field 'after'"):

@@ -87,7 +87,7 @@ def test_a_socket_of_another_user_gets_nothing(bait: socket.socket, monkeypatch:
     monkeypatch.setattr(os, "geteuid", lambda: 4_242)
     monkeypatch.setattr(local_peer, "_ROOT", -1)
     owner = os.getuid()
-    with pytest.raises(BrokerNotAvailableError, match=f"of user {owner}, not to the broker's"):
+    with pytest.raises(BrokerNotAvailableError, match=f"belongs to user {owner}, not to the broker's"):
         connect_socket(Endpoint("127.0.0.1", 1), name_of(bait), Deadline(5_000))
     taken, _ = bait.accept()
     assert taken.recv(1) == b""

@@ -169,9 +169,9 @@ def test_an_index_without_a_place_is_refused() -> None:
     said = refusal(pd.DataFrame({"n": [1]}, index=pd.Index(["a"], name="id")))
     assert "the frame's index has the name 'id'" in said and "reset_index(drop=True)" in said
     frame = pd.DataFrame({"zone": ["a"], "n": [1]})
-    assert "column 'zone' is there 2 times" in refusal(frame.set_index("zone", drop=False))
+    assert "column 'zone' occurs 2 times" in refusal(frame.set_index("zone", drop=False))
     twice = pd.DataFrame([[b"a", b"b"]], columns=["value", "value"])
-    assert "column 'value' is there 2 times" in refusal(twice, info())
+    assert "column 'value' occurs 2 times" in refusal(twice, info())
 
 
 def test_frames_derived_from_pandas_are_pandas() -> None:
