@@ -45,7 +45,9 @@ class Checks:
         if self._system == "gateway":
             differs = GATEWAY.get((self.case, check))
         why = "" if differs is None else differs.why
-        self.seen.append(Observation(self.case, check, self._system, repr(in_order(found)), shown(in_order(found)), why))
+        self.seen.append(
+            Observation(self.case, check, self._system, repr(in_order(found)), shown(in_order(found)), why)
+        )
         expected = differs.sparklog if differs is not None and self._system != "kafka" else kafka
         if differs is not None and (differs.sparklog == kafka or not differs.why.strip()):
             self.problems.append(f"{check}: a difference has to be one, and to have a reason")

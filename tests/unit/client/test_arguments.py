@@ -227,7 +227,7 @@ def test_offsets_of_a_consumer_by_name_and_time(servers: str, topic_name: Callab
         assert committed.offsets_for_times({tp: 9_000}) == {tp: None}
         assert consumer.assignment() == []
         producer.abort_transaction()
-        with pytest.raises(UnknownTopicOrPartitionError, match="there is no 5"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5"):
             consumer.end_offsets((name, 5))
 
 

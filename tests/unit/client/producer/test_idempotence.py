@@ -101,7 +101,7 @@ def test_a_denied_identity_names_the_topic_that_may_not_be_written(fake: FakeBro
     with Producer(fake.address) as producer:
         error = producer.send("events", b"x").exception(5)
     assert isinstance(error, TopicAuthorizationFailedError)
-    assert "Write on the topic 'events' is not allowed" in str(error)
+    assert "Write is not allowed on topic 'events'" in str(error)
     assert stored(fake) == []
 
 
