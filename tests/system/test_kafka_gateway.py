@@ -304,11 +304,14 @@ def test_typed_topics_speak_json(
 def test_records_without_a_key_are_refused_by_a_compacted_topic(settings: dict[str, Any], topic: str) -> None:
     admin = AdminClient(settings)
     admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})])[topic].result(PATIENCE_S)
-    outcomes: dict[int, Any] = {}
+    outcomes: dict[int, int] = {}
+
+    def note(i: int) -> Callable[[Any, Any], None]:
+        return lambda error, _: outcomes.update({i: error.code()})
+
     producer = Producer({**settings, "linger.ms": 500})
     for i in range(6):
-        key = None if i in (1, 4) else b"k"
-        producer.produce(topic, b"v", key, on_delivery=lambda e, m, i=i: outcomes.update({i: e.code()}))
+        producer.produce(topic, b"v", None if i in (1, 4) else b"k", on_delivery=note(i))
     producer.flush(PATIENCE_S)
     bad, other = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD
     assert outcomes == {0: other, 1: bad, 2: other, 3: other, 4: bad, 5: other}

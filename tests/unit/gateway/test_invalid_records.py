@@ -19,7 +19,7 @@ from sparklog.gateway.records.typed import parse_rows
 
 
 def topic(kind: str, schema: pa.Schema, **configs: str) -> TopicInfo:
-    return TopicInfo("t", "id", kind, 1, 5, {5: schema}, (), None, configs, 0, ())
+    return TopicInfo("t", "id", kind, 1, 5, {5: schema}, (), None, dict(configs), 0, ())
 
 
 COMPACTED = topic("envelope", ENVELOPE_SCHEMA, **{"cleanup.policy": "compact"})
