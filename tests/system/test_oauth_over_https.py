@@ -19,7 +19,7 @@ from jwt.algorithms import RSAAlgorithm
 from sparklog_broker.security.tokens import UNKNOWN_KEY_INTERVAL_S
 from starlette.testclient import TestClient
 
-from sparklog import Admin, Consumer, Producer
+from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.cli.errors import hint_for
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.connection import Connection
@@ -175,7 +175,7 @@ def test_every_client_logs_in_with_a_token_and_a_wrong_token_opens_none(
         admin.create_topic(topic)
     with Producer(address, security=given) as producer, Consumer(address, security=given) as consumer:
         producer.send(topic, b"x").result()
-        assert consumer.end_offsets((topic, 0)) == {(topic, 0): 1}
+        assert consumer.end_offsets(TopicPartition(topic, 0)) == {TopicPartition(topic, 0): 1}
     from_file = {n: v for n, v in given.items() if n.startswith(("security", "ssl", "sasl.mech"))}
     template = login_security(SecuritySettings(from_file))
     app = make_app(Options(address, login=template), real_environment(), hint=hint_for, round_s=0.1)

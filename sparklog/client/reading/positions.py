@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -102,9 +102,10 @@ def position_of(value: object, now_ms: int) -> Position:
 def _plain(value: object) -> object:
     """The Python object of a scalar of Arrow or a NumPy time, as the elements of tables' columns are."""
     if isinstance(value, pa.Scalar):
+        scalar: Any = value
         if pa.types.is_timestamp(value.type):
-            value = value.cast(pa.timestamp("us", value.type.tz), safe=False)
-        return value.as_py()
+            scalar = scalar.cast(pa.timestamp("us", value.type.tz), safe=False)
+        return scalar.as_py()
     if isinstance(value, np.datetime64):
         return value.astype("datetime64[us]").item()  # of ns the item would be a number
     return value
