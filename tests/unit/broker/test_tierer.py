@@ -208,7 +208,7 @@ def test_a_deleted_topic_is_deleted_in_the_store_when_that_is_back(tmp_path: Pat
 def test_no_password_goes_to_readers(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext, tierer: Tierer, store: FailingStore) -> None:
         msgspec.structs.force_setattr(broker.config, "remote_log_storage_url", "ftp://user:secret@host/tier")
-        with pytest.raises(LocalReadUnavailableError, match="not offered") as raised:
+        with pytest.raises(LocalReadUnavailableError, match="does not offer its object store") as raised:
             await locate_remote(LocateRemoteRequest("t", 0, 0, 30), NOTHING, context)
         assert "secret" not in str(raised.value)
 

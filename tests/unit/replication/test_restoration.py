@@ -76,7 +76,7 @@ def test_no_number_of_a_history_falls() -> None:
         (same._replace(generation=0, zxid=10**9), "generation"),
         (same._replace(controller_epoch=3), "controller epoch is 3"),
         (same._replace(zxid=99), "zxid"),
-        (same._replace(writes=49), "49 times"),
+        (same._replace(writes=49), "49 writes"),
         (StoreMark(), "cluster id is none"),
     ):
         assert reason in older(one, SEEN), one

@@ -139,7 +139,7 @@ def test_a_job_may_fail(simulation: Simulation) -> None:
 
 def test_what_can_never_happen_is_said(simulation: Simulation) -> None:
     loop = simulation.loop("a")
-    with pytest.raises(SimulationStuckError, match="nothing is left"):
+    with pytest.raises(SimulationStuckError, match="no event is left"):
         simulation.complete(loop, asyncio.Event().wait())
 
 

@@ -202,7 +202,7 @@ def test_quotas_are_there_after_a_restart_and_wrong_ones_are_refused(tmp_path: P
         world = await furnished(tmp_path)
         now = await limit(world, "", producer_byte_rate=5.0, consumer_byte_rate=7.0)
         assert now.entries == [q.QuotaEntry("", None, {"consumer_byte_rate": 7.0, "producer_byte_rate": 5.0})]
-        for changes, hint in (({"bytes": 1.0}, "no quota"), ({"producer_byte_rate": -1.0}, "above 0")):
+        for changes, hint in (({"bytes": 1.0}, "not a quota"), ({"producer_byte_rate": -1.0}, "above 0")):
             request = q.AlterClientQuotasRequest([q.QuotaAlteration("alice", None, dict(changes))])
             assert hint in text_of(await world.ask(ADMIN, Api.ALTER_CLIENT_QUOTAS, request))
         nobody = q.AlterClientQuotasRequest([q.QuotaAlteration(None, None, {"producer_byte_rate": 1.0})])
