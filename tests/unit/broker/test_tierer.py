@@ -143,7 +143,7 @@ def test_a_round_that_fails_stops_no_other_and_is_told_once(tmp_path: Path, capl
 
     with caplog.at_level(logging.INFO, tierer_module.__name__):
         run(tmp_path, scenario)
-    assert [r.getMessage().split(",")[0] for r in caplog.records if r.name == tierer_module.__name__] == [
+    assert [r.getMessage().split(" and ")[0] for r in caplog.records if r.name == tierer_module.__name__] == [
         "t-0: tiering failed", "t-0: tiering goes on",
     ]  # fmt: skip
 
