@@ -99,9 +99,9 @@ def _with_a_gap(answer: topics.MetadataResponse) -> topics.MetadataResponse:
 @pytest.mark.parametrize("lie", [_without_schemas, _with_nonsense, _with_a_gap])
 def test_metadata_that_are_none(lying: Lying, lie: Callable[[Any], Any]) -> None:
     lying.lies[Api.METADATA] = lie
-    with Admin(lying.address) as admin, pytest.raises(InvalidRequestError, match="broker's (answer|response)"):
+    with Admin(lying.address) as admin, pytest.raises(InvalidRequestError, match=r"broker's (answer|response)"):
         admin.describe_topic("events")
-    with Producer(lying.address) as producer, pytest.raises(InvalidRequestError, match="broker's (answer|response)"):
+    with Producer(lying.address) as producer, pytest.raises(InvalidRequestError, match=r"broker's (answer|response)"):
         producer.send("events", b"x")
 
 
