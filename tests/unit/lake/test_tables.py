@@ -49,7 +49,7 @@ def test_columns_are_added_and_others_pause() -> None:
     assert [f.name for f in missing_columns(wanted, table)] == ["b"]
     for other, message in (
         (pa.schema([("a", pa.int64())]), "'a' is int64 in the topic and int32"),
-        (pa.schema([("A", pa.int32())]), "called 'a'"),
+        (pa.schema([("A", pa.int32())]), "has the name 'a'"),
     ):
         with pytest.raises(LakePausedError, match=message):
             missing_columns(other, table)
