@@ -80,7 +80,7 @@ def test_a_widened_column_ends_a_running_query_until_it_is_restarted(
         producer.send_batch(typed, [{"id": 2, "n": BIG}]).result(30)
         other.processAllAvailable()
         assert len(unconcerned.rows) == 3
-        with pytest.raises(Exception, match="column 'n' is int64 now, it was int32 when the query began"):
+        with pytest.raises(Exception, match="column 'n' is int64 now, it was int32 when the query started"):
             query.awaitTermination(60)
     finally:
         query.stop()

@@ -45,7 +45,7 @@ def test_a_change_is_in_effect_at_once_and_after_a_restart(process: BrokerProces
             admin.alter_broker(0, {"num.partitions": 1, "num.io.threads": 8})
         with pytest.raises(InvalidRequestError, match="broker 9 has never been in this cluster"):
             admin.alter_broker(9, {"num.partitions": 1})
-        with pytest.raises(InvalidRequestError, match="broker 9 is not up"):
+        with pytest.raises(InvalidRequestError, match="broker 9 is not running"):
             admin.describe_broker(9)
         admin.alter_broker(0, {"num.partitions": 9}, validate_only=True)
     process.stop()
