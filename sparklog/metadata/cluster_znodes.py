@@ -23,7 +23,7 @@ ensemble is what keeps them, on several disks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
@@ -307,24 +307,7 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int
     ]
     deleted = yield [coordination.get(f"{DELETED}/{i}") for i in deleted_ids]
     known = yield [coordination.get(f"{KNOWN}/{i}") for i in known_ids]
-    topics: dict[str, TopicImage] = {}
-    calls = []
-    for name in names:
-        path = f"{TOPICS}/{name}"
-        calls += [coordination.get(path), coordination.get(f"{path}/config")]
-        calls += [coordination.children(f"{path}/schemas"), coordination.children(f"{path}/state")]
-    found = yield calls
-    for i, name in enumerate(names):
-        definition, settings, schema_ids, chunk_ids = found[4 * i : 4 * i + 4]
-        definition, settings = _existing(definition), _existing(settings)
-        path = f"{TOPICS}/{name}"
-        chunks = yield [coordination.get(f"{path}/state/{c}") for c in sorted(map(int, chunk_ids))]
-        chunks = [_existing(chunk) for chunk in chunks]
-        schemas = yield [coordination.get(f"{path}/schemas/{s}") for s in schema_ids]
-        by_id = {int(s): _existing(node).data for s, node in zip(schema_ids, schemas, strict=True)}
-        topics[name] = _topic(
-            name, msgspec.json.decode(definition.data), msgspec.json.decode(settings.data), chunks, by_id
-        )
+    topics = yield from _load_topics(coordination, names)
     security = yield from _load_security(coordination)
     return ClusterImage(
         Version(controller_epoch, zxid),
@@ -338,6 +321,32 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int
         next((t.session for t in terms_in(terms) if t.epoch == controller_epoch), 0),
         0 if cluster is None else decode(cluster.data, ClusterNode).generation,
     )
+
+
+def _load_topics(coordination: Any, names: Sequence[str]) -> Steps:
+    """Read the topics in two rounds of calls, however many there are."""
+    calls = []
+    for name in names:
+        path = f"{TOPICS}/{name}"
+        calls += [coordination.get(path), coordination.get(f"{path}/config")]
+        calls += [coordination.children(f"{path}/schemas"), coordination.children(f"{path}/state")]
+    found = yield calls
+    calls = []
+    for name, schema_ids, chunk_ids in zip(names, found[2::4], found[3::4], strict=True):
+        path = f"{TOPICS}/{name}"
+        calls += [coordination.get(f"{path}/schemas/{s}") for s in schema_ids]
+        calls += [coordination.get(f"{path}/state/{c}") for c in sorted(map(int, chunk_ids))]
+    parts = iter((yield calls))
+    topics: dict[str, TopicImage] = {}
+    for i, name in enumerate(names):
+        definition, settings, schema_ids, chunk_ids = found[4 * i : 4 * i + 4]
+        schemas = {int(s): _existing(next(parts)).data for s in schema_ids}
+        chunks = [_existing(next(parts)) for _ in chunk_ids]
+        definition, settings = _existing(definition), _existing(settings)
+        topics[name] = _topic(
+            name, msgspec.json.decode(definition.data), msgspec.json.decode(settings.data), chunks, schemas
+        )
+    return topics
 
 
 def terms_in(node: Node | None) -> tuple[Term, ...]:

@@ -51,9 +51,9 @@ class Znodes:
             self._nodes[path] = self._nodes[path]._replace(children=frozenset(names))
 
     def copy(self) -> Znodes:
-        """Return a copy that does not change with this tree."""
+        """Return a copy that does not change with this tree: `commit` replaces the nodes, it changes none."""
         copy = Znodes(zxid=self._zxid)
-        copy._nodes = dict(self._nodes)
+        copy._nodes = self._nodes
         return copy
 
     def skip_to(self, zxid: int) -> None:

@@ -336,7 +336,7 @@ class Cluster:
         storage = self._storage
         log_starts = LogStarts(self._loop, lambda: storage.run(storage.logs.checkpoint))
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration, log_starts)
-        self._disks = FailedDisks(self._config.broker_id, self._partitions, self.membership, self.controller)
+        self._disks = FailedDisks(self._config.broker_id, self.replicas, self.membership, self.controller)
         self._full_disks = FullDisks(
             self._config.broker_id, self._environment.clock, storage, self.replicas, self.membership, self.controller
         )

@@ -19,7 +19,7 @@ from sparklog.replication.controller.model import DirectoryFailed
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.membership import Membership
-from sparklog_broker.partitions.partitions import Partitions
+from sparklog_broker.cluster.replicas import Replicas
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ class FailedDisks:
     """Watches the partitions and sends the reports. Event-loop thread only."""
 
     def __init__(
-        self, broker_id: int, partitions: Partitions, membership: Membership, controller: ControllerClient
+        self, broker_id: int, replicas: Replicas, membership: Membership, controller: ControllerClient
     ) -> None:
         self._broker_id = broker_id
-        self._partitions = partitions
+        self._replicas = replicas
         self._membership = membership
         self._controller = controller
         self._image = ClusterImage()
@@ -50,8 +50,7 @@ class FailedDisks:
 
     def offline(self) -> frozenset[TopicPartition]:
         """Return the partitions of which this broker has an unusable replica."""
-        found = (p.key for p in self._partitions.all() if p.open_log is None and not p.deleted)
-        return frozenset(key for key in found if self._has_replica(key))
+        return frozenset(key for key in self._replicas.without_log() if self._has_replica(key))
 
     def _has_replica(self, key: TopicPartition) -> bool:
         partition = self._image.partition(key)

@@ -50,6 +50,10 @@ class Surroundings(Protocol):
         """Propose another ISR to the controller."""
         ...
 
+    def has_resigned(self, key: TopicPartition) -> None:
+        """Note that this broker does not lead the partition any more, before an image says so."""
+        ...
+
     def has_news(self, key: TopicPartition) -> None:
         """Wake the followers that wait for records, marks or another leader of this partition."""
         ...
@@ -267,6 +271,8 @@ class ClusterReplica:
         if isinstance(self.state, Leader):
             before = self.isr
             self._carry_out(self.state.handle(event, self._around.now_ms()), log)
+            if self.state.has_resigned:
+                self._around.has_resigned(self.key)
             if self.isr != before:
                 self._around.has_news(self.key)  # followers ask which records all replicas have
             self._check_deletions()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from sparklog.environment.clock import MachineClock
@@ -53,7 +53,7 @@ class ReplicaPlaces:
         self._partitions = partitions
         self._replicas = replicas
         self._has_cleared = False
-        self._followed: dict[str, TopicImage] = {}
+        self._followed: Mapping[str, TopicImage] = {}
         self._retry_at_ms = 0
         """Time of the next attempt to create the missing directories, in ms; 0 if none is missing."""
 
@@ -64,7 +64,7 @@ class ReplicaPlaces:
             await self._storage.run(partial(self._clear, image))
         is_late = bool(self._retry_at_ms) and self._now_ms() >= self._retry_at_ms
         changed = [t for t in image.topics.values() if is_late or self._followed.get(t.name) is not t]
-        self._followed = dict(image.topics)
+        self._followed = image.topics
         added: list[Partition] = []
         removed: list[Partition] = []
         for topic in changed:

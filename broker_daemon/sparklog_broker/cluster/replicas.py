@@ -110,6 +110,8 @@ class Replicas:
         self._is_at_rest = False
         """True from a tick that no leader had to be told of until a partition has news."""
         self._followed = _FollowedImage(ClusterImage(), False, frozenset())
+        self._idle: set[TopicPartition] = set()
+        """Partitions that this broker neither leads nor copies; every image may give them a role."""
         self._eligible: dict[int, int] = {}
         self._new_leaderships = 0
         """Leaderships begun since the last line about them in the log."""
@@ -153,6 +155,9 @@ class Replicas:
         self._is_at_rest = False
         self._server.has_news(key)
 
+    def has_resigned(self, key: TopicPartition) -> None:
+        self._idle.add(key)
+
     # --- roles
 
     def role_of(self, key: TopicPartition, partition_log: PartitionLog | None) -> ClusterReplica:
@@ -160,6 +165,7 @@ class Replicas:
         `follow_image`."""
         image = self.image.partition(key) or UNKNOWN
         replica = self._replicas[key] = ClusterReplica(key, self._broker_id, image, self._config, self)
+        self._idle.add(key)
         return replica
 
     def follow_image(self, image: ClusterImage) -> None:
@@ -173,18 +179,25 @@ class Replicas:
         for leader in list(self._fetchers):
             self._fetcher(leader)  # it may have another address, or its first one
         before, self._followed = self._followed, _FollowedImage(image, self._is_sure, self.full)
-        same_topics = before.image.topics if self._followed.differs_in_topics_only(before) else {}
-        for partition in self._partitions.all():
-            topic = partition.key.topic
-            if same_topics.get(topic) is not image.topics.get(topic) or not self._is_at_work(partition.key):
+        if self._followed.differs_in_topics_only(before):
+            known = before.image.topics
+            changed = [name for name, topic in image.topics.items() if known.get(name) is not topic]
+            for partition in self._partitions.of(changed, self._idle):
+                self._follow(partition)
+        else:
+            for partition in self._partitions.all():
                 self._follow(partition)
         if self._new_leaderships:
-            led = sum(isinstance(r.state, Leader) for r in self._replicas.values())
+            led = len(self._replicas) - len(self._idle) - len(self._follower_states)
             log.info(
                 "now leading %d more partitions, %d of %d in total", self._new_leaderships, led, len(self._replicas)
             )
             self._new_leaderships = 0
         self._stop_idle_fetchers()
+
+    def without_log(self) -> list[TopicPartition]:
+        """Return the partitions whose log is not open on this broker."""
+        return [p.key for p in self._partitions.of((), self._idle) if p.open_log is None]
 
     def _is_at_work(self, key: TopicPartition) -> bool:
         """True if this broker leads the partition or copies it."""
@@ -199,6 +212,7 @@ class Replicas:
             if isinstance(replica.state, Leader):
                 self.on_leadership(key, False)
             replica.resign(UNKNOWN)
+        self._idle.discard(key)
 
     def release(self, partition: Partition, image: PartitionImage) -> None:
         """End this broker's replica of the partition: it neither leads nor copies it."""
@@ -206,11 +220,20 @@ class Replicas:
         was_leading = isinstance(replica.state, Leader)
         self._unfollow(key)
         replica.forget(image)
+        self._idle.add(key)
         partition.on_role_changed()
         if was_leading:
             self.on_leadership(key, False)
 
     def _follow(self, partition: Partition) -> None:
+        """Give the partition its role in the image."""
+        self._take_role(partition)
+        if self._is_at_work(partition.key):
+            self._idle.discard(partition.key)
+        else:
+            self._idle.add(partition.key)
+
+    def _take_role(self, partition: Partition) -> None:
         replica, key = self._replicas[partition.key], partition.key
         image = self.image.partition(key)
         replica.on_high_watermark = partition.on_replicated

@@ -346,22 +346,22 @@ class Topics:
             The topics whose files were put aside, in their last state.
         """
         absent: list[TopicImage] = []
-        for name, known in list(self.partitions.topics.items()):
-            found = image.topics.get(name)
+        topics, followed = self.partitions.topics, self._followed
+        changed = [n for n, topic in image.topics.items() if followed.get(n) is not topic or n not in topics]
+        for name in [*(n for n in topics if n not in image.topics), *(n for n in changed if n in topics)]:
+            known, found, before = topics[name], image.topics.get(name), followed.get(name)
             if found is not None and found.topic_id == known.topic_id:
                 continue
-            before = self._followed.get(name)
             is_deleted = known.topic_id in image.deleted
             if not is_deleted and before is not None and before.topic_id == known.topic_id:
                 absent.append(before)
             await self._remove(known, is_deleted=is_deleted)
         added: list[Topic] = []
-        for name, wanted in image.topics.items():
-            there = self.partitions.topics.get(name)
-            before = self._followed.get(name)
+        for name in changed:
+            there, wanted, before = topics.get(name), image.topics[name], followed.get(name)
             if there is None:
                 added.append(topic_of(wanted))
-            elif before is None or (before is not wanted and not _is_same(before, wanted)):
+            elif before is None or not _is_same(before, wanted):
                 await self._change(there, topic_of(wanted, there))
         if added:
             await self._make([spec for topic in added for spec in self._specs(topic, image)], take_back=True)

@@ -83,6 +83,14 @@ class Partitions:
         """Return a copy of the present list, in no order. Any thread."""
         return list(self._partitions.values())
 
+    def of(self, topics: Iterable[str], keys: Iterable[TopicPartition]) -> list[Partition]:
+        """Return the partitions of these topics, and those with these keys, each once."""
+        wanted = dict.fromkeys(keys)
+        for topic in topics:
+            known = self.topics.get(topic)
+            wanted |= {TopicPartition(topic, n): None for n in range(known.partitions if known is not None else 0)}
+        return [found for key in wanted if (found := self._partitions.get(key)) is not None]
+
     def schema_bytes(self, topic: Topic) -> list[tuple[int, bytes]]:
         """Return the topic's schemas by id as Arrow IPC schema messages, the newest last."""
         return self._schema_bytes[topic.name]

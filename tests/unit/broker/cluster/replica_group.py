@@ -78,6 +78,9 @@ class Node:
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         self.group.proposals.append(proposal)
 
+    def has_resigned(self, key: TopicPartition) -> None:
+        pass
+
     def has_news(self, key: TopicPartition) -> None:
         self.server.has_news(key)
 

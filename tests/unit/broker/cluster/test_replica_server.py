@@ -57,6 +57,9 @@ class Surroundings:
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         self.proposals.append(proposal)
 
+    def has_resigned(self, key: TopicPartition) -> None:
+        pass
+
     def has_news(self, key: TopicPartition) -> None:
         assert self.server is not None
         self.server.has_news(key)

@@ -11,9 +11,10 @@ from typing import Any, cast
 from sparklog_broker.cluster.follower_side.replica_fetcher import FetchLimits
 from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.cluster.replicas import Replicas
+from sparklog_broker.cluster.replication_throttle import Quota
 
 from sparklog.environment.clock import SystemClock
-from sparklog.replication.cluster_image import ClusterImage, PartitionImage
+from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, PartitionImage, TopicImage, Version
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.model import ImageChanged, ReplicaConfig
 from sparklog.types import TopicPartition
@@ -70,5 +71,62 @@ def test_a_follower_begins_behind_the_records_of_its_own_leadership(tmp_path: Pa
         assert (replica.state._end, log.log_end_offset) == (2, 2)
         for _, task in replicas._fetchers.values():
             task.cancel()
+
+    asyncio.run(scene())
+
+
+def test_an_image_with_one_new_topic_is_no_work_for_the_others() -> None:
+    """A broker with thousands of partitions follows each creation; partitions without a role are looked at again."""
+
+    async def scene() -> None:
+        replicas = Replicas(
+            1, asyncio.get_running_loop(), cast(Any, SystemClock()), cast(Any, None), ReplicaConfig(), FetchLimits(),
+            cast(Any, None),
+        )  # fmt: skip
+        registration = SimpleNamespace(is_certain=lambda: True, broker_epoch=LIVES[1])
+        replicas._registration = cast(Any, registration)
+        replicas._server = cast(Any, SimpleNamespace(quota=Quota(lambda: 0), has_news=lambda key: None))
+        partitions: dict[TopicPartition, Any] = {}
+        found = SimpleNamespace(
+            all=lambda: list(partitions.values()),
+            of=lambda topics, keys: [p for key, p in partitions.items() if key.topic in topics or key in keys],
+        )
+        replicas._partitions = cast(Any, found)
+        visited: list[str] = []
+
+        def take_role(partition: Any) -> None:
+            visited.append(partition.key.topic)
+            if partition.key.topic != "offline":
+                replicas._follower_states[partition.key] = cast(Any, None)
+
+        replicas._take_role = take_role  # type: ignore[method-assign]
+
+        def image_of(*names: str, before: ClusterImage | None = None) -> ClusterImage:
+            state = PartitionImage((1,), 1, 0, 0, (1,))
+            delta = ClusterDelta(topics={name: TopicImage(name, name, (state,)) for name in names})
+            image = before if before is not None else ClusterImage()
+            after = image.apply(delta, Version(1, image.version.zxid + 1))
+            for name in names:
+                key = TopicPartition(name, 0)
+                replicas.role_of(key, None)
+                partitions[key] = SimpleNamespace(key=key, open_log=None)
+            return after
+
+        first = image_of("a", "b", "offline")
+        replicas.follow_image(first)
+        assert sorted(visited) == ["a", "b", "offline"]
+        visited.clear()
+        second = image_of("c", before=first)
+        replicas.follow_image(second)
+        assert sorted(visited) == ["c", "offline"]
+        assert replicas.without_log() == [TopicPartition("offline", 0)]
+        visited.clear()
+        replicas._follower_states.pop(TopicPartition("b", 0))
+        replicas.has_resigned(TopicPartition("b", 0))
+        replicas.follow_image(image_of("d", before=second))
+        assert sorted(visited) == ["b", "d", "offline"]
+        visited.clear()
+        replicas.follow_image(replicas.image)
+        assert sorted(visited) == ["a", "b", "c", "d", "offline"]
 
     asyncio.run(scene())

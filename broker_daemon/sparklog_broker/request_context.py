@@ -1,0 +1,89 @@
+"""The context of a request, which its handler gets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec import field as struct_field
+
+from sparklog.errors import SparklogError
+from sparklog.protocol import visibility
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from sparklog.security.acls import Operation, Resource, ResourceType
+from sparklog.security.principals import ANONYMOUS, Principal
+from sparklog_broker.broker import Broker
+from sparklog_broker.counters.requests import RequestTimes
+from sparklog_broker.network.reply import Response
+
+T = TypeVar("T")
+
+NOTHING = memoryview(b"")
+May = Callable[[Operation, ResourceType, str], bool]
+"""Returns True if the peer may do an operation on the resource of a type with this name."""
+_NOTHING_DENIED: Mapping[str, SparklogError] = {}
+
+
+def _may_everything(operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    return True
+
+
+class RequestContext(Struct, frozen=True):
+    """The context of a request: the broker, and the peer with its connection."""
+
+    broker: Broker
+    local_address: tuple[str, int]
+    peer_host: str
+    peer_name: str = ""
+    older_version: int | None = None
+    """Version of the request if it is not the newest one, also for the answer."""
+    times: RequestTimes = struct_field(default_factory=RequestTimes)
+    """Takes the time that a handler waits for other events."""
+    principal: Principal = ANONYMOUS
+    """The peer."""
+    listener: str = ""
+    """Name of the peer's listener; "" without listeners, as in a simulation."""
+    local_socket: str = ""
+    """Name of the Unix socket that a peer on this host may use instead of TCP; "" for none."""
+    authenticate: Callable[[Any], Awaitable[Response]] | None = None
+    """Takes a message of SASL; None if the connection has no SASL."""
+    denied: Mapping[str, SparklogError] = _NOTHING_DENIED
+    """Resources named in the request that are denied, and the error for each."""
+    may: May = _may_everything
+    client_id: str = ""
+    """The client's own name for itself."""
+    header: memoryview = NOTHING
+    """The bytes of the request."""
+    ask_controller: Callable[[Api, Message, RequestContext], Awaitable[Response]] | None = None
+    """Sends the controller another request in the peer's name. None: outside of a dispatcher."""
+    request_id: str = ""
+    """Random, of a request to the controller; the same in all attempts."""
+    is_repeated: bool = False
+    """True if an earlier attempt of the request to the controller may have taken effect."""
+
+    def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
+        """Return the pieces of an answer, each as the peer may see it (`sparklog.protocol.visibility`)."""
+        if self.may is _may_everything:
+            return pieces
+        return visibility.shown(api, pieces, partial(self.may, Operation.DESCRIBE))
+
+    def note_denial(
+        self, api: Api, error: SparklogError, operation: Operation | None, resource: Resource | None
+    ) -> None:
+        """Write a denial to the audit log, if there is one."""
+        if self.broker.audit is not None:
+            about = operation, resource, self.client_id
+            self.broker.audit.denial(api, self.principal, self.peer_host, self.listener, error, *about)
+
+    def note_act(self, api: Api, resources: Iterable[str], error_code: int, detail: str = "") -> None:
+        """Write an administrative act, successful or not, to the audit log, if there is one."""
+        if self.broker.audit is not None:
+            about = resources, error_code, self.client_id, detail
+            self.broker.audit.act(api, self.principal, self.peer_host, self.listener, *about)
+
+
+Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
+"""async def handle(request, payload, context) -> Response. `payload` is writable and stays valid while referenced."""
