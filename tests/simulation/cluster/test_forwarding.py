@@ -93,7 +93,7 @@ def test_a_broker_answers_when_its_own_image_has_the_change(play: Play) -> None:
             peer.change(Api.CORDON_BROKER, o.CordonBrokerRequest(1, is_cordoned))
             state = peer.ask(Api.DESCRIBE_CLUSTER, o.DescribeClusterRequest(), o.DescribeClusterResponse)
             assert [b.broker_id for b in state.brokers if b.is_cordoned] == [1] * is_cordoned
-        with pytest.raises(TopicAlreadyExistsError, match=f"topic 't{n}' exists"):
+        with pytest.raises(TopicAlreadyExistsError, match=f"topic 't{n}' already exists"):
             peer.change(Api.CREATE_TOPIC, t.CreateTopicRequest(f"t{n}"))
         assert peer.ask(Api.METADATA, t.MetadataRequest(["auto"]), t.MetadataResponse).topics[0].error_code
     play.come_to_rest()
