@@ -341,7 +341,7 @@ def test_changes_are_asked_and_then_done(client: TestClient, filled: World) -> N
     made = filled.admin.describe_topic("made-typed")
     assert (made.schema.names, made.key_columns, made.timestamp_column) == (["zone", "at", "n"], ("zone",), "at")
     assert "has 5 partitions now" in do("/change/add-partitions?topic=made&total=5")
-    assert "is 1000 now" in do("/change/set-config?topic=made&name=segment.ms&value=1000")
+    assert "is now 1000" in do("/change/set-config?topic=made&name=segment.ms&value=1000")
     assert filled.admin.describe_topic("made").configs == {"segment.ms": 1000}
     assert "the broker&#39;s value again" in do("/change/set-config?topic=made&name=segment.ms&value=")
     assert "Set 5 offsets" in do("/change/reset-offsets?group=new&topic=made&to=latest")
@@ -399,7 +399,7 @@ def test_a_record_is_written_by_hand(client: TestClient, reader: TestClient, fil
         ("/change/create-topic?topic=x&partitions=1&column1=a&type1=INT&key_columns=b", "b"),
         ("/topics?page=x", "a whole number is needed"),
         ("/topics/trips/messages?partition=9", "has partitions 0 to 2"),
-        ("/topics/trips/messages?at=1:x", "begin again"),
+        ("/topics/trips/messages?at=1:x", "start again"),
         ("/topics/trips/messages?start=sometime", "use one of"),
         ("/topics/trips/messages?n=100000", "1 to 500"),
         ("/topics/trips/export?format=xml", "use one of"),
