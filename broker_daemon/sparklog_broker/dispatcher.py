@@ -1,4 +1,4 @@
-"""From a frame to a handler and back: decodes and checks the request, and turns every error into an error frame."""
+"""From a frame to a handler and back: decodes the request, and turns every error into an error frame."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
+from msgspec import field as struct_field
 
 from sparklog.errors import (
     BrokerNotAvailableError,
     IllegalSaslStateError,
+    InvalidConfigError,
     InvalidRequestError,
+    NotControllerError,
     SaslAuthenticationFailedError,
     SparklogError,
     TooManyConnectionsError,
@@ -21,25 +24,24 @@ from sparklog.errors import (
     UnsupportedSaslMechanismError,
     UnsupportedVersionError,
 )
-from sparklog.protocol import denials
+from sparklog.protocol import denials, visibility
 from sparklog.protocol import messages as m
 from sparklog.protocol.act_details import act_detail
 from sparklog.protocol.base import NO_VERSION, Message
-from sparklog.protocol.cluster_messages import FORWARDED_BYTES_MAX
+from sparklog.protocol.cluster_messages import FORWARDED_BYTES_MAX, ForwardRequest, ForwardResponse
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
-from sparklog.protocol.messages import Api, decode_request, encode, older_version
+from sparklog.protocol.messages import APIS, Api, decode_request, encode, older_version
 from sparklog.protocol.permissions import ADMINISTRATIVE, PERMISSIONS, Verdict, resources_of
 from sparklog.replication.cluster_image import Version
-from sparklog.security.acls import CLUSTER, Operation
+from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
 from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, is_client_id
+from sparklog.security.principals import ANONYMOUS, Principal, parse_principal
 from sparklog_broker.broker import Broker
-from sparklog_broker.counters.requests import RequestCounters
-from sparklog_broker.forwarding import AT_CONTROLLER, BEHIND_S, Forwarding
+from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.long_answers import one_by_one
-from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
-from sparklog_broker.request_context import Handler, RequestContext
+from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response, header_parts
 from sparklog_broker.security.access import Access, peer_of
 from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.authenticator import SASL_APIS, Authenticator
@@ -69,6 +71,27 @@ AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )
 """Requests that only brokers send, to each other."""
+AT_CONTROLLER = frozenset(
+    {
+        Api.CREATE_TOPIC,
+        Api.CREATE_PARTITIONS,
+        Api.DELETE_TOPIC,
+        Api.ALTER_TOPIC,
+        Api.ALTER_SCHEMA,
+        Api.ALTER_PARTITION_REASSIGNMENTS,
+        Api.LIST_PARTITION_REASSIGNMENTS,
+        Api.ELECT_LEADERS,
+        Api.CORDON_BROKER,
+        Api.ALTER_BROKER_CONFIGS,
+        Api.CREATE_ACLS,
+        Api.DELETE_ACLS,
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
+        Api.ALTER_CLIENT_QUOTAS,
+        Api.ALTER_SECURITY_RECORDS,
+    }
+)
+"""APIs that only the controller answers. Other brokers forward the requests; none of them has a payload, or results per
+item for principals with a part of the permissions."""
 ABOUT_THE_CLUSTER = AT_CONTROLLER | {
     Api.METADATA,
     Api.FORWARD,
@@ -79,6 +102,9 @@ ABOUT_THE_CLUSTER = AT_CONTROLLER | {
     Api.DESCRIBE_CLIENT_QUOTAS,
 }
 """APIs that any broker answers, once it has joined its cluster: clients ask others until then."""
+NOTHING = memoryview(b"")
+BEHIND_S = 5.0
+"""Longest wait of a client whose change this broker does not know yet."""
 RESULTS_INLINE_MAX = 1_000
 ERROR_TEXTS_CHARS_MAX = 1024 * 1024
 RESULT_LISTS: Mapping[type[Any], str] = {
@@ -94,6 +120,73 @@ RESULT_LISTS: Mapping[type[Any], str] = {
 _Result = (
     m.ProduceResult | m.FetchResult | m.ListOffsetsResult | m.EpochEndOffset | m.DeleteRecordsResult | OffsetResult
 )
+
+
+May = Callable[[Operation, ResourceType, str], bool]
+"""Returns True if the peer may do an operation on the resource of a type with this name."""
+_NOTHING_DENIED: Mapping[str, SparklogError] = {}
+
+
+def _may_everything(operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    return True
+
+
+class RequestContext(Struct, frozen=True):
+    """The context of a request: the broker, and the peer with its connection."""
+
+    broker: Broker
+    local_address: tuple[str, int]
+    peer_host: str
+    peer_name: str = ""
+    older_version: int | None = None
+    """Version of the request if it is not the newest one, also for the answer."""
+    times: RequestTimes = struct_field(default_factory=RequestTimes)
+    """Takes the time that a handler waits for other events."""
+    principal: Principal = ANONYMOUS
+    """The peer."""
+    listener: str = ""
+    """Name of the peer's listener; "" without listeners, as in a simulation."""
+    local_socket: str = ""
+    """Name of the Unix socket that a peer on this host may use instead of TCP; "" for none."""
+    authenticate: Callable[[Any], Awaitable[Response]] | None = None
+    """Takes a message of SASL; None if the connection has no SASL."""
+    denied: Mapping[str, SparklogError] = _NOTHING_DENIED
+    """Resources named in the request that are denied, and the error for each."""
+    may: May = _may_everything
+    client_id: str = ""
+    """The client's own name for itself."""
+    header: memoryview = NOTHING
+    """The bytes of the request."""
+    ask_controller: Callable[[Api, Message, RequestContext], Awaitable[Response]] | None = None
+    """Sends the controller another request in the peer's name. None: outside of a dispatcher."""
+    request_id: str = ""
+    """Random, of a request to the controller; the same in all attempts."""
+    is_repeated: bool = False
+    """True if an earlier attempt of the request to the controller may have taken effect."""
+
+    def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
+        """Return the pieces of an answer, each as the peer may see it (`sparklog.protocol.visibility`)."""
+        if self.may is _may_everything:
+            return pieces
+        return visibility.shown(api, pieces, partial(self.may, Operation.DESCRIBE))
+
+    def note_denial(
+        self, api: Api, error: SparklogError, operation: Operation | None, resource: Resource | None
+    ) -> None:
+        """Write a denial to the audit log, if there is one."""
+        if self.broker.audit is not None:
+            about = operation, resource, self.client_id
+            self.broker.audit.denial(api, self.principal, self.peer_host, self.listener, error, *about)
+
+    def note_act(self, api: Api, resources: Iterable[str], error_code: int, detail: str = "") -> None:
+        """Write an administrative act, successful or not, to the audit log, if there is one."""
+        if self.broker.audit is not None:
+            about = resources, error_code, self.client_id, detail
+            self.broker.audit.act(api, self.principal, self.peer_host, self.listener, *about)
+
+
+Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
+"""async def handle(request, payload, context) -> Response. `payload` is writable and stays valid while referenced."""
 
 
 class Dispatcher:
@@ -119,8 +212,7 @@ class Dispatcher:
         self._audit = audit
         self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
-        self._forwarding = Forwarding(broker, self._handlers)
-        self._handlers[Api.FORWARD] = self._forwarding.answer
+        self._handlers[Api.FORWARD] = self._forwarded
 
     async def answer(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
         """Return the reply to one request. Raises nothing but a cancellation."""
@@ -302,12 +394,67 @@ class Dispatcher:
 
     async def _in_its_name(self, api: Api, request: Message, context: RequestContext) -> Response:
         self._check_joined()
-        return await self._forwarding.ask(api, request, encode(request), structs.replace(context, older_version=None))
+        return await self._ask_controller(api, request, encode(request), structs.replace(context, older_version=None))
 
     async def _handle(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
         if number not in AT_CONTROLLER:
             return await self._handlers[number](request, payload, context)
-        return await self._forwarding.ask(Api(number), request, bytes(context.header), context)
+        return await self._ask_controller(Api(number), request, bytes(context.header), context)
+
+    async def _ask_controller(self, api: Api, request: Message, header: bytes, context: RequestContext) -> Response:
+        """The controller's response, when this broker's image has reached it. The request is repeated while the
+        controller is being replaced. Raises the controller's error, NotControllerError, BrokerNotAvailableError,
+        RequestTimedOutError (it may have taken effect)."""
+        cluster, request_id = self._broker.cluster, self._broker.environment.randomness.new_id()
+        version = APIS[api].version_max if context.older_version is None else context.older_version
+        forward = ForwardRequest(api, version, header, str(context.principal), request_id)
+
+        async def ask() -> Response:
+            if await cluster.images.decides():
+                is_repeated, forward.is_repeated = forward.is_repeated, True
+                outcome, reached = await self._decided(api, request, context, request_id, is_repeated)
+            else:
+                answer, reached = await cluster.controller.forward(forward, request)
+                outcome = Response(answer) if isinstance(answer, Message) else answer
+            if isinstance(outcome, SparklogError):
+                await cluster.as_new_as(reached, BEHIND_S)
+                raise outcome
+            await cluster.images.reach(reached)
+            return outcome
+
+        return await cluster.controller.while_it_moves(ask)
+
+    async def _decided(
+        self, api: Api, request: Message, context: RequestContext, request_id: str, is_repeated: bool
+    ) -> tuple[Response | SparklogError, Version]:
+        """The outcome of a request on the controller, and the version of the image that has it."""
+        outcome: Response | SparklogError
+        context = structs.replace(context, request_id=request_id, is_repeated=is_repeated)
+        try:
+            outcome = await self._handlers[api](request, NOTHING, context)
+        except SparklogError as e:
+            outcome = e
+        return outcome, self._broker.cluster.membership.version
+
+    async def _forwarded(self, forward: ForwardRequest, payload: memoryview, context: RequestContext) -> Response:
+        """Answer a request that a broker has forwarded, and checked the permissions of; it is forwarded no further.
+        Raises InvalidRequestError, UnsupportedVersionError, NotControllerError, BrokerNotAvailableError."""
+        if forward.api not in AT_CONTROLLER:
+            raise InvalidRequestError(f"brokers do not forward API {forward.api} to the controller")
+        api = Api(forward.api)
+        request = decode_request(api, forward.version, forward.request)
+        try:
+            principal = parse_principal(forward.principal)
+        except InvalidConfigError as e:
+            raise InvalidRequestError(f"the forwarded {api.name} request names no valid principal: {e}") from e
+        if not await self._broker.cluster.images.decides():
+            raise NotControllerError("this broker is not the controller, and a request is forwarded only once")
+        older = older_version(api, forward.version)
+        context = structs.replace(context, principal=principal, older_version=older)
+        outcome, reached = await self._decided(api, request, context, forward.request_id, forward.is_repeated)
+        if isinstance(outcome, SparklogError):
+            return Response(ForwardResponse(*reached, b"", outcome.code, str(outcome)))
+        return Response(ForwardResponse(*reached, b"".join(header_parts(outcome, older))))
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
         """Encode very many results in pieces. Releases the slices on failure."""

@@ -19,10 +19,10 @@ from sparklog.types import TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.groups import GroupPartition
 from sparklog_broker.coordinators.internal_topics import Producer
+from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once, check_partition_count
 from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
 from sparklog_broker.network.reply import Response
-from sparklog_broker.request_context import RequestContext
 
 TOGETHER_MAX = 1_000
 """Up to this number of offsets, or partitions, unknown ones are not removed first."""

@@ -25,13 +25,13 @@ from sparklog.types import TopicPartition
 from sparklog.version import __version__
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.auto_creation import create_missing
 from sparklog_broker.handlers.leader_hints import endpoint_of
 from sparklog_broker.handlers.locate import is_same_host
 from sparklog_broker.network.long_answers import binary_header, message_header, parts_of
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
-from sparklog_broker.request_context import RequestContext
 
 SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
 """A topic with no more partitions and bytes of schemas is encoded at once."""

@@ -19,11 +19,11 @@ from sparklog.types import TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.internal_topics import check_not_internal
 from sparklog_broker.coordinators.verification import Verified
+from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.leader_hints import endpoints, leader_hint
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.appender import INLINE_APPEND_BYTES, Write
-from sparklog_broker.request_context import RequestContext
 from sparklog_broker.security.producer_owners import ProducerOwners
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sparklog.errors import IllegalSaslStateError
 from sparklog.protocol.security_messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
-from sparklog_broker.request_context import RequestContext
 
 
 async def sasl_handshake(request: SaslHandshakeRequest, payload: memoryview, context: RequestContext) -> Response:

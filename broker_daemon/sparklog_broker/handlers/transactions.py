@@ -27,9 +27,9 @@ from sparklog.protocol.transaction_messages import (
     TransactionDetails,
 )
 from sparklog.types import TopicPartition
+from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
 from sparklog_broker.network.reply import Response
-from sparklog_broker.request_context import RequestContext
 
 
 async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestContext) -> Response:

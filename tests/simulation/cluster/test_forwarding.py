@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 from sparklog_broker.cluster.controller_client import ControllerClient
+from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.registry import HANDLERS
-from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -73,7 +73,7 @@ def refused(play: Play, request: ForwardRequest) -> None:
     assert node.dispatcher is not None and node.broker is not None and node.loop is not None
     context = RequestContext(node.broker, ("", 0), "")
     play.simulation.complete(
-        node.loop, node.dispatcher._forwarding.answer(request, memoryview(b""), context), limit_s=PATIENCE_S
+        node.loop, node.dispatcher._forwarded(request, memoryview(b""), context), limit_s=PATIENCE_S
     )
 
 

@@ -13,8 +13,8 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, ReplayedRecord
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
+from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers import groups as handlers
-from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import (
     CoordinatorLoadingError,

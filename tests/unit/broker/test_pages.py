@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
+from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers import groups as group_handlers
 from sparklog_broker.handlers import transactions as transaction_handlers
 from sparklog_broker.handlers.metadata import metadata
 from sparklog_broker.handlers.schemas import alter_schema
-from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import ResponseTooLargeError
 from sparklog.metadata.store import TopicSpec

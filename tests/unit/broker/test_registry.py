@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from sparklog_broker.dispatcher import Dispatcher
-from sparklog_broker.forwarding import AT_CONTROLLER
+from sparklog_broker.dispatcher import AT_CONTROLLER, Dispatcher
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.reply import Reply
 from sparklog_broker.registry import HANDLERS
