@@ -15,7 +15,6 @@ everything unencrypted. Kafka ignores such a setting.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -289,7 +288,9 @@ def _check_spelling(names: Iterable[str]) -> None:
     known = [BOOTSTRAP, *settings_of(Scope.CLIENT)]
     for name in names:
         if name != BOOTSTRAP and not is_about_security(name):
-            near = difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT_RATIO)
+            from difflib import get_close_matches  # for mistakes only
+
+            near = get_close_matches(name, known, n=1, cutoff=MISSPELT_RATIO)
             if near:
                 raise InvalidConfigError(f"unknown setting {name!r}: did you mean {near[0]!r}?")
 

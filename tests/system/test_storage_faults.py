@@ -75,7 +75,7 @@ def test_descriptors_run_out_for_a_moment(start: Start, tmp_path: Path) -> None:
             assert set(write_errors(client)) == failed
         assert failed
         assert all("Too many open files" in error for error in write_errors(client).values())
-        until(lambda: "cannot be flushed just now" in broker.stderr, "a background flush under the shortage")
+        until(lambda: "cannot be flushed now" in broker.stderr, "a background flush under the shortage")
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
         until(lambda: send() == [0] * PARTITIONS, "all partitions take records again")
         assert write_errors(client) == {}
@@ -182,6 +182,6 @@ def test_an_interrupted_deletion_is_finished_and_missing_files_are_noticed(start
         assert end_offset(client, "t") == 1
         answer = client.request(Api.METADATA, MetadataRequest(["lost"]), MetadataResponse)
         assert answer.topics[0].partitions[0].error_code == LogCorruptError.code
-        assert "is gone" in answer.topics[0].partitions[0].write_error
+        assert "is missing" in answer.topics[0].partitions[0].write_error
     assert not (data / "lost-0").exists()
     broker.stop()

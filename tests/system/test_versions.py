@@ -114,7 +114,7 @@ def test_the_new_client_uses_the_previous_broker(previous: Path, previous_broker
     found = client(ROOT, previous_broker, "newer")
     assert found["topics"] == EXPECTED["topics"]
     assert found["told"] == (
-        f"UNSUPPORTED_API: the broker at {previous_broker.address} (sparklog 0.1.0) has no CREATE_PARTITIONS, this client has "
+        f"UNSUPPORTED_API: the broker at {previous_broker.address} (sparklog 0.1.0) does not have the API CREATE_PARTITIONS, this client has "
         "versions 1 to 4 of it: upgrade the broker"
     )
     assert "Traceback" not in previous_broker.stderr

@@ -455,4 +455,4 @@ def _about_topic(error: SparklogError, topic: str) -> SparklogError:
     any topic, so this one is not allowed either."""
     if not isinstance(error, ClusterAuthorizationFailedError):
         return error
-    return TopicAuthorizationFailedError(f"Write on the topic {topic!r} is not allowed, nor on any other topic")
+    return TopicAuthorizationFailedError(f"Write is not allowed on topic {topic!r}, nor on any other topic")

@@ -229,7 +229,7 @@ def test_offsets_of_a_consumer_by_name_and_time(servers: str, topic_name: Callab
         assert committed.offsets_for_times({tp: 9_000}) == {tp: None}
         assert consumer.assignment() == []
         producer.abort_transaction()
-        with pytest.raises(UnknownTopicOrPartitionError, match="there is no 5"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5"):
             consumer.end_offsets(TopicPartition(name, 5))
 
 
@@ -263,7 +263,7 @@ def test_readers_of_arguments_and_how_they_are_put_before_a_function() -> None:
     for wrong, named in (
         (lambda: call(5), "name = 5: a text"),  # type: ignore[arg-type]
         (lambda: call("a", "t"), "rest = 't': TopicPartition"),
-        (lambda: call("a", number=10), "number = 10: use a whole number from 1 to 9"),
+        (lambda: call("a", number=10), "number = 10: a whole number from 1 to 9 is needed"),
     ):
         with pytest.raises(InvalidRequestError, match=named):
             wrong()
