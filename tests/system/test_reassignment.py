@@ -228,7 +228,7 @@ def test_a_directory_is_one_brokers_of_one_cluster(cluster: sparklog.LocalCluste
     settings = {"zookeeper.connect": cluster.zookeeper.hosts + "/elsewhere", "zookeeper.session.timeout.ms": 2_000}
     with sparklog.start_local(tmp_path / "one", settings={**settings, "broker.id": 1}):
         pass
-    with pytest.raises(BrokerNotAvailableError, match=r"belongs to broker 1 of cluster .*, this is broker 2"):
+    with pytest.raises(BrokerNotAvailableError, match=r"belongs to broker 1 of cluster .*, but this broker is 2"):
         sparklog.start_local(tmp_path / "one", settings={**settings, "broker.id": 2})
     here = {**settings, "zookeeper.connect": cluster.zookeeper.hosts + "/sparklog", "broker.id": 1}
     with pytest.raises(BrokerNotAvailableError, match="belongs to broker 1 of cluster"):
