@@ -282,14 +282,15 @@ class LakeTable:
         with _reaching(self.location):
             if self.topic_id != topic_id:  # a foreign table may have any columns
                 return TableState(self.version, self.table_id, self.topic_id, {})
+            others = list(self._commits_of_others(known_version))
             return TableState(
                 version=self.version,
                 table_id=self.table_id,
                 topic_id=self.topic_id,
                 next_offsets=self.next_offsets(topic_id, partitions),
                 largest_offsets=self._largest_offsets(known),
-                restored_to=self._restored_to(known_version),
-                doubled_by=self.doubled_by(known_version),
+                restored_to=_restored_to(others),
+                doubled_by=self._doubled_by(others),
             )
 
     def check_features(self) -> None:
@@ -319,14 +320,6 @@ class LakeTable:
                 "'sparklog lake resume'"
             )
 
-    def _restored_to(self, known_version: int | None) -> int | None:
-        """The version of a RESTORE behind the last commit of a worker; None: there is none."""
-        for entry in self._commits_of_others(known_version):
-            if str(entry.get("operation", "")).upper() == "RESTORE":
-                version = (entry.get("operationParameters") or {}).get("version")
-                return int(str(version)) if str(version).isdigit() else -1
-        return None
-
     def doubled_by(self, known_version: int | None) -> int | None:
         """Return the newest version behind the last commit of a worker that is a compaction with more rows than before.
 
@@ -342,7 +335,10 @@ class LakeTable:
         Raises:
             LakeUnavailableError: The table cannot be read.
         """
-        for entry in self._commits_of_others(known_version):
+        return self._doubled_by(self._commits_of_others(known_version))
+
+    def _doubled_by(self, others: Iterable[Mapping[str, Any]]) -> int | None:
+        for entry in others:
             version, operation = int(entry["version"]), str(entry.get("operation", "")).upper()
             if operation == "RESTORE":
                 return None
@@ -716,6 +712,15 @@ class LakeTable:
         """Return the names of all operations in the table's history, the newest first."""
         with _reaching(self.location):
             return [str(e.get("operation", "")) for e in self._handle.history() if COMMIT_MARK not in e]
+
+
+def _restored_to(others: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the version of the newest RESTORE among commits of others; None: there is none."""
+    for entry in others:
+        if str(entry.get("operation", "")).upper() == "RESTORE":
+            version = (entry.get("operationParameters") or {}).get("version")
+            return int(str(version)) if str(version).isdigit() else -1
+    return None
 
 
 def _in_layout(rows: pa.Table, file: TableFile, layout: pa.Schema) -> pa.Table:

@@ -408,8 +408,7 @@ class Consumer:
             BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
             ClosedError: The consumer is closed.
         """
-        asked = dict.fromkeys(arg.partitions("partitions", partitions), EARLIEST_TIMESTAMP)
-        return {tp: found.offset for tp, found in self._look_up(asked).items()}
+        return self._ends(partitions, EARLIEST_TIMESTAMP)
 
     @one_thread
     def end_offsets(self, partitions: arg.Partitions) -> dict[TopicPartition, int]:
@@ -428,8 +427,7 @@ class Consumer:
             BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
             ClosedError: The consumer is closed.
         """
-        asked = dict.fromkeys(arg.partitions("partitions", partitions), LATEST_TIMESTAMP)
-        return {tp: found.offset for tp, found in self._look_up(asked).items()}
+        return self._ends(partitions, LATEST_TIMESTAMP)
 
     @one_thread
     def offsets_for_times(
@@ -861,6 +859,10 @@ class Consumer:
         """Return the attempts of a call to the broker; `wakeup` and `close` end them."""
         policy = RetryPolicy(timeout_ms, self.settings["request.timeout.ms"], limit="default.api.timeout.ms")
         return Retries(policy, sleep=self._calls.sleep)
+
+    def _ends(self, partitions: arg.Partitions, timestamp: int) -> dict[TopicPartition, int]:
+        asked = dict.fromkeys(arg.partitions("partitions", partitions), timestamp)
+        return {tp: found.offset for tp, found in self._look_up(asked).items()}
 
     def _look_up(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         attempts = self._attempts(self._api_timeout_ms)

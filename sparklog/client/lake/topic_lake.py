@@ -264,7 +264,7 @@ class TopicLake:
                 return found.version
             if outcome is Outcome.DISCARD:
                 # the files stay for VACUUM: an earlier attempt may have committed them, and another round followed
-                check_table(now, info.topic_id, settings.table_id)
+                self._state(found, info, settings)
                 raise LakeUnavailableError(
                     f"another worker has committed offsets of topic {info.name!r}: the next round continues behind them"
                 )
