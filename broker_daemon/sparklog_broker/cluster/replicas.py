@@ -110,7 +110,7 @@ class Replicas:
         self._is_at_rest = False
         """True from a tick that no leader had to be told of until a partition has news."""
         self._followed = _FollowedImage(ClusterImage(), False, frozenset())
-        self._idle: set[TopicPartition] = set()
+        self._idle: dict[TopicPartition, None] = {}
         """Partitions that this broker neither leads nor copies; every image may give them a role."""
         self._eligible: dict[int, int] = {}
         self._new_leaderships = 0
@@ -156,7 +156,7 @@ class Replicas:
         self._server.has_news(key)
 
     def has_resigned(self, key: TopicPartition) -> None:
-        self._idle.add(key)
+        self._idle[key] = None
 
     # --- roles
 
@@ -165,7 +165,7 @@ class Replicas:
         `follow_image`."""
         image = self.image.partition(key) or UNKNOWN
         replica = self._replicas[key] = ClusterReplica(key, self._broker_id, image, self._config, self)
-        self._idle.add(key)
+        self._idle[key] = None
         return replica
 
     def follow_image(self, image: ClusterImage) -> None:
@@ -212,7 +212,7 @@ class Replicas:
             if isinstance(replica.state, Leader):
                 self.on_leadership(key, False)
             replica.resign(UNKNOWN)
-        self._idle.discard(key)
+        self._idle.pop(key, None)
 
     def release(self, partition: Partition, image: PartitionImage) -> None:
         """End this broker's replica of the partition: it neither leads nor copies it."""
@@ -220,7 +220,7 @@ class Replicas:
         was_leading = isinstance(replica.state, Leader)
         self._unfollow(key)
         replica.forget(image)
-        self._idle.add(key)
+        self._idle[key] = None
         partition.on_role_changed()
         if was_leading:
             self.on_leadership(key, False)
@@ -229,9 +229,9 @@ class Replicas:
         """Give the partition its role in the image."""
         self._take_role(partition)
         if self._is_at_work(partition.key):
-            self._idle.discard(partition.key)
+            self._idle.pop(partition.key, None)
         else:
-            self._idle.add(partition.key)
+            self._idle[partition.key] = None
 
     def _take_role(self, partition: Partition) -> None:
         replica, key = self._replicas[partition.key], partition.key
