@@ -35,7 +35,7 @@ FOUND_IN = {
     f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 8),
     f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 6),
     f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 29),
-    f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 2),
+    f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 40),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 1),
 }
 """In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
