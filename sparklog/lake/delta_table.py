@@ -542,11 +542,12 @@ class LakeTable:
         return pa.schema([schema.field(c).with_nullable(True) for c in (schema.names if columns is None else columns)])
 
     def remove_files(self, paths: Iterable[str]) -> None:
-        """Remove files that are not part of the table. Failures leave the files to VACUUM."""
+        """Remove files that are not part of the table, by their paths in the file system. Failures leave the files to
+        VACUUM."""
         files = self.file_system()
         for path in paths:
             try:
-                files.delete_file(unquote(path))
+                files.delete_file(path)
             except OSError:
                 continue
 
@@ -608,7 +609,9 @@ class LakeTable:
             stored = pa.schema([f for f in schema if f.name not in file.partition_values])
             statistics = json.dumps(delta_statistics(metadata, stored))
             back.append(
-                DataFile(file.path, file.size_bytes, metadata.num_rows, dict(file.partition_values), statistics)
+                DataFile(
+                    unquote(file.path), file.size_bytes, metadata.num_rows, dict(file.partition_values), statistics
+                )
             )
         self.replace([f for path, f in now.items() if path not in then], back, information={"undone": self.version})
 
@@ -766,7 +769,7 @@ def _removed(files: Sequence[TableFile], *, is_change: bool) -> list[Any]:
     from deltalake.transaction import RemoveAction
 
     now_ms = int(time.time() * 1000)
-    return [RemoveAction(f.path, is_change, now_ms, f.size_bytes, dict(f.partition_values)) for f in files]
+    return [RemoveAction(unquote(f.path), is_change, now_ms, f.size_bytes, dict(f.partition_values)) for f in files]
 
 
 def _nothing(path: str) -> None:

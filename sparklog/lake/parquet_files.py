@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,6 +23,9 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Size in memory of the rows that become one row group."""
 TEXT_STATISTIC_CHARS_MAX = 32
 STATISTICS_COLUMNS_MAX = 32
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+NAME_BYTES_MAX = 255
+"""Longest name of a directory in usual file systems."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -29,7 +33,7 @@ class DataFile(Struct, frozen=True):
     """A complete Parquet file below the table's location that is not part of the table yet."""
 
     path: str
-    """Path relative to the table's location, of characters that need no encoding."""
+    """Path relative to the table's location, as the file system has it; the table's log encodes it."""
     size_bytes: int
     rows: int
     partition_values: dict[str, str | None]
@@ -122,8 +126,10 @@ class DataFileWriter:
     def _append(self, rows: pa.Table, values: dict[str, str | None]) -> None:
         if self._open is None:
             first = rows.column("_offset")[0].as_py() if rows.num_rows else 0
-            # no directory per value: the table's log has the values, and each engine escapes names differently
-            path = f"{PREFIX}{self._name}-{first:020d}-{uuid4().hex}.parquet"
+            directory = value_directory(values)
+            if directory:
+                self._files.create_dir(directory, recursive=True)
+            path = f"{directory}{PREFIX}{self._name}-{first:020d}-{uuid4().hex}.parquet"
             self._open = _OpenFile(self._files, path, self._stored, values)
         self._open.write(rows.select(self._stored.names).cast(self._stored))
         if self._open.size_bytes >= self._file_bytes:
@@ -200,6 +206,23 @@ def partition_text(value: Any) -> str | None:
     return value.isoformat() if isinstance(value, datetime.date) else str(value)
 
 
+def value_directory(values: Mapping[str, str | None]) -> str:
+    """Return the directory of files with these partition values, in Hive's form.
+
+    Delta's protocol takes the values from the table's log alone, but polars takes them from the paths.
+
+    Args:
+        values: Values as `partition_text` writes them, by column.
+
+    Returns:
+        The directory with a slash at its end; empty if there are no values, or if a file system cannot have the name.
+    """
+    names = [f"{column}={HIVE_NULL if text is None else quote(text, safe='')}" for column, text in values.items()]
+    if any("/" in column for column in values) or any(len(name.encode()) > NAME_BYTES_MAX for name in names):
+        return ""
+    return "".join(f"{name}/" for name in names)
+
+
 def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
     """Return the statistics of a file in Delta's form, from the statistics of its row groups.
 
@@ -265,8 +288,12 @@ def fsync_below(directory: str) -> Any:
     """
 
     def fsync(path: str) -> None:
-        full = os.path.join(directory, path)  # noqa: PTH118 - joined for every file
-        for place in (full, os.path.dirname(full)):  # noqa: PTH120
+        places, place = [path], path
+        while place:
+            place = os.path.dirname(place)  # noqa: PTH120 - the directories of values may be new
+            places.append(place)
+        for below in places:
+            place = os.path.join(directory, below)  # noqa: PTH118 - joined for every file
             descriptor = os.open(place, os.O_RDONLY)
             try:
                 os.fsync(descriptor)

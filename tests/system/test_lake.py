@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import random
 import re
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -614,10 +616,50 @@ def test_a_partitioned_table(
     lake_admin.create_topic(topic, partitions=2, schema=SCHEMA)
     lake_admin.enable_lake(topic, location=str(tmp_path / "table"), partition_by=["zone"])
     with sparklog.Producer(lake_broker.bootstrap_servers) as producer:
-        producer.send_batch(topic, pa.table({"n": range(6), "zone": ["a b/ü", None, "x=y", "a b/ü", "100%", "x"]}))
+        zones = ["a b/ü", None, "x=y", "a b/ü", "100%", "x", "very long " * 40, "\n+:?#"]
+        producer.send_batch(topic, pa.table({"n": range(len(zones)), "zone": zones}))
     assert worker.run_once([topic]) == {}
     assert_table_is_log(lake_broker, topic, tmp_path / "table")
     assert verify_lake(lake_admin, topic).problems == []
+
+
+def test_polars_reads_the_values_of_partition_columns_which_it_takes_from_the_paths(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    lake_admin.create_topic(topic, partitions=1, schema="n BIGINT, `größe` STRING, day DATE, flag BOOLEAN")
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"), partition_by=["größe", "day", "flag"])
+    rows = [
+        {"n": n, "größe": zone, "day": None if n == 1 else datetime.date(2026, 2, n + 1), "flag": flag}
+        for n, (zone, flag) in enumerate(
+            [("a b/ü", True), (None, False), ("x=y", None), ("100%", True), ("\n+:?#", True)]
+        )
+    ]
+    with sparklog.Producer(lake_broker.bootstrap_servers) as producer:
+        producer.send_batch(topic, rows)
+    assert worker.run_once([topic]) == {}
+    found = polars.read_delta(str(tmp_path / "table")).sort("n")
+    assert found.select("n", "größe", "day", "flag").to_dicts() == rows
+
+
+def test_files_of_a_compaction_that_doubles_rows_of_a_partitioned_table_are_taken_back(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    """The table's log encodes the paths of other writers once more than the file system has them."""
+    from sparklog.lake.delta_table import LakeTable
+
+    location = str(tmp_path / "table")
+    lake_admin.create_topic(topic, partitions=1, schema="n BIGINT, zone STRING")
+    lake_admin.enable_lake(topic, location=location, partition_by=["zone"])
+    with sparklog.Producer(lake_broker.bootstrap_servers) as producer:
+        for n in range(2):
+            producer.send_batch(topic, pa.table({"n": [n], "zone": ["a b/ü=100%"]})).result(60)
+            assert worker.run_once([topic]) == {}
+    DeltaTable(location).optimize.compact()
+    table = LakeTable.open(location)
+    assert table is not None
+    table.undo_compaction()
+    assert sorted(DeltaTable(location).to_pyarrow_table().column("n").to_pylist()) == [0, 1]
+    assert_table_is_log(lake_broker, topic, tmp_path / "table")
 
 
 def test_partitions_are_added(

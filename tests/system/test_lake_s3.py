@@ -16,6 +16,7 @@ from sparklog.environment import fault_points
 from tests.support.s3 import s3_bucket
 
 BUCKET = "lake"
+ZONE = "a b/ü=100%"
 
 
 @pytest.fixture
@@ -31,15 +32,17 @@ def test_a_table_in_an_object_store(topic: str, s3: str, tmp_path: Path) -> None
     with sparklog.start_local(tmp_path / "data", settings={"lake.worker.enable": False}) as local:
         address = local.bootstrap_servers
         with sparklog.Admin(address) as own, sparklog.Producer(address) as producer:
-            own.create_topic(topic, partitions=2, schema="n BIGINT")
-            own.enable_lake(topic, location=f"{s3}/{topic}")
+            own.create_topic(topic, partitions=2, schema="n BIGINT, zone STRING")
+            own.enable_lake(topic, location=f"{s3}/{topic}", partition_by=["zone"])
             worker, other = LakeWorker(address), LakeWorker(address)
             sent = 0
 
             def send() -> None:
                 nonlocal sent
                 for partition in range(2):
-                    producer.send_batch(topic, pa.table({"n": range(sent, sent + 50)}), partition=partition)
+                    producer.send_batch(
+                        topic, pa.table({"n": range(sent, sent + 50), "zone": [ZONE] * 50}), partition=partition
+                    )
                     sent += 50
                 producer.flush()
 
@@ -59,6 +62,7 @@ def test_a_table_in_an_object_store(topic: str, s3: str, tmp_path: Path) -> None
             assert worker.run_once([topic]) == {}
             rows = DeltaTable(f"{s3}/{topic}").to_pyarrow_table()
             assert sorted(rows.column("n").to_pylist()) == list(range(sent))
+            assert rows.column("zone").unique().to_pylist() == [ZONE]
             assert len(DeltaTable(f"{s3}/{topic}").file_uris()) < 20  # small files were merged
             assert verify_lake(own, topic).problems == []
             assert sparklog.read_table(address, topic, history=True).num_rows == sent

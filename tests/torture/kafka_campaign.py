@@ -52,7 +52,8 @@ SETTINGS: Mapping[str, object] = {
 PAUSE_S = (0.3, 3.0)
 NUDGE_S = 60.0
 """Wait for progress after which all gateways are killed once. librdkafka's send_offsets_to_transaction waits without a
-timeout for a connection to open or close, if the metadata have lost the broker of the group's coordinator meanwhile."""
+timeout for a connection to open or close, if the metadata have lost the broker of the group's coordinator meanwhile
+(librdkafka's issues 5456 and 5511)."""
 
 
 @dataclass(frozen=True)
