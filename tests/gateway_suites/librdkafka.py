@@ -82,11 +82,12 @@ def build(scratch: Path, version: str) -> Path:
     directory = scratch / "package" / "deps" / "librdkafka"
     for script in ("configure", "lds-gen.py"):
         (directory / script).chmod(0o755)
-    features = ["--disable-gssapi", "--disable-curl", "--disable-lz4-ext"]
+    features = ["--disable-gssapi", "--disable-curl", "--disable-lz4-ext", "--disable-optimization"]
+    jobs = f"-j{os.cpu_count() or 1}"
     for command in (
         ["./configure", *features],
-        *(["make", "-j1", "-C", part] for part in LIBRARIES),
-        ["make", "-j1", "-C", "tests", "test-runner"],
+        *(["make", jobs, "-C", part] for part in LIBRARIES),
+        ["make", jobs, "-C", "tests", "test-runner"],
     ):
         subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     return directory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -28,7 +29,8 @@ with sparklog.start_local() as broker:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may name another sparklog
+    done = subprocess.run(command, cwd=cwd, env=own, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -15,6 +15,7 @@ RECORDS = 2_000
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(2400)  # librdkafka and its runner are compiled first
 @pytest.mark.parametrize("suite", [franz_go, librdkafka], ids=["franz-go", "librdkafka"])
 def test_a_share_of_the_suite_passes(suite: ModuleType, tmp_path: Path) -> None:
     missing = [program for program in suite.NEEDS if shutil.which(program) is None]

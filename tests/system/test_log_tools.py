@@ -15,6 +15,7 @@ from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.cli import Result, run_here
+from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 
 BATCH = envelope_batch(20, 100)
@@ -60,6 +61,7 @@ def test_verify_beside_a_broker_under_load(brokers: list[BrokerProcess], tmp_pat
     thread = threading.Thread(target=load)
     thread.start()
     try:
+        until(lambda: appended[0])
         reports = [json.loads(tool("verify", broker.data_dir, "--format", "json").stdout) for _ in range(3)]
     finally:
         stop.set()
