@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparklog.cli import console
-from sparklog.cli.errors import hint_for, report
+from sparklog.cli.errors import next_step, report
 from sparklog.cli.sql.complete import complete
 from sparklog.cli.sql.format import OutputFormat
 from sparklog.cli.sql.output import print_table
@@ -94,7 +94,7 @@ class SqlShell:
         except QueryCancelledError:
             print("cancelled", file=sys.stderr)
         except SparklogError as e:
-            report(e.name, str(e), hint_for(e))
+            report(e.name, str(e), next_step(e))
         return True
 
     def completions(self, before: str) -> tuple[int, list[str]]:
