@@ -153,9 +153,8 @@ def _is_said(hint: str, message: str) -> bool:
 def _help_for(error: SparklogError, command: str) -> str:
     """Return the command that lists the settings or the options that `error` is about; "": no such error."""
     message = str(error)
-    if isinstance(error, errors.InvalidConfigError):
-        if scope := _scope_of(message):
-            return f"`sparklog config {scope}` lists every setting with its bounds"
+    if isinstance(error, errors.InvalidConfigError) and (scope := _scope_of(message)):
+        return f"`sparklog config {scope}` lists every setting with its bounds"
     if command and isinstance(error, errors.InvalidConfigError | errors.InvalidRequestError):
         return f"`sparklog {command} --help` shows its options and their forms"
     return ""
