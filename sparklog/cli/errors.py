@@ -121,6 +121,8 @@ def hint_for(error: SparklogError) -> str:
 _COMMAND = re.compile(r"`([^`]*)`")
 _NAMED = re.compile(r"\b(topic|group|user) '([^']+)'")
 _PLACEHOLDERS = {"topic": ("TOPIC", "NAME"), "group": ("GROUP",), "user": ("NAME",)}
+_SQL_REMEDIES = ("Write:", "Did you mean", "in double quotes", "use the function", "--allow-files")
+"""Parts of messages about statements that have a remedy."""
 _UNKNOWN_SETTING = re.compile(r"unknown (\w+) (?:setting|parameter)")
 _SETTING = re.compile(r"(?:\w+ setting )?([a-z0-9]+(?:\.[a-z0-9]+)+) ?[=:]")
 
@@ -136,6 +138,8 @@ def next_step(error: SparklogError, command: str = "") -> str:
     message = str(error)
     if isinstance(error, errors.InvalidConfigError) and ("sparklog " in message or "pip install" in message):
         return ""  # the message has it
+    if isinstance(error, errors.InvalidQueryError) and any(mark in message for mark in _SQL_REMEDIES):
+        return ""
     names = {p: shlex.quote(name) for kind, name in _NAMED.findall(message) for p in _PLACEHOLDERS[kind]}
 
     def filled(found: re.Match[str]) -> str:

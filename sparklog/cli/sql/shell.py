@@ -19,6 +19,7 @@ from sparklog.cli.sql.run import cancellable, run_query
 from sparklog.errors import InvalidConfigError, QueryCancelledError, SparklogError
 from sparklog.query.names import written
 from sparklog.query.session import EXTRA, SqlSession
+from sparklog.query.spellings import is_listing
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -183,7 +184,7 @@ def keywords(session: SqlSession) -> list[str]:
 def is_complete(text: str) -> bool:
     """True if Enter runs the typed text rather than beginning a line."""
     text = command_of(text.strip())
-    return not text or text.startswith((".", "\\")) or text.endswith(";")
+    return not text or text.startswith((".", "\\")) or text.endswith(";") or is_listing(text)
 
 
 def command_of(text: str) -> str:

@@ -7,6 +7,8 @@ import pytest
 from sparklog import errors
 from sparklog.cli.app import run_app
 from sparklog.cli.errors import HINTS, hint_for, next_step, report
+from sparklog.cli.sql.script import parts_of
+from sparklog.cli.sql.shell import is_complete
 from sparklog.errors import ERRORS, CorruptBatchError, SparklogError
 
 
@@ -40,6 +42,8 @@ def test_the_next_step_is_for_the_case() -> None:
         (errors.InvalidConfigError("topic 'x' has no Delta table; use 'sparklog lake enable x'"), "lake status", ""),
         (errors.InvalidRequestError("timeout = -1: a number is needed"), "topic list", "`sparklog topic list --help` shows its options and their forms"),
         (errors.InvalidRequestError("timeout = -1: a number is needed"), "", HINTS[errors.InvalidRequestError]),
+        (errors.InvalidQueryError('"end" is a keyword. Write:\nSELECT "end"'), "sql", ""),
+        (errors.InvalidQueryError("syntax error"), "sql", HINTS[errors.InvalidQueryError]),
         (errors.QueryCancelledError("cancelled"), "sql", HINTS[errors.QueryCancelledError]),
     ):  # fmt: skip
         assert next_step(error, command) == step
@@ -59,3 +63,19 @@ def test_options_of_kafkas_tools_name_the_one_that_does_their_work(capsys: pytes
         shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
         assert said in shown, arguments
         assert "use --partition" not in shown or "t" in arguments
+
+
+def test_lists_of_tables_and_columns_need_no_semicolon() -> None:
+    for line in (
+        "SHOW TABLES",
+        "show all tables",
+        "DESCRIBE",
+        "desc trips",
+        'describe "orders-eu"',
+        "show columns from t",
+    ):
+        assert is_complete(line), line
+        assert parts_of(f"{line}\n.tables\nSELECT 1;\n{line}") == [line, ".tables", "SELECT 1;", line]
+    for line in ("DESCRIBE SELECT", "describe from", "SHOW", "SELECT 1", "show tables from"):
+        assert not is_complete(line), line
+        assert parts_of(f"{line}\nx;") == [f"{line}\nx;"]
