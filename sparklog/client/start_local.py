@@ -13,6 +13,13 @@ from sparklog.client.net import arguments as arg
 __all__ = ["LocalBroker", "LocalCluster", "start_local"]
 
 
+def _directory(argument: str, value: object) -> str | os.PathLike[str]:
+    """Return the path of a directory."""
+    if not isinstance(value, str | os.PathLike):
+        arg.refuse(argument, value, "the path of a directory is needed; brokers=3 starts three brokers")
+    return value
+
+
 @overload
 def start_local(
     data_dir: str | os.PathLike[str] | None = None,
@@ -35,13 +42,6 @@ def start_local(
     timeout_s: float = START_TIMEOUT_S,
     kafka: bool = False,
 ) -> LocalBroker | LocalCluster: ...
-
-
-def _directory(argument: str, value: object) -> str | os.PathLike[str]:
-    """Return the path of a directory."""
-    if not isinstance(value, str | os.PathLike):
-        arg.refuse(argument, value, "the path of a directory is needed; brokers=3 starts three brokers")
-    return value
 
 
 @arg.takes(

@@ -144,6 +144,8 @@ class TokenVerifier:
             return "the token's audience (aud) is none of sasl.oauthbearer.expected.audience: it is for another service"
         if isinstance(error, jwt.InvalidIssuerError):
             return "the token's issuer (iss) is not sasl.oauthbearer.expected.issuer"
+        if isinstance(error, jwt.InvalidTokenError) and not isinstance(error, jwt.DecodeError):
+            return f"a claim of the token has a wrong form: {type(error).__name__}"
         return f"this is not a signed JSON web token (HEADER.CLAIMS.SIGNATURE): {type(error).__name__}"
 
     def _key(self, key_id: object, algorithm: str) -> Any:

@@ -295,28 +295,29 @@ def test_the_servers_may_be_left_out_or_follow() -> None:
 
 
 def test_a_call_that_does_not_fit_names_the_argument_that_was_meant() -> None:
-    consumer, producer, admin = Consumer("h:1"), Producer("h:1"), Admin("h:1")
+    api: Any = sparklog  # the calls are wrong for type checkers, too
+    consumer, producer, admin = api.Consumer("h:1"), api.Producer("h:1"), api.Admin("h:1")
     for wrong, said in (
-        (lambda: sparklog.read_table("t", startingOffsets=5), r"read_table\(\) has no argument 'startingOffsets': did you mean 'start'\?"),
-        (lambda: sparklog.read_table("t", colums=["a"]), "did you mean 'columns'"),
-        (lambda: sparklog.read_table("t", xyzzy=1), "no argument 'xyzzy': its arguments are bootstrap_servers, topic, columns"),
-        (lambda: sparklog.sql(), r"sql\(\) missing 2 .*; call it as sql\(bootstrap_servers, query\)"),
-        (lambda: sparklog.sql("SELECT 1", bootstrap_server="h:1"), "did you mean 'bootstrap_servers'"),
-        (lambda: sparklog.history(None, "t", "h:1"), r"history\(\) takes 2 arguments by position \(spark, topic\); name the others: bootstrap_servers="),
-        (lambda: sparklog.start_local(port=9292), "did you mean 'listen'"),
-        (lambda: sparklog.start_local(num_brokers=3), "did you mean 'brokers'"),
-        (lambda: Consumer("t", bootstrap_servers="h:1"), r"Consumer\(\) takes the addresses of brokers.*consumer.subscribe\(\[topic\]\)"),
-        (lambda: Consumer("h:1", "g"), r"Consumer\(\) takes 1 arguments? by position \(bootstrap_servers\)"),
+        (lambda: api.read_table("t", startingOffsets=5), r"read_table\(\) has no argument 'startingOffsets': did you mean 'start'\?"),
+        (lambda: api.read_table("t", colums=["a"]), "did you mean 'columns'"),
+        (lambda: api.read_table("t", xyzzy=1), "no argument 'xyzzy': its arguments are bootstrap_servers, topic, columns"),
+        (lambda: api.sql(), r"sql\(\) missing 2 .*; call it as sql\(bootstrap_servers, query\)"),
+        (lambda: api.sql("SELECT 1", bootstrap_server="h:1"), "did you mean 'bootstrap_servers'"),
+        (lambda: api.history(None, "t", "h:1"), r"history\(\) takes 2 arguments by position \(spark, topic\); name the others: bootstrap_servers="),
+        (lambda: api.start_local(port=9292), "did you mean 'listen'"),
+        (lambda: api.start_local(num_brokers=3), "did you mean 'brokers'"),
+        (lambda: api.Consumer("t", bootstrap_servers="h:1"), r"Consumer\(\) takes the addresses of brokers.*consumer.subscribe\(\[topic\]\)"),
+        (lambda: api.Consumer("h:1", "g"), r"Consumer\(\) takes 1 arguments? by position \(bootstrap_servers\)"),
         (lambda: consumer.poll(timeout=1.0), "did you mean 'timeout_ms'"),
         (lambda: admin.create_topic("t", num_partitions=3), "did you mean 'partitions'"),
         (lambda: producer.send_batch("t", rows=[]), "did you mean 'data'"),
     ):  # fmt: skip
         with pytest.raises(TypeError, match=said):
-            wrong()  # type: ignore[no-untyped-call]
+            wrong()
     with pytest.raises(InvalidRequestError, match=r"data_dir = 3: .*brokers=3"):
-        sparklog.start_local(3)  # type: ignore[call-overload]
+        api.start_local(3)
     with pytest.raises(InvalidRequestError, match=r"query = 'h:1'.*sql\(bootstrap_servers, query\)"):
-        sparklog.sql("SELECT 1", "h:1")
+        api.sql("SELECT 1", "h:1")
     for opened in (consumer, producer, admin):
         opened.close()
 
