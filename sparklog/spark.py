@@ -6,13 +6,44 @@ without an active session.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from sparklog.client.net import arguments as arg
+from sparklog.errors import InvalidRequestError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+def _session_first(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a call leave out the session: the active one is taken then."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        has_no_session = "spark" not in kwargs and (not args or isinstance(args[0], str))
+        if has_no_session and (args or "topic" in kwargs):
+            args = (_active_session(function.__name__), *args)  # type: ignore[assignment]
+        return function(*args, **kwargs)
+
+    return called
+
+
+def _active_session(call: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise InvalidRequestError(f"{call}: this thread has no active Spark session: use {call}(spark, topic)")
+    return spark
+
+
+@_session_first
+@arg.takes(topic=arg.text)
 def history(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = None, **options: object) -> DataFrame:
     """Return a DataFrame of a topic's whole history: the offsets that its Delta table has come from the table, also
     those that the log has deleted, and the others from the log.
@@ -21,7 +52,7 @@ def history(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = 
     deleted from the table are not read. A stream reads the same with `.option("startingOffsets", "history")`.
 
     Args:
-        spark: A session of Spark 4.
+        spark: A session of Spark 4. It may be left out: the thread's active session is taken then.
         topic: The topic's name. Without a Delta table its rows come from the log alone.
         bootstrap_servers: "host:port,…". None: as for the data source.
         **options: Options of `format("sparklog")`, such as `includeMetadata="true"`.
@@ -49,6 +80,8 @@ def _read(
     return reader.load()
 
 
+@_session_first
+@arg.takes(topic=arg.text)
 def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = None, **options: object) -> DataFrame:
     """Return a DataFrame of the newest row of each key of a topic, without deleted keys.
 
@@ -56,7 +89,7 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
     only the topic's Delta table has count, too, whether the table is appended to or upserted.
 
     Args:
-        spark: A session of Spark 4.
+        spark: A session of Spark 4. It may be left out: the thread's active session is taken then.
         topic: Name of a topic with key columns, or of an envelope topic.
         bootstrap_servers: "host:port,…". None: as for the data source.
         **options: Options of `format("sparklog")`. `includeMetadata="true"` keeps the columns of the position.

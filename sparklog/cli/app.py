@@ -37,7 +37,7 @@ from sparklog.cli import (
 from sparklog.cli.client_command import secure_commands, set_profile
 from sparklog.cli.completion import join_bash_words
 from sparklog.cli.doctor import command as doctor
-from sparklog.cli.errors import hint_for, report
+from sparklog.cli.errors import next_step, report
 from sparklog.cli.log import command as log
 from sparklog.cli.options import Timeout, set_timeout
 from sparklog.cli.security import acl, certificate, quota, user
@@ -171,7 +171,7 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
             raise
         if isinstance(e.__context__, UnicodeEncodeError) and any(map(_has_raw_bytes, given)):
             return _report_encoding(e.__context__, given)
-        report(e.name, str(e), hint_for(e))
+        report(e.name, str(e), next_step(e, _command_words(given)))
         return EXIT_FAILED
     except UnicodeEncodeError as e:
         if _debug:
@@ -187,6 +187,16 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
         report("error", f"{type(e).__name__}: {one_line(str(e))}", "`sparklog --debug …` shows where it comes from")
         return EXIT_FAILED
     return _flush(0)
+
+
+def _command_words(arguments: Sequence[str]) -> str:
+    """Return the words that name the command, such as "topic create"."""
+    words, tree = [], _command()
+    for word in arguments:
+        tree = getattr(tree, "commands", {}).get(word, tree)
+        if tree.name == word and word not in words:
+            words.append(word)
+    return " ".join(words)
 
 
 def _report_encoding(error: UnicodeEncodeError, arguments: Sequence[str]) -> int:

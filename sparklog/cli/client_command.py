@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from sparklog.cli.kafka_options import meant_for
+
 if TYPE_CHECKING:
     from typer.models import TyperInfo
 
@@ -82,6 +84,19 @@ class ClientCommand(TyperCommand):
         if where is not None:
             params.insert(where + 1, _command_config())
         super().__init__(*args, params=params, **kwargs)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options. For an option of Kafka's tools the error names the one that does its work."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as e:
+            if not hasattr(e, "option_name"):  # typer has a click of its own, and gives no name to this class
+                raise
+            known = [name for parameter in self.params for name in parameter.opts]
+            meant = meant_for(ctx.command_path.partition(" ")[2], e.option_name, known)
+            if not meant:
+                raise
+            raise typer.BadParameter(f"no option {e.option_name}: {meant}", ctx) from None
 
     def invoke(self, ctx: Any) -> Any:
         if BOOTSTRAP_PARAMETER in ctx.params:

@@ -55,6 +55,11 @@ On a terminal the command reads new records until Ctrl-C, like kafka-console-con
 the end that the topic had at its start. --follow and --no-follow choose between the two; --max-records stops in both
 cases. JSON is one object per line; bytes that are not text are written as {"base64": "…"}.
 
+**Groups**: the command belongs to no group. It commits no offset, takes no partition from a group's members, and two
+commands both read every record. --from and --until choose the records instead: to continue where a group stands, take
+its offsets from `sparklog group describe GROUP`. `sparklog group reset-offsets` moves a group. To read as a member, use
+sparklog.Consumer(group_id=…) or Spark.
+
 **Positions** (--from, --until): earliest, latest, an offset, -N for N offsets before the end, or a time: -1h, 30m ago,
 now, today, yesterday 10:30, 2026-11-27, 2026-11-27T10:00, with a zone as in '2026-11-27 10:00 Europe/Berlin' (without one:
 UTC). A time is the first record that is not older; records are in the order of their offsets, so later ones may be.

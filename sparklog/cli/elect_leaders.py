@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sparklog.cli import completion
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Unasked, open_admin, parse_list
 from sparklog.types import TopicPartition
 
@@ -16,7 +17,9 @@ EPILOG = """\
 
 `sparklog elect-leaders preferred`
 
-`sparklog elect-leaders unclean --topics events --yes`
+`sparklog elect-leaders preferred events:0 events:3`
+
+`sparklog elect-leaders unclean events --yes`
 
 *preferred*: the first replica of each assignment leads again if it is in sync; no record is lost. *unclean*: a partition
 without a leader gets a leader that may lack acknowledged records, which are then lost. If you can, bring the missing
@@ -33,22 +36,32 @@ class Kind(StrEnum):
 
 def elect_leaders(
     kind: Annotated[Kind, typer.Argument(help="preferred or unclean.")],
-    topics: Annotated[
-        str | None, typer.Option(metavar="A,B:0", help="Topics, or partitions of them (default: all).")
+    partitions: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC[:PARTITION]]...",
+            help="Partitions, or all of a topic. [default: all of all topics]",
+            autocompletion=completion.topics,
+            show_default=False,
+        ),
     ] = None,
+    topics: Annotated[str | None, typer.Option(metavar="A,B:0", help="The same, in one text.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All partitions of all topics, the default.")] = False,
     yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Elect leaders of partitions."""
+    named = [*(partitions or []), *(parse_list(topics) if topics is not None else [])]
+    if every and named:
+        raise typer.BadParameter(f"--all and {named[0]}: give one of them")
+    is_for_all = not named and topics is None
     with open_admin(bootstrap_servers) as admin:
         names = admin.list_topics(include_internal=True)
         described = admin.describe_topics(names)
         chosen = [tp for name in described for tp in _partitions(name, described[name].partitions)]
-        if topics is not None:
+        if not is_for_all:
             chosen = [
-                tp
-                for text in parse_list(topics)
-                for tp in _parse_partitions(text, {n: t.partitions for n, t in described.items()})
+                tp for text in named for tp in _parse_partitions(text, {n: t.partitions for n, t in described.items()})
             ]
         states = {TopicPartition(n, p.partition): p for n, t in described.items() for p in t.partition_details}
         if kind is Kind.unclean:
@@ -62,7 +75,7 @@ def elect_leaders(
             )
             if not yes and sys.stdin.isatty():
                 typer.confirm("Elect leaders all the same?", abort=True)
-        elif topics is None:  # impossible elections are not requested
+        elif is_for_all:  # impossible elections are not requested
             chosen = [tp for tp in chosen if states[tp].replicas[:1] != (states[tp].leader,)]
             out_of_sync = [tp for tp in chosen if states[tp].replicas[0] not in states[tp].isr]
             if out_of_sync:
@@ -80,11 +93,9 @@ def _parse_partitions(text: str, topics: dict[str, int]) -> list[TopicPartition]
     """Parse `events` or `events:3`. Raises typer.BadParameter."""
     name, colon, number = text.partition(":")
     if name not in topics:
-        raise typer.BadParameter(
-            f"--topics {text!r}: topic {name!r} does not exist; `sparklog topic list` shows the topics"
-        )
+        raise typer.BadParameter(f"{text!r}: topic {name!r} does not exist; `sparklog topic list` shows the topics")
     if not colon:
         return _partitions(name, topics[name])
     if not number.isdigit() or int(number) >= topics[name]:
-        raise typer.BadParameter(f"--topics {text!r}: {name} has partitions 0 to {topics[name] - 1}")
+        raise typer.BadParameter(f"{text!r}: {name} has partitions 0 to {topics[name] - 1}")
     return [TopicPartition(name, int(number))]

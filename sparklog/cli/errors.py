@@ -5,6 +5,8 @@ The user guide's troubleshooting table is made from `HINTS`, so the two never di
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 
 from sparklog import errors
@@ -114,6 +116,63 @@ def hint_for(error: SparklogError) -> str:
         if cls in HINTS:
             return HINTS[cls]
     return ""
+
+
+_COMMAND = re.compile(r"`([^`]*)`")
+_NAMED = re.compile(r"\b(topic|group|user) '([^']+)'")
+_PLACEHOLDERS = {"topic": ("TOPIC", "NAME"), "group": ("GROUP",), "user": ("NAME",)}
+_SQL_REMEDIES = ("Write:", "Did you mean", "in double quotes", "use the function", "--allow-files")
+"""Parts of messages about statements that have a remedy."""
+_UNKNOWN_SETTING = re.compile(r"unknown (\w+) (?:setting|parameter)")
+_SETTING = re.compile(r"(?:\w+ setting )?([a-z0-9]+(?:\.[a-z0-9]+)+) ?[=:]")
+
+
+def next_step(error: SparklogError, command: str = "") -> str:
+    """Return the next step for the case: the hint of `error` with the names that its message has, without the commands
+    that its message already gives, and for a wrong setting or argument the command that lists the allowed ones.
+
+    Args:
+        error: The error that ends the command.
+        command: The words of the command, such as "topic create".
+    """
+    message = str(error)
+    if isinstance(error, errors.InvalidConfigError) and ("sparklog " in message or "pip install" in message):
+        return ""  # the message has it
+    if isinstance(error, errors.InvalidQueryError) and any(mark in message for mark in _SQL_REMEDIES):
+        return ""
+    names = {p: shlex.quote(name) for kind, name in _NAMED.findall(message) for p in _PLACEHOLDERS[kind]}
+
+    def filled(found: re.Match[str]) -> str:
+        return re.sub(r"(?<![:\w])[A-Z]+\b", lambda word: names.get(word[0], word[0]), found[0])
+
+    parts = [_COMMAND.sub(filled, part) for part in (_help_for(error, command) or hint_for(error)).split("; ")]
+    return "; ".join(part for part in parts if not _is_said(part, message))
+
+
+def _is_said(hint: str, message: str) -> bool:
+    commands = _COMMAND.findall(hint)
+    return bool(commands) and all(c in message for c in commands)
+
+
+def _help_for(error: SparklogError, command: str) -> str:
+    """Return the command that lists the settings or the options that `error` is about; "": no such error."""
+    message = str(error)
+    if isinstance(error, errors.InvalidConfigError) and (scope := _scope_of(message)):
+        return f"`sparklog config {scope}` lists every setting with its bounds"
+    if command and isinstance(error, errors.InvalidConfigError | errors.InvalidRequestError):
+        return f"`sparklog {command} --help` shows its options and their forms"
+    return ""
+
+
+def _scope_of(message: str) -> str:
+    """Return the scope of the setting that the text begins with; "" if it begins with none."""
+    from sparklog.settings import Scope, settings_of
+
+    if found := _UNKNOWN_SETTING.match(message):
+        return found[1] if found[1] in [s.value for s in Scope] else ""
+    found = _SETTING.match(message)
+    scopes = [s.value for s in Scope if found is not None and found[1] in settings_of(s)]
+    return next(iter(scopes), "")
 
 
 def report(title: str, message: str, hint: str = "") -> None:

@@ -8,8 +8,16 @@ from typing import Literal, overload
 
 from sparklog.client.local import START_TIMEOUT_S, LocalBroker, start_broker
 from sparklog.client.local_cluster import LocalCluster, check_count, start_cluster
+from sparklog.client.net import arguments as arg
 
 __all__ = ["LocalBroker", "LocalCluster", "start_local"]
+
+
+def _directory(argument: str, value: object) -> str | os.PathLike[str]:
+    """Return the path of a directory."""
+    if not isinstance(value, str | os.PathLike):
+        arg.refuse(argument, value, "the path of a directory is needed; brokers=3 starts three brokers")
+    return value
 
 
 @overload
@@ -36,6 +44,9 @@ def start_local(
 ) -> LocalBroker | LocalCluster: ...
 
 
+@arg.takes(
+    data_dir=arg.optional(_directory), listen=arg.text, settings=arg.optional(arg.mapping(arg.text, arg.anything))
+)
 def start_local(
     data_dir: str | os.PathLike[str] | None = None,
     listen: str = "127.0.0.1:0",

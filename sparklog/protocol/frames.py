@@ -44,6 +44,10 @@ _KAFKA_PREFIX = struct.Struct(">ihhih")
 _KAFKA_BYTES_MAX = 1024 * 1024
 _KAFKA_APIS = 256
 _KAFKA_VERSIONS = 64
+_KAFKA_API_VERSIONS = 18
+"""Number of Kafka's API ApiVersions, the first request of its clients."""
+_KAFKA_FLEXIBLE_VERSION = 3
+"""First version of ApiVersions with tagged fields."""
 
 
 class RequestPrefix(NamedTuple):
@@ -107,10 +111,35 @@ def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
     )
     if is_kafka:
         return (
-            "the peer speaks Kafka's protocol, which this broker does not: use sparklog's client, its Spark data source "
-            "(format sparklog takes Kafka's options) or the command line"
+            "the peer speaks Kafka's protocol, and this is the port of sparklog's own: start the gateway (`kafka.listeners` "
+            "of the broker, or `sparklog gateway kafka`) and give its address to Kafka's clients, or use sparklog's client, "
+            "Spark data source or command line"
         )
     return ""
+
+
+def foreign_answer(data: bytes | bytearray | memoryview, text: str) -> bytes:
+    """Return the answer, in its own protocol, to a peer whose first 16 bytes are of another one; b"" if none fits.
+
+    A client of HTTP gets `text`. A client of Kafka learns that the broker supports ApiVersions alone: it then reports
+    an unsupported broker at once, and does not try again until its own timeout.
+    """
+    start = bytes(data[:PREFIX_BYTES])
+    if start.startswith(_HTTP):
+        body = f"{text}\n".encode()
+        head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+        return head.encode() + b"Connection: close\r\n\r\n" + body
+    _, api, version, correlation_id, _ = _KAFKA_PREFIX.unpack_from(start)
+    if start.startswith(_TLS_HANDSHAKE) or api != _KAFKA_API_VERSIONS:
+        return b""
+    supported = struct.pack(">hhh", _KAFKA_API_VERSIONS, 0, version)
+    throttle_ms = struct.pack(">i", 0)
+    answer = struct.pack(">ih", correlation_id, 0)
+    if version >= _KAFKA_FLEXIBLE_VERSION:  # lengths are varints plus one; each struct ends with its tagged fields
+        answer += b"\x02" + supported + b"\0" + throttle_ms + b"\0"
+    else:
+        answer += struct.pack(">i", 1) + supported + (throttle_ms if version > 0 else b"")
+    return struct.pack(">i", len(answer)) + answer
 
 
 def decode_request_prefix(data: bytes | bytearray | memoryview, frame_bytes_max: int) -> RequestPrefix:

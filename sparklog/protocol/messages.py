@@ -526,7 +526,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.LIST_COMMITS: ApiSpec(cluster.ListCommitsRequest, cluster.ListCommitsResponse, 4, 4),
     Api.FORWARD: ApiSpec(cluster.ForwardRequest, cluster.ForwardResponse, 4, 4),
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
-    Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
+    Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 5),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(
         security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 4
     ),

@@ -85,7 +85,12 @@ def require_duckdb() -> Any:
     return duckdb
 
 
-@arg.takes(max_rows=arg.optional(arg.whole()), max_bytes=arg.optional(arg.whole()))
+@arg.servers_may_follow("query")
+@arg.takes(
+    query=arg.behind_servers("sql(bootstrap_servers, query)"),
+    max_rows=arg.optional(arg.whole()),
+    max_bytes=arg.optional(arg.whole()),
+)
 def sql(
     bootstrap_servers: str | Sequence[str] | None,
     query: str,
@@ -106,7 +111,7 @@ def sql(
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
-            127.0.0.1:9292.
+            127.0.0.1:9292. It may be left out, or be given by name behind the query.
         query: The SQL text.
         isolation_level: "read_committed" leaves out records of open and aborted transactions, and ends at the first
             open transaction; "read_uncommitted" reads all.
@@ -133,7 +138,7 @@ def sql(
 
     Example:
         ```python
-        sparklog.sql(None, "SELECT zone, count(*) FROM trips GROUP BY zone").to_pandas()
+        sparklog.sql("SELECT zone, count(*) FROM trips GROUP BY zone").to_pandas()
         ```
     """
     with (

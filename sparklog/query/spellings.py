@@ -12,6 +12,12 @@ KEYWORDS_MAX = 6
 """Words that are tried with quotes, in all combinations; a statement with more of them gets no hint."""
 _TABLE_LIST = re.compile(r"\s*(?:show\s+(?:all\s+)?tables|describe|desc)\s*;?\s*", re.IGNORECASE)
 _COLUMN_LIST = re.compile(r"\s*show\s+(?:columns|fields)\s+(?:from|in)\s+(?P<table>[^;]+?)\s*;?\s*", re.IGNORECASE)
+_LISTING = re.compile(
+    r"(?:show\s+(?:all\s+)?tables|(?:describe|desc)(?:\s+(?P<name>[^\W\d]\w*|\"[^\"]+\"))?"
+    r"|show\s+(?:columns|fields)\s+(?:from|in)\s+(?:[^\W\d]\w*|\"[^\"]+\"))",
+    re.IGNORECASE,
+)
+_BEGINS_A_QUERY = ("select", "with", "from", "values", "table")
 _TOKEN = re.compile(
     r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|\$\$.*?\$\$|(?P<word>[^\W\d]\w*)", re.DOTALL
 )
@@ -24,6 +30,16 @@ def is_table_list(query: str) -> bool:
         query: One statement.
     """
     return _TABLE_LIST.fullmatch(query) is not None
+
+
+def is_listing(line: str) -> bool:
+    """Return True if a line is a whole statement without its semicolon: a list of tables, or of a table's columns.
+
+    Args:
+        line: The first line of a statement.
+    """
+    found = _LISTING.fullmatch(line.strip())
+    return found is not None and (found["name"] or "").lower() not in _BEGINS_A_QUERY
 
 
 def table_list(topics: Iterable[str]) -> str:

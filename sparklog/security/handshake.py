@@ -11,8 +11,8 @@ A connection begins UNKNOWN on a SASL listener, else KNOWN: as the principal of 
 KNOWN a request after the end of the session fails (KIP-368), unless an authentication has begun before.
 
 Every failure ends the connection. Its answer and the end come `failed_delay_ms` later, so guessing is slow; until then
-nothing is read from the connection. All failures of a mechanism have one text for the peer; the log gets the reason,
-without the received bytes.
+nothing is read from the connection. All failures of a mechanism with passwords have one text for the peer; a refused
+token's text has the reason. The log gets the reason, without the received bytes.
 """
 
 from __future__ import annotations
@@ -264,7 +264,9 @@ class Authentication:
     def _refuse(self, why: str) -> list[Effect]:
         failure = getattr(self._server, "failure", "")
         log_text = f"{self._mechanism}: {why}" + (f": {failure}" if failure else "")
-        return self._fail(SaslAuthenticationFailedError(CREDENTIALS_WRONG), "credentials", log_text)
+        told = getattr(self._server, "told", "")
+        answer = f"authentication failed: {told}" if told else CREDENTIALS_WRONG
+        return self._fail(SaslAuthenticationFailedError(answer), "credentials", log_text)
 
     def _session_expired(self) -> list[Effect]:
         error = SaslAuthenticationFailedError("the session has expired: authenticate again before the end of a session")

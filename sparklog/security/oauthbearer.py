@@ -1,7 +1,8 @@
 r"""OAUTHBEARER (RFC 7628, KIP-255): a signed JSON web token names the peer and the end of its session.
 
 The client's only message is `n,,\x01auth=Bearer TOKEN\x01\x01`. A token that is refused is answered with a JSON
-object; the client sends one byte \x01, and then the exchange fails.
+object; the client sends one byte \x01, and then the exchange fails. Both answers give the reason: the token is the
+client's own, and no reason tells of users or keys that the client has not named.
 
 A token is accepted under these conditions: its signature is by a key of the set (JWKS, RFC 7517) that its header names
 by id, with an asymmetric algorithm that the configuration pins; it has `exp`, and now is before it; now is not before
@@ -33,6 +34,7 @@ RSA_BITS_MAX = 16_384
 """OpenSSL verifies with no larger ones."""
 _SEPARATOR = "\x01"
 _KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+_CLAIMS = {"exp": "expiry (exp)", "iss": "issuer (iss)", "aud": "audience (aud)"}
 _CURVES = ("P-256", "P-384", "P-521", "Ed25519")
 
 
@@ -87,11 +89,14 @@ class TokenVerifier:
             raise SaslAuthenticationFailedError("the token has no expiry (exp)")
         skew_ms = self._rules.clock_skew_ms
         if now_ms >= expires_ms + skew_ms:
-            raise SaslAuthenticationFailedError("the token has expired")
+            ago_s = (now_ms - expires_ms) // 1000
+            raise SaslAuthenticationFailedError(f"the token has expired (exp) {ago_s} s ago")
         for claim in ("nbf", "iat"):
             since_ms = _time_ms(claims, claim)
             if since_ms is not None and now_ms + skew_ms < since_ms:
-                raise SaslAuthenticationFailedError(f"the token is not valid yet ({claim})")
+                raise SaslAuthenticationFailedError(
+                    f"the token is not valid yet ({claim}): its issuer's clock or this broker's is wrong, or it is for later"
+                )
         name = claims.get(self._rules.name_claim)
         if not isinstance(name, str):
             raise SaslAuthenticationFailedError(
@@ -105,7 +110,9 @@ class TokenVerifier:
             header = jwt.get_unverified_header(token)
             algorithm = header.get("alg")
             if algorithm not in rules.algorithms:
-                raise SaslAuthenticationFailedError("the token's algorithm is not one of the allowed algorithms")
+                raise SaslAuthenticationFailedError(
+                    f"the token's algorithm (alg) is not allowed; allowed are {', '.join(rules.algorithms)}"
+                )
             claims: Mapping[str, Any] = jwt.decode(
                 token,
                 self._key(header.get("kid"), algorithm),
@@ -123,8 +130,23 @@ class TokenVerifier:
                 },
             )
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as e:
-            raise SaslAuthenticationFailedError(f"the token is refused: {type(e).__name__}") from None
+            raise SaslAuthenticationFailedError(self._reason(e)) from None
         return claims
+
+    def _reason(self, error: Exception) -> str:
+        """Return the text for an error of the library, whose own texts may show parts of the token."""
+        jwt = self._jwt
+        if isinstance(error, jwt.MissingRequiredClaimError):
+            return f"the token has no {_CLAIMS.get(error.claim, 'claim that is needed')}"
+        if isinstance(error, jwt.InvalidSignatureError):
+            return "the token's signature is wrong: it is not by the key that the token names"
+        if isinstance(error, jwt.InvalidAudienceError):
+            return "the token's audience (aud) is none of sasl.oauthbearer.expected.audience: it is for another service"
+        if isinstance(error, jwt.InvalidIssuerError):
+            return "the token's issuer (iss) is not sasl.oauthbearer.expected.issuer"
+        if isinstance(error, jwt.InvalidTokenError) and not isinstance(error, jwt.DecodeError):
+            return f"a claim of the token has a wrong form: {type(error).__name__}"
+        return f"this is not a signed JSON web token (HEADER.CLAIMS.SIGNATURE): {type(error).__name__}"
 
     def _key(self, key_id: object, algorithm: str) -> Any:
         """Return the only key that fits. A token without a key id is taken if the set has one key of the algorithm's
@@ -137,9 +159,11 @@ class TokenVerifier:
             and key.algorithm in ("", algorithm)
         ]
         if not fitting and key_id is not None and all(key.key_id != key_id for key in self._keys):
-            raise UnknownKeyError("the token's key is not in the set of keys")
+            raise UnknownKeyError("the token's key (kid) is not in the issuer's set of keys")
         if len(fitting) != 1:
-            raise SaslAuthenticationFailedError("no key of the set fits the token")
+            raise SaslAuthenticationFailedError(
+                "no key of the issuer's set fits the token's algorithm (alg) and key (kid)"
+            )
         return fitting[0].key
 
 
@@ -208,6 +232,11 @@ class OAuthBearerServer:
         """Return the reason of the token's refusal, for the log; "" if it was accepted."""
         return str(self._failure or "")
 
+    @property
+    def told(self) -> str:
+        """Return the reason of the token's refusal, for the client; "" if it was accepted."""
+        return self.failure
+
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
         """Take a client's message; see `sasl.SaslServer`."""
         self._messages += 1
@@ -221,7 +250,7 @@ class OAuthBearerServer:
             principal = user(name)
         except (SaslAuthenticationFailedError, InvalidConfigError) as e:
             self._failure = SaslAuthenticationFailedError(str(e))
-            return SaslStep(b'{"status":"invalid_token"}')
+            return SaslStep(json.dumps({"status": "invalid_token", "error_description": str(e)}).encode())
         return SaslStep(b"", principal, expires_ms)
 
 

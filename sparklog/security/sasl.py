@@ -13,7 +13,7 @@ SCRAM_SHA_256, SCRAM_SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 SCRAM_MECHANISMS = (SCRAM_SHA_256, SCRAM_SHA_512)
 MECHANISMS = (*SCRAM_MECHANISMS, PLAIN, OAUTHBEARER)
 CREDENTIALS_WRONG = "authentication failed: invalid credentials"
-"""The one text of every failure, so that it does not tell which user exists."""
+"""The one text of every failure of a password, so that it does not tell which user exists."""
 
 
 class SaslStep(NamedTuple):

@@ -435,7 +435,7 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.LIST_COMMITS: cluster.ListCommitsResponse([cluster.CommittedPart(0, 4_000, 2, 41, 44, BASE_MS)]),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
     m.Api.SASL_HANDSHAKE: security.SaslHandshakeResponse(0, ["SCRAM-SHA-512", "SCRAM-SHA-256"]),
-    m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0, b"v=proof", 3_600_000),
+    m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0, b"v=proof", 3_600_000, principal="User:alice"),
     m.Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsResponse(),
     m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsResponse(
         [security.UserCredentials("alice", [security.ScramCredentialInfo("SCRAM-SHA-512", 4096)])]

@@ -195,27 +195,31 @@ def test_every_client_logs_in_with_a_token_and_a_wrong_token_opens_none(
             return client.post("/login", data=fields, headers=ORIGIN)
 
         wrong = {
-            "expired": issuer.token(exp=time.time() - 300),
-            "without an end": issuer.token(exp=None),
-            "not yet valid": issuer.token(nbf=time.time() + 300),
-            "for another audience": issuer.token(aud="another"),
-            "of nobody": issuer.token(sub=None),
-            "of another issuer's key": issuer.token(rsa.generate_private_key(65537, 2048)),
-            "no token": "x",
+            "has expired (exp)": issuer.token(exp=time.time() - 300),
+            "has no expiry (exp)": issuer.token(exp=None),
+            "is not valid yet (nbf)": issuer.token(nbf=time.time() + 300),
+            "audience (aud) is none of": issuer.token(aud="another"),
+            "a claim of the token has a wrong form": issuer.token(sub=None),
+            "signature is wrong": issuer.token(rsa.generate_private_key(65537, 2048)),
+            "is not a signed JSON web token": "x",
         }
-        for name, token in wrong.items():
+        for reason, token in wrong.items():
             refused = listed(token)
-            assert refused.returncode == 1, name
-            assert "SASL_AUTHENTICATION_FAILED" in refused.stderr, name
+            assert refused.returncode == 1, reason
+            assert "SASL_AUTHENTICATION_FAILED" in refused.stderr, reason
+            assert reason in refused.stderr
             page = log_in_with(token)
-            assert page.status_code == 401, name
-            assert "does not accept this token" in page.text, name
+            assert page.status_code == 401, reason
+            assert "does not accept this token" in page.text, reason
+            assert reason in page.text
         for token, problem in (("", "A token is needed."), ("a b", "This is not a token.")):
             page = log_in_with(token)
             assert (page.status_code, problem in page.text) == (400, True)
         assert topic in listed(issuer.token(aud=["another", "sparklog"])).stdout
         assert log_in_with(f" {issuer.token()} ").status_code == 303
-        assert topic in get(client, "/topics")
+        page = get(client, "/topics")
+        assert topic in page
+        assert "Log out alice" in page  # the principal that the broker has found in the token
 
 
 def test_whom_the_client_does_not_trust_gets_no_secret(world: tuple[Issuer, SecureBroker, Path]) -> None:

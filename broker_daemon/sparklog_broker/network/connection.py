@@ -30,7 +30,14 @@ import numpy as np
 from msgspec import Struct
 
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
-from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix, foreign_protocol
+from sparklog.protocol.frames import (
+    PREFIX,
+    PREFIX_BYTES,
+    RequestPrefix,
+    decode_request_prefix,
+    foreign_answer,
+    foreign_protocol,
+)
 from sparklog.protocol.messages import Api
 from sparklog.security.handshake import Authentication
 from sparklog.security.principals import ANONYMOUS, Principal
@@ -160,6 +167,8 @@ class Connection:
         self._read_ahead: _Frame | None = None
         self._current: _Frame | None = None
         self._running: asyncio.Task[None] | None = None
+        self._is_foreign = False
+        """True after an answer in another protocol than ours."""
         self._out = OutQueue()
         self._final_reply: Reply | None = None
         self._state = State.OPEN
@@ -280,7 +289,7 @@ class Connection:
         self._prefix_received = 0
         self._frames_begun += 1
         if self._frames_begun == 1 and (foreign := foreign_protocol(self._prefix)):
-            self._break_off(0, 0, InvalidRequestError(foreign))
+            self._break_off(0, 0, InvalidRequestError(foreign), foreign_answer(self._prefix, foreign))
             return False
         try:
             prefix = decode_request_prefix(self._prefix, self._frame_bytes_max())
@@ -319,12 +328,14 @@ class Connection:
             self._read_ahead = frame
             self._events.pause_reading()
 
-    def _break_off(self, api: int, correlation_id: int, error: SparklogError) -> None:
-        """Answer bytes that are no request with `error`, and stop reading."""
+    def _break_off(self, api: int, correlation_id: int, error: SparklogError, foreign: bytes = b"") -> None:
+        """Answer bytes that are no request with `error`, and stop reading. `foreign`: the answer in the protocol of a
+        peer that is no client of ours."""
         log.info("%s: %s; disconnecting", self.peer_name, error)
         self._requests.failed(api, (error.code,))
         self._events.pause_reading()
-        reply = error_reply(api, correlation_id, error, close=True)
+        self._is_foreign = bool(foreign)
+        reply = Reply([foreign], close=True) if foreign else error_reply(api, correlation_id, error, close=True)
         if self._current is None:
             self._send(reply)
         else:  # the request before them is answered first
@@ -495,7 +506,8 @@ class Connection:
         self._state = State.LINGERING
         self._active_at = self._loop.time()
         try:
-            self._transport.shutdown()
+            if not self._is_foreign:  # a client of Kafka takes an early end for a lost connection, and tries again
+                self._transport.shutdown()
         except OSError:
             self.close()
             return

@@ -177,9 +177,13 @@ class Authenticator:
             effects = await self._on_thread(authentication, token, connection)
         answer = await self._apply(connection, effects)
         assert isinstance(answer, Challenge)
-        return Response(
-            SaslAuthenticateResponse(0, auth_bytes=answer.token, session_lifetime_ms=answer.session_lifetime_ms)
+        response = SaslAuthenticateResponse(
+            0,
+            auth_bytes=answer.token,
+            session_lifetime_ms=answer.session_lifetime_ms,
+            principal=str(authentication.principal or ""),
         )
+        return Response(response)
 
     async def _on_thread(
         self, authentication: Authentication, token: SaslToken, connection: Connection

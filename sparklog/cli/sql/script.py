@@ -8,13 +8,14 @@ from sparklog.cli.sql.format import OutputFormat
 from sparklog.cli.sql.run import run_query
 from sparklog.cli.sql.shell import SqlShell, command_of
 from sparklog.query.session import SqlSession
+from sparklog.query.spellings import is_listing
 
 
 def parts_of(text: str) -> list[str]:
     """Return the commands of a text, each alone, and the SQL between them.
 
     A line with a dot or a backslash at its beginning, or one of the words `exit`, `quit` and `help`, is a command where
-    a statement could begin: at the beginning, and behind a semicolon.
+    a statement could begin: at the beginning, and behind a semicolon. A line such as SHOW TABLES is a statement there.
 
     Args:
         text: Lines of SQL and of commands.
@@ -24,7 +25,8 @@ def parts_of(text: str) -> list[str]:
     for line in text.splitlines():
         word = command_of(line.strip())
         before = "\n".join(sql).strip()
-        if word.startswith((".", "\\")) and (not before or before.endswith(";")):
+        is_whole = word.startswith((".", "\\")) or is_listing(word)
+        if is_whole and (not before or before.endswith(";")):
             parts += [before] if before else []
             parts.append(word)
             sql = []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparklog.cli import console
-from sparklog.cli.errors import hint_for, report
+from sparklog.cli.errors import next_step, report
 from sparklog.cli.sql.complete import complete
 from sparklog.cli.sql.format import OutputFormat
 from sparklog.cli.sql.output import print_table
@@ -19,6 +19,7 @@ from sparklog.cli.sql.run import cancellable, run_query
 from sparklog.errors import InvalidConfigError, QueryCancelledError, SparklogError
 from sparklog.query.names import written
 from sparklog.query.session import EXTRA, SqlSession
+from sparklog.query.spellings import is_listing
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -94,7 +95,7 @@ class SqlShell:
         except QueryCancelledError:
             print("cancelled", file=sys.stderr)
         except SparklogError as e:
-            report(e.name, str(e), hint_for(e))
+            report(e.name, str(e), next_step(e))
         return True
 
     def completions(self, before: str) -> tuple[int, list[str]]:
@@ -183,7 +184,7 @@ def keywords(session: SqlSession) -> list[str]:
 def is_complete(text: str) -> bool:
     """True if Enter runs the typed text rather than beginning a line."""
     text = command_of(text.strip())
-    return not text or text.startswith((".", "\\")) or text.endswith(";")
+    return not text or text.startswith((".", "\\")) or text.endswith(";") or is_listing(text)
 
 
 def command_of(text: str) -> str:

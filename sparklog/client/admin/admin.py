@@ -257,6 +257,7 @@ class Admin:
         ```
     """
 
+    @arg.takes()
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | None = None,

@@ -93,6 +93,7 @@ class Consumer:
         ```
     """
 
+    @arg.takes()
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | None = None,
@@ -535,6 +536,7 @@ class Consumer:
     # -- reading
 
     @one_thread
+    @arg.takes()
     def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[Record]:
         """Return the next records, each partition's in their order.
 

@@ -7,9 +7,11 @@ InvalidRequestError. `takes` puts readers before a function.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import numbers
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -24,6 +26,8 @@ Reader = Callable[[str, Any], Any]
 Partitions = TopicPartition | Iterable[TopicPartition]
 """One partition, or any number of them."""
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_ADDRESSES = re.compile(r"[^\s,:]+:\d+(,[^\s,:]+:\d+)*")
 SHOWN_CHARS_MAX = 100
 """Number of characters of a wrong value in an error."""
 
@@ -180,6 +184,7 @@ def takes(**readers: Reader) -> Callable[[Callable[P, R]], Callable[P, R]]:
         names = [n for n, p in parameters.items() if p.kind is not p.VAR_POSITIONAL]
         rest = next((n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL), None)
         assert readers.keys() <= parameters.keys()
+        called_name = function.__qualname__.rpartition("<locals>.")[2].removesuffix(".__init__")
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -193,8 +198,97 @@ def takes(**readers: Reader) -> Callable[[Callable[P, R]], Callable[P, R]]:
             elif len(args) > len(given):
                 given += args[len(given) :]  # too many: the function says so
             named = {k: readers[k](k, v) if k in readers else v for k, v in kwargs.items()}
-            return function(*given, **named)  # type: ignore[arg-type]
+            try:
+                return function(*given, **named)  # type: ignore[arg-type]
+            except TypeError as e:
+                is_of_the_call = e.__traceback__ is not None and e.__traceback__.tb_next is None
+                if not is_of_the_call:
+                    raise
+                raise TypeError(_call_error(called_name, parameters, len(given), named, e)) from None
 
         return checked
 
     return decorate
+
+
+_MEANT = {
+    "bootstrap_servers": ("bootstrap_server", "bootstrap", "servers", "server", "brokers", "broker", "kafka_bootstrap_servers"),
+    "topic": ("topics", "topic_name", "subscribe", "name"),
+    "name": ("topic", "topic_name"),
+    "query": ("sql", "statement", "q"),
+    "data": ("df", "rows", "table", "batch", "value", "records", "messages"),
+    "listen": ("port", "host", "address", "bootstrap_servers", "bootstrap_server"),
+    "brokers": ("n_brokers", "num_brokers", "nodes", "n"),
+    "data_dir": ("directory", "dir", "path", "log_dir", "log_dirs"),
+    "settings": ("config", "configs", "properties", "options"),
+    "configs": ("config", "settings", "properties", "topic_config", "topic_configs"),
+    "partitions": ("num_partitions", "n_partitions", "numPartitions"),
+    "start": ("startingOffsets", "starting_offsets", "since", "begin", "from_", "offset", "offsets", "partition", "startingTimestamp"),
+    "end": ("endingOffsets", "ending_offsets", "until", "to"),
+    "limit": ("n", "max_records", "num_rows", "count", "nrows"),
+    "filter": ("where", "filters", "predicate"),
+    "timeout_ms": ("timeout", "timeout_s"),
+    "timeout_s": ("timeout", "timeout_ms"),
+    "request_timeout_ms": ("timeout", "timeout_ms", "timeout_s"),
+    "timestamp_ms": ("timestamp",),
+    "include_metadata": ("includeMetadata", "metadata"),
+    "security": ("security_protocol", "properties", "config"),
+}  # fmt: skip
+"""Arguments by the names that other libraries have for them."""
+
+
+def _call_error(
+    called: str, parameters: Mapping[str, inspect.Parameter], given: int, named: Mapping[str, object], error: TypeError
+) -> str:
+    """Return the text for a call that does not fit the function's parameters: the wrong argument, and the right one."""
+    names = [n for n in parameters if n != "self"]
+    by_position = [n for n in names if parameters[n].kind in (_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)]
+    by_name = [n for n in names if n not in by_position]
+    unknown = next((n for n in named if n not in parameters), None)
+    if unknown is not None:
+        meant = next((n for n in names if unknown in _MEANT.get(n, ())), None)
+        meant = meant or next(iter(difflib.get_close_matches(unknown, names, 1)), None)
+        known = f"did you mean {meant!r}?" if meant else f"its arguments are {', '.join(names)}"
+        return f"{called}() has no argument {unknown!r}: {known}"
+    if given > len(by_position) + ("self" in parameters):
+        others = f"; name the others: {', '.join(f'{n}=…' for n in by_name)}" if by_name else ""
+        return f"{called}() takes {len(by_position)} arguments by position ({', '.join(by_position)}){others}"
+    said = str(error).partition("() ")[2] or str(error)
+    if "bootstrap_servers" in named and "multiple values" in said and not {"topic", "query"} & set(names):
+        return (
+            f"{called}() takes the addresses of brokers, and nothing else, by position: topics are named later, as in "
+            "consumer.subscribe([topic]) and producer.send(topic, …)"
+        )
+    return f"{called}() {said}; call it as {called}({', '.join(by_position)}), or name the arguments"
+
+
+def servers_may_follow(needed: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a call leave out `bootstrap_servers`, a function's first parameter, or give it by name behind the others.
+    `needed`: the second parameter, which every call gives."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            if args and "bootstrap_servers" in kwargs:
+                args = (kwargs.pop("bootstrap_servers"), *args)  # type: ignore[assignment]
+            elif not args and needed in kwargs:
+                kwargs.setdefault("bootstrap_servers", None)
+            elif len(args) == 1 and needed not in kwargs:
+                args = (None, *args)  # type: ignore[assignment]
+            return function(*args, **kwargs)
+
+        return called
+
+    return decorate
+
+
+def behind_servers(order: str) -> Reader:
+    """Return a reader of the text behind `bootstrap_servers`; it refuses addresses, whose place is before it."""
+
+    def read(argument: str, value: object) -> str:
+        given = text(argument, value)
+        if _ADDRESSES.fullmatch(given):
+            refuse(argument, value, f"this is the address of a broker; the order is {order}")
+        return given
+
+    return read

@@ -404,11 +404,11 @@ class Cluster:
         self._failed_at = {e: at for e, at in self._failed_at.items() if at > since}
         return sorted(found, key=self._failed_at.__contains__)
 
-    def reach(self, *, timeout_ms: int = 30_000) -> None:
-        """Connect to a bootstrap server. Raises BrokerNotAvailableError or RequestTimedOutError if none can be
-        reached."""
-        with self.connection(timeout_ms=timeout_ms):
-            pass
+    def reach(self, *, timeout_ms: int = 30_000) -> str:
+        """Connect to a bootstrap server; return the client's principal ("": no SASL, or an older broker). Raises
+        BrokerNotAvailableError or RequestTimedOutError if none can be reached."""
+        with self.connection(timeout_ms=timeout_ms) as connection:
+            return connection.principal
 
     @contextlib.contextmanager
     def connection(

@@ -344,6 +344,11 @@ class Connection:
             self.close()
             raise
 
+    @property
+    def principal(self) -> str:
+        """The client's principal, such as User:alice; "" without SASL, or from an older broker."""
+        return self._session.principal
+
     def offered_socket(self) -> str:
         """Return the Unix socket that the broker offers a client that it knows; "": none."""
         if self._session.is_authenticated and not self.broker.local_socket:

@@ -43,6 +43,8 @@ class Session:
         self._security = security
         self._renew_at: float | None = None
         self.is_authenticated = False
+        self.principal = ""
+        """The client's principal, as the broker names it; "" before the authentication, or from an older broker."""
 
     def is_due(self) -> bool:
         """True if it is time to authenticate again."""
@@ -75,7 +77,7 @@ class Session:
                 answer, _ = connection.request(
                     Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse, timeout_ms=timeout_ms
                 )
-                lifetime_ms = answer.session_lifetime_ms
+                lifetime_ms, self.principal = answer.session_lifetime_ms, answer.principal
                 message = client.answer(answer.auth_bytes)
             else:
                 raise SaslAuthenticationFailedError("the broker does not complete the authentication")

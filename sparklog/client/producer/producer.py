@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from sparklog.client.group.group_offsets import Offsets
+from sparklog.client.net import arguments as arg
 from sparklog.client.net.arguments import text
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
@@ -68,6 +69,7 @@ class Producer:
         ```
     """
 
+    @arg.takes()
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | None = None,
@@ -262,6 +264,7 @@ class Producer:
         accumulator.locked_give_room(batch, size_bytes, state.target_bytes)
         return batch
 
+    @arg.takes()
     def send_batch(self, topic: str, data: Any, *, partition: int | None = None) -> BatchFuture:
         """Send a table. Its columns are matched to the topic's columns by name.
 

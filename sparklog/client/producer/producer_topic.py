@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparklog.client.net.topic_info import TopicInfo
@@ -158,4 +158,9 @@ def _as_bytes(content: Any, what: str) -> bytes | None:
         return content
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
+    if isinstance(content, Mapping):
+        raise TypeError(
+            f"{what} must be bytes, not {type(content).__name__}: this topic has no columns; encode it as in "
+            "json.dumps(value).encode(), or create the topic with a schema, whose rows are dicts"
+        )
     raise TypeError(f"{what} must be bytes, not {type(content).__name__}: encode it, for example text.encode()")

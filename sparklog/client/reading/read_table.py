@@ -42,8 +42,9 @@ METADATA_FIELDS = (
 Bound = str | int | datetime | date | Mapping[int, "str | int | datetime | date"]
 
 
+@arg.servers_may_follow("topic")
 @arg.takes(
-    topic=arg.text,
+    topic=arg.behind_servers("read_table(bootstrap_servers, topic)"),
     columns=arg.optional(arg.texts),
     include_metadata=arg.flag,
     limit=arg.optional(arg.whole()),
@@ -76,7 +77,7 @@ def read_table(
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
-            127.0.0.1:9292.
+            127.0.0.1:9292. It may be left out, or be given by name behind the topic.
         topic: The topic's name.
         columns: Names of the columns to read, in this order. None: all.
         start: The first record (inclusive): "earliest", "latest", an offset for all partitions, a negative number for
@@ -117,7 +118,8 @@ def read_table(
 
     Example:
         ```python
-        table = sparklog.read_table(None, "trips", columns=["zone", "minutes"], start="yesterday", end="today")
+        table = sparklog.read_table("trips", columns=["zone", "minutes"], start="yesterday", end="today")
+        table = sparklog.read_table("trips", bootstrap_servers="127.0.0.1:9292")
         ```
     """
     isolation = isolation_of(isolation_level)

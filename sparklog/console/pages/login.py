@@ -104,31 +104,29 @@ async def log_in(request: Request) -> Response:
         raise InvalidRequestError(f"a user has at most {NAME_CHARS_MAX} characters, a password {SECRET_CHARS_MAX}")
     security = security_as(login.template, name, secret)
     try:
-        await login.work.run(lambda: _prove(login, security))
-    except SaslAuthenticationFailedError:
-        wrong = (
-            "this token: it may have expired, or be for another audience"
-            if by_token
-            else "this user with this password"
-        )
+        principal = await login.work.run(lambda: _prove(login, security))
+    except SaslAuthenticationFailedError as e:
+        reason = str(e).removeprefix("authentication failed: ")
+        wrong = f"this token: {reason}" if by_token else "this user with this password"
         return _page(request, page, 401, name, f"The cluster does not accept {wrong}.")
     except InvalidConfigError:
         return _page(
             request, page, 400, name, "This is not a token." if by_token else "This is not a user with a password."
         )
-    console = login.new_console(security, name or "logged in")
+    console = login.new_console(security, name or principal.removeprefix("User:") or "the token's user")
     key = new_session(console.randomness)
-    if not login.sessions.begin(key, security, console):
+    if not login.sessions.begin(key, principal or security, console):
         raise BusyError(f"{SESSIONS_MAX} sessions are open already")
     return set_session(request, redirect(request, page), key)
 
 
-def _prove(login: Login, security: ClientSecurity) -> None:
-    """Authenticate the user at a broker. Raises SaslAuthenticationFailedError, and the errors of a connection."""
+def _prove(login: Login, security: ClientSecurity) -> str:
+    """Authenticate the user at a broker; return the principal ("": an older broker). Raises
+    SaslAuthenticationFailedError, and the errors of a connection."""
     options = login.options
     cluster = Cluster(options.bootstrap_servers, security)  # not the process's: its connections have proved it earlier
     with contextlib.closing(cluster):
-        cluster.reach(timeout_ms=options.request_timeout_ms)
+        return cluster.reach(timeout_ms=options.request_timeout_ms)
 
 
 async def log_out(request: Request) -> Response:

@@ -19,6 +19,7 @@ from sparklog_broker.network.reply import Reply
 from sparklog_broker.network.unread_answers import UnreadAnswers
 
 from sparklog.errors import ERRORS, FrameTooLargeError, InvalidRequestError, TooManyConnectionsError
+from sparklog.gateway.wire.codec import decoder
 from sparklog.protocol.frames import (
     PREFIX_BYTES,
     RequestPrefix,
@@ -130,13 +131,15 @@ def test_without_memory_reading_stops_until_there_is_some() -> None:
 
 KAFKA_API_VERSIONS = bytes.fromhex("00000022001200030000000100077264626b61666b610008") + b"librdkafka\x00"
 """The first request of librdkafka: ApiVersions, version 3."""
+KAFKA_METADATA = bytes.fromhex("00000016000300010000000100047465737400000000ffffffff")
+"""A first request of old clients of Kafka: Metadata, version 1."""
 
 
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", InvalidRequestError),
-        (KAFKA_API_VERSIONS, InvalidRequestError),
+        (bytes.fromhex("1603010200010001fc0303") + b"x" * 40, InvalidRequestError),
+        (KAFKA_METADATA, InvalidRequestError),
         (b"\xff" * 16, FrameTooLargeError),
         (b"\0" * 16, InvalidRequestError),
         (b"\x0c\0\0\0" + b"\0" * 8 + b"\xff\xff\xff\xff", InvalidRequestError),
@@ -165,17 +168,45 @@ def test_the_log_names_the_protocol_of_a_peer_that_has_the_wrong_port(caplog: py
     async def scenario(data: bytes) -> None:
         async with peer(echo) as p:
             await p.send(data)
-            assert ERRORS[(await p.response())[0]] is InvalidRequestError
+            await p.receive(1)
 
     for data, said in (
         (b"POST /v1 HTTP/1.1\r\nHost: x\r\n\r\n", "speaks HTTP"),
-        (KAFKA_API_VERSIONS, "speaks Kafka's protocol, which this broker does not: use sparklog's client"),
+        (KAFKA_API_VERSIONS, "speaks Kafka's protocol, and this is the port of sparklog's own: start the gateway"),
         (bytes.fromhex("1603010200010001fc0303") + b"x" * 40, "speaks TLS, but this listener does not encrypt"),
     ):
         caplog.clear()
         with caplog.at_level(logging.INFO):
             run(lambda data=data: scenario(data))  # type: ignore[misc]
         assert said in caplog.text
+
+
+def test_a_client_of_kafka_learns_at_once_that_the_broker_is_none() -> None:
+    """The connection stays open: a client that sees its end takes it for a lost one, and tries again for minutes."""
+
+    async def scenario() -> None:
+        async with peer(echo) as p:
+            await p.send(KAFKA_API_VERSIONS)
+            length = int.from_bytes(await p.receive(4), "big")
+            answer = decoder("response", "ApiVersions", 3)(memoryview(await p.receive(length))[4:])
+            assert (answer["error_code"], len(answer["api_keys"])) == (0, 1)
+            assert (answer["api_keys"][0]["api_key"], answer["api_keys"][0]["max_version"]) == (18, 3)
+            await p.until(lambda: p.connection.state is State.LINGERING)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(p.at_end(), 0.05)
+            p.connection.check_deadlines(p.loop.time() + 2)
+            assert p.connection.state is State.CLOSED
+
+    run(scenario)
+
+
+def test_a_client_of_http_reads_the_reason() -> None:
+    async def scenario() -> None:
+        async with peer(echo) as p:
+            await p.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await p.receive(24)).startswith(b"HTTP/1.1 400 Bad Request")
+
+    run(scenario)
 
 
 def test_garbage_behind_a_good_request_comes_after_its_answer() -> None:

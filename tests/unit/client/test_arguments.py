@@ -17,7 +17,7 @@ from pyspark.sql.types import DecimalType, IntegerType, StringType, StructField,
 import sparklog
 from sparklog import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
-from sparklog.client.net.arguments import partitions, takes, text, wait, whole
+from sparklog.client.net.arguments import behind_servers, partitions, servers_may_follow, takes, text, wait, whole
 from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.security.quotas import Entity
 
@@ -269,3 +269,68 @@ def test_readers_of_arguments_and_how_they_are_put_before_a_function() -> None:
             wrong()
     with pytest.raises(TypeError):
         call()  # type: ignore[call-arg]
+
+
+def test_the_servers_may_be_left_out_or_follow() -> None:
+    @servers_may_follow("topic")
+    @takes(topic=behind_servers("read(bootstrap_servers, topic)"))
+    def read(bootstrap_servers: str | None, topic: str, columns: Any = None, *, limit: int = 0) -> tuple[Any, ...]:
+        return bootstrap_servers, topic, columns, limit
+
+    call: Any = read
+    assert call("h:1", "t") == ("h:1", "t", None, 0)
+    assert call("h:1", topic="t") == ("h:1", "t", None, 0)
+    assert call(bootstrap_servers="h:1", topic="t", limit=2) == ("h:1", "t", None, 2)
+    assert call("t") == call(topic="t") == (None, "t", None, 0)
+    assert call("t", bootstrap_servers="h:1") == ("h:1", "t", None, 0)
+    assert call("t", ["a"], bootstrap_servers="h:1") == ("h:1", "t", ["a"], 0)
+    assert call(None, "t", ["a"]) == (None, "t", ["a"], 0)
+    with pytest.raises(
+        InvalidRequestError, match=r"topic = 'h:1,g:2': this is the address .* read\(bootstrap_servers, topic\)"
+    ):
+        call("t", "h:1,g:2")
+    for wrong in (call, partial(call, columns=["a"]), partial(call, "h:1", "t", topic="t")):
+        with pytest.raises(TypeError, match=r"read\(\) .*; call it as read\(bootstrap_servers, topic, columns\)"):
+            wrong()
+
+
+def test_a_call_that_does_not_fit_names_the_argument_that_was_meant() -> None:
+    api: Any = sparklog  # the calls are wrong for type checkers, too
+    consumer, producer, admin = api.Consumer("h:1"), api.Producer("h:1"), api.Admin("h:1")
+    for wrong, said in (
+        (lambda: api.read_table("t", startingOffsets=5), r"read_table\(\) has no argument 'startingOffsets': did you mean 'start'\?"),
+        (lambda: api.read_table("t", colums=["a"]), "did you mean 'columns'"),
+        (lambda: api.read_table("t", xyzzy=1), "no argument 'xyzzy': its arguments are bootstrap_servers, topic, columns"),
+        (lambda: api.sql(), r"sql\(\) missing 2 .*; call it as sql\(bootstrap_servers, query\)"),
+        (lambda: api.sql("SELECT 1", bootstrap_server="h:1"), "did you mean 'bootstrap_servers'"),
+        (lambda: api.history(None, "t", "h:1"), r"history\(\) takes 2 arguments by position \(spark, topic\); name the others: bootstrap_servers="),
+        (lambda: api.start_local(port=9292), "did you mean 'listen'"),
+        (lambda: api.start_local(num_brokers=3), "did you mean 'brokers'"),
+        (lambda: api.Consumer("t", bootstrap_servers="h:1"), r"Consumer\(\) takes the addresses of brokers.*consumer.subscribe\(\[topic\]\)"),
+        (lambda: api.Consumer("h:1", "g"), r"Consumer\(\) takes 1 arguments? by position \(bootstrap_servers\)"),
+        (lambda: consumer.poll(timeout=1.0), "did you mean 'timeout_ms'"),
+        (lambda: admin.create_topic("t", num_partitions=3), "did you mean 'partitions'"),
+        (lambda: producer.send_batch("t", rows=[]), "did you mean 'data'"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=said):
+            wrong()
+    with pytest.raises(InvalidRequestError, match=r"data_dir = 3: .*brokers=3"):
+        api.start_local(3)
+    with pytest.raises(InvalidRequestError, match=r"query = 'h:1'.*sql\(bootstrap_servers, query\)"):
+        api.sql("SELECT 1", "h:1")
+    for opened in (consumer, producer, admin):
+        opened.close()
+
+
+def test_a_type_error_inside_of_a_call_stays_as_it_is() -> None:
+    @takes()
+    def call(x: int) -> int:
+        return len(x)  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="object of type 'int' has no len"):
+        call(5)
+
+
+def test_history_and_latest_take_the_active_session() -> None:
+    with pytest.raises(InvalidRequestError, match=r"no active Spark session: use history\(spark, topic\)"):
+        sparklog.history("t")  # type: ignore[call-arg, arg-type]

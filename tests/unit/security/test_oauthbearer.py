@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security.handshake import Authentication, Challenge, ChooseMechanism, Fail, ListenerRules, SaslToken
 from sparklog.security.oauthbearer import KEYS_MAX, OAuthBearerServer, TokenRules, TokenVerifier, bearer_message
 from sparklog.security.principals import user
+from sparklog.security.sasl import OAUTHBEARER
 from sparklog.security.secrets import Secret
 from tests.support.cases import for_each
 
@@ -61,6 +63,9 @@ def test_the_skew_counts_on_both_ends_and_the_clock_is_the_callers() -> None:
     for now_ms in (NOW_MS + 630_000, NOW_MS - 30_001):
         with pytest.raises(SaslAuthenticationFailedError):
             VERIFIER.verify(token(), now_ms)
+
+
+RULES_OF_LISTENER = ListenerRules("OUTSIDE", (OAUTHBEARER,), tls=True)
 
 
 def forged() -> dict[str, str]:
@@ -108,10 +113,35 @@ def test_tokens_that_are_refused(what: str) -> None:
     exchange = OAuthBearerServer(VERIFIER)
     if bad:
         step = exchange.respond(f"n,,\x01auth=Bearer {bad}\x01\x01".encode(), NOW_MS)
-        assert (json.loads(step.challenge), step.principal) == ({"status": "invalid_token"}, None)
+        told = {"status": "invalid_token", "error_description": exchange.failure}
+        assert (json.loads(step.challenge), step.principal) == (told, None)
         assert exchange.failure
         with pytest.raises(SaslAuthenticationFailedError):
             exchange.respond(b"\x01", NOW_MS)
+
+
+def test_the_client_of_a_refused_token_learns_the_reason() -> None:
+    """The reason reaches the client in the last answer, too: its libraries show that one."""
+    for what, reason in {
+        "expired": "the token has expired (exp) 31 s ago",
+        "other audience": "audience (aud)",
+        "no audience": "the token has no audience (aud)",
+        "other issuer": "issuer (iss)",
+        "another body": "signature",
+        "other key": "signature",
+        "unknown key id": "key (kid) is not in the issuer's set of keys",
+        "algorithm not pinned": "algorithm (alg) is not allowed; allowed are RS256",
+        "not a token": "not a signed JSON web token",
+    }.items():
+        auth = Authentication(RULES_OF_LISTENER, lambda _: OAuthBearerServer(VERIFIER), NOW_MS)
+        auth.receive(ChooseMechanism(OAUTHBEARER), NOW_MS)
+        message = f"n,,\x01auth=Bearer {forged()[what]}\x01\x01".encode()
+        assert isinstance(auth.receive(SaslToken(message), NOW_MS)[0], Challenge)
+        (failure,) = auth.receive(SaslToken(b"\x01"), NOW_MS)
+        assert isinstance(failure, Fail)
+        assert str(failure.error).startswith("authentication failed: ")
+        assert reason in str(failure.error), what
+        assert reason in failure.log_text, what
 
 
 def test_a_token_with_an_impossible_name_is_refused() -> None:

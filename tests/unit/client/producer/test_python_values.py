@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from sparklog.client.producer.producer_topic import _as_bytes
 from sparklog.client.producer.rows import rows_of
 from sparklog.errors import InvalidRequestError, SchemaMismatchError
 from tests.support.clients import info
@@ -297,3 +298,8 @@ def test_python_floats_are_rounded_to_float_as_json_is() -> None:
     for typed in ({"f": np.array([0.1])}, pa.table({"f": [0.1]}), pd.DataFrame({"f": [0.1]}), {"f": pa.array([0.1])}):
         assert "0.1 would become 0.1000" in refusal(typed)
     assert "not in range" in refusal({"f": [2**24 + 1]})
+
+
+def test_a_row_for_a_topic_without_columns_names_both_ways() -> None:
+    with pytest.raises(TypeError, match=r"not dict: this topic has no columns; .*json\.dumps\(value\)\.encode\(\)"):
+        _as_bytes({"a": 1}, "value")
