@@ -437,8 +437,9 @@ class Dispatcher:
         return outcome, self._broker.cluster.membership.version
 
     async def _forwarded(self, forward: ForwardRequest, payload: memoryview, context: RequestContext) -> Response:
-        """Answer a request that a broker has forwarded, and checked the permissions of; it is forwarded no further.
-        Raises InvalidRequestError, UnsupportedVersionError, NotControllerError, BrokerNotAvailableError."""
+        """Answer a request that another broker has forwarded after it checked the permissions. The request is not
+        forwarded again. Raises InvalidRequestError, UnsupportedVersionError, NotControllerError,
+        BrokerNotAvailableError."""
         if forward.api not in AT_CONTROLLER:
             raise InvalidRequestError(f"brokers do not forward API {forward.api} to the controller")
         api = Api(forward.api)

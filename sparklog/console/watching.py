@@ -85,7 +85,7 @@ class TopicRates:
         self._samples: OrderedDict[str, deque[GrowthSample]] = OrderedDict()
 
     def note(self, topic_id: str, sample: GrowthSample) -> Rate | None:
-        """Keep a sample; the rate over the last minute, None if there is no earlier one."""
+        """Keep a sample, and return the rate over the last minute; None without an earlier sample."""
         with self._lock:
             samples = self._samples.setdefault(topic_id, deque(maxlen=RATE_SAMPLES_MAX))
             self._samples.move_to_end(topic_id)

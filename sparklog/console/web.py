@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class RefusedError(Exception):
-    """The console itself says no: it is read-only, or a form is not of this browser's session."""
+    """The console itself refuses the request: it is read-only, or a form is not of this browser's session."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,7 @@ def is_on(values: Mapping[str, str], name: str) -> bool:
 
 
 def url(path: str, **parameters: object) -> str:
-    """Return the path with the parameters that say something. None, False and "" are left out; 0 stays, as of partition
-    0."""
+    """Return the path with its parameters. None, False and "" are left out; 0 stays, because it may be a partition."""
     given = {name: value for name, value in parameters.items() if not (value is None or value is False or value == "")}
     return f"{path}?{urlencode(given)}" if given else path
 

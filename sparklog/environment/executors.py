@@ -86,7 +86,7 @@ def future_of(
 
 
 class _DaemonExecutor(Executor):
-    """A pool's threads are waited for when the interpreter ends; this one is not."""
+    """An executor of one thread for which the interpreter does not wait at its end, unlike a pool's threads."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -91,8 +91,8 @@ class FileSystem(Protocol):
         ...
 
     def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
-        """Create directories of one parent, which exists, with small files in them; durable on return. A failure leaves
-        any part of the new ones. It takes far less time than creating one after the other."""
+        """Create directories of one parent, which exists, with small files in them; durable on return. After a failure
+        any of the new directories may exist. It takes far less time than creating one after the other."""
         ...
 
     def rename(self, source: Path, target: Path) -> None: ...
@@ -216,8 +216,8 @@ def _check_kind(path: Path, mode: int) -> None:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Return a descriptor of a regular file, which is never waited for as the other end of a pipe is. Raises
-    OddFileError for anything else, OSError."""
+    """Return a descriptor of a regular file; opening never waits, as it could for a pipe. Raises OddFileError for
+    anything else, OSError."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
     except OSError as e:
@@ -294,7 +294,7 @@ def sync_whole(files: FileSystem, path: Path) -> None:
 
 
 SHORTAGE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
-"""The process or the machine lacks something for the moment; says nothing about the disk."""
+"""Errors of a temporary shortage in the process or the machine; they say nothing about the disk."""
 REFUSAL_ERRNOS = frozenset({errno.EACCES, errno.EPERM})
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 FILE_MODE_DEFAULT = 0o640

@@ -17,7 +17,7 @@ AHEAD_BYTES = 64 * 1024
 
 
 class ClientStream(asyncio.BufferedProtocol):
-    """Event-loop thread only. One reader at a time."""
+    """A client's socket for one reader at a time. Event-loop thread only."""
 
     def __init__(self, on_connected: Callable[[ClientStream], None]) -> None:
         self._on_connected = on_connected
@@ -103,7 +103,7 @@ class ClientStream(asyncio.BufferedProtocol):
         self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The place of the next bytes. An idle connection holds no memory for them."""
+        """Return the place of the next bytes. An idle connection holds no memory for them."""
         if self._target is not None:
             return self._target[self._filled :]
         if self._ahead is None:
@@ -111,7 +111,7 @@ class ClientStream(asyncio.BufferedProtocol):
         return self._ahead[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Process received bytes; called by asyncio."""
         if self._target is not None:
             self._filled += nbytes
             if self._filled == len(self._target):
@@ -126,7 +126,7 @@ class ClientStream(asyncio.BufferedProtocol):
             self._arrive()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more; it may wait for answers."""
+        """Note that the client sends nothing more; it may still wait for answers."""
         self._fail(asyncio.IncompleteReadError(b"", None))
         return self._transport.get_extra_info("ssl_object") is None
 

@@ -44,7 +44,7 @@ _WRITER_FEATURES = frozenset(
         "vacuumProtocolCheck",
     }
 )
-"""Features of a table that ask nothing of a writer that appends plain files."""
+"""Table features without requirements for a writer that only appends plain files."""
 _STATISTICS_COLUMNS_DEFAULT = 32
 MISSING = "the package deltalake is not installed here: pip install 'sparklog[lake]'"
 
@@ -715,7 +715,7 @@ class LakeTable:
 
 
 def _restored_to(others: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the version of the newest RESTORE among commits of others; None: there is none."""
+    """Return the version of the newest RESTORE among the commits that no worker has made; None without one."""
     for entry in others:
         if str(entry.get("operation", "")).upper() == "RESTORE":
             version = (entry.get("operationParameters") or {}).get("version")
@@ -770,7 +770,7 @@ def _removed(files: Sequence[TableFile], *, is_change: bool) -> list[Any]:
 
 
 def _nothing(path: str) -> None:
-    """Do nothing: an object store has a file durably when it is closed."""
+    """Do nothing: a file in an object store is durable when it is closed."""
 
 
 def newest(location: str, table: LakeTable) -> LakeTable:

@@ -37,8 +37,8 @@ class MissingOffsets(Message):
 class ReplicaFetchPartition(Message):
     """State of a follower's log: it goes from `log_start_offset` to `fetch_offset`, the last record is of `last_epoch`
     (-1: there is none), and the records below `high_watermark` are known to be committed. `gaps`: missing offsets in
-    between; a leader that does not know the field would take the log for complete. `copied_to`: as in the last
-    result, so that a change is news; NOT_ASKED from a broker of an earlier release."""
+    between; a leader that does not know the field would take the log for complete. `copied_to`: the value of the last
+    result, so that the leader reports a change; NOT_ASKED from a broker of an earlier release."""
 
     topic: Name
     partition: Partition
@@ -138,7 +138,7 @@ class ImageChange(Message):
 
 class MetadataFetchResponse(Message):
     """The changes in their order, or, if the controller does not have them all any more, the whole `image` and no
-    changes; None and none: nothing is newer."""
+    changes; `image` None and no changes: nothing is newer."""
 
     image: bytes | None = None
     changes: Annotated[list[ImageChange], Meta(max_length=10_000)] = []
@@ -365,7 +365,7 @@ STATE_PARTITIONS_MAX = 10_000
 
 
 class CommitsFrom(Message):
-    """A partition whose commits are asked for; those by a marker at or behind `offset` in any case."""
+    """A partition of a request for commits. Commits whose marker is at or behind `offset` are returned in any case."""
 
     topic: Name
     partition: Partition

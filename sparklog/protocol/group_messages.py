@@ -29,7 +29,7 @@ class FindCoordinatorRequest(Message):
 
 
 class FindCoordinatorResponse(Message):
-    """`host` "": the broker that was asked; it is alone."""
+    """`host` "": the asked broker itself, which has no cluster."""
 
     broker_id: int
     host: Text = ""
@@ -84,7 +84,7 @@ class GroupHeartbeatRequest(Message):
 
 
 class GroupHeartbeatResponse(Message):
-    """`assigned` None: nothing has changed since the last answer; else all the member may own now."""
+    """`assigned`: all partitions that the member may own now; None if nothing has changed since the last answer."""
 
     member_id: str
     member_epoch: int

@@ -296,8 +296,8 @@ class OffsetsForLeaderEpochRequest(Message):
 
 
 class EpochEndOffset(Message):
-    """The largest epoch up to the one asked for of which the leader has records, and the offset behind them; -1: all
-    records that it has are of later ones, or the epoch asked for is later than all it knows."""
+    """The largest epoch, at most the requested one, of which the leader has records, and the offset behind those
+    records. -1: the leader has only records of later epochs, or the requested epoch is later than all known ones."""
 
     topic: str
     partition: int
@@ -564,7 +564,7 @@ _ERROR_DECODER = msgpack_decoder(ErrorBody)
 
 
 class _Decoders(dict[Api, msgspec.msgpack.Decoder[Any]]):
-    """Made when first needed: all of them, from the messages' annotations, take longer than everything else here."""
+    """Decoders of messages, created at their first use: creating all of them takes longer than the rest of the import."""
 
     def __init__(self, type_of: Callable[[ApiSpec], type[Message]]) -> None:
         super().__init__()

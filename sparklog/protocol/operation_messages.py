@@ -55,8 +55,8 @@ class ReassignmentTarget(Message):
 
 
 class AlterPartitionReassignmentsRequest(Message):
-    """`throttle_bytes`: per second that each broker sends to, and takes as, a replica that is being added (KIP-73); 0:
-    as fast as it goes; -1: as it is. It ends with the last reassignment."""
+    """`throttle_bytes`: bytes per second that each broker sends to replicas that are being added, and receives as such
+    a replica (KIP-73); 0: unlimited; -1: unchanged. The limit ends with the last reassignment."""
 
     partitions: Annotated[list[ReassignmentTarget], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
     throttle_bytes: Annotated[int, Meta(ge=-1, le=2**62)] = -1
@@ -134,7 +134,7 @@ class DescribeClusterRequest(Message):
 
 
 class BrokerState(Message):
-    """A broker that there is, or has been: `broker_epoch` -1 and no host: it is not registered now. `is_stopping`: it
+    """A present or former broker. `broker_epoch` is -1 and `host` empty if it is not registered. `is_stopping`: it
     leads nothing any more and is about to stop."""
 
     broker_id: int

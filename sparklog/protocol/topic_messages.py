@@ -221,7 +221,7 @@ class AlterSchemaRequest(Message):
 
 
 class AlterSchemaResponse(Message):
-    """The topic, with its newest schema last; nothing new if the change was there already."""
+    """The topic, with its newest schema last; unchanged if the topic had the change already."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0

@@ -37,9 +37,10 @@ HANDSHAKES_BEFORE_KNOWN_MAX = 2
 MESSAGES_PER_EXCHANGE_MAX = 8
 """No mechanism has more than two."""
 QUICK_TOKEN_BYTES_MAX = 256
-"""Messages of SCRAM have 90 to 240 bytes with the nonces and names that there are."""
+"""Largest message that is handled on the event loop, in bytes. SCRAM's messages have 90 to 240 bytes with usual nonces
+and names."""
 REAUTHENTICATION_INTERVAL_MS_MIN = 1_000
-"""Sooner again is refused, as Kafka does: it would be work without a use."""
+"""Shortest time in ms between two authentications of a connection; an earlier one is refused, as in Kafka."""
 
 
 _OUT_OF_ORDER = "not allowed before or during the authentication: does security.protocol (SASL_SSL, SASL_PLAINTEXT) fit the listener?"
@@ -57,7 +58,7 @@ class ListenerRules(Struct, frozen=True):
     reauthentication_ms_max: int = 0
     """`connections.max.reauth.ms`"""
     authentication_timeout_ms: int = 30_000
-    """A connection that is not known by then is closed."""
+    """Time in ms after which a connection that is not authenticated is closed."""
 
     def __post_init__(self) -> None:
         unknown = set(self.mechanisms) - set(MECHANISMS)

@@ -30,7 +30,7 @@ JWKS_CHARS_MAX = 1024 * 1024
 KEYS_MAX = 256
 RSA_BITS_MIN = 2_048
 RSA_BITS_MAX = 16_384
-"""OpenSSL verifies with no larger ones."""
+"""Largest RSA key, in bits, that OpenSSL accepts for verification."""
 _SEPARATOR = "\x01"
 _KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _CURVES = ("P-256", "P-384", "P-521", "Ed25519")

@@ -68,7 +68,7 @@ class Rounds:
     def __init__(
         self, name: str, loop: asyncio.AbstractEventLoop, thread: Executor, run: Callable[[], bool], *, pause_s: float
     ) -> None:
-        """`thread` is a daemon's; it is shut down at the stop."""
+        """`thread`: an executor of one daemon thread; `stop` shuts it down."""
         self._thread = thread
         self._run = run
         self._running: Future[bool] | None = None

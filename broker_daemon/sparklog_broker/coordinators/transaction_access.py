@@ -39,8 +39,8 @@ class TransactionAccess:
     async def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> int:
-        """Add partitions as `TransactionCoordinator.add_partitions` does. Raises what it does, and
-        CoordinatorNotAvailableError while nobody else can be asked."""
+        """Add partitions as `TransactionCoordinator.add_partitions` does. Raises the same errors, and
+        CoordinatorNotAvailableError while the coordinator cannot be reached."""
         wanted = tuple(partitions)
         try:
             return await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)

@@ -115,7 +115,7 @@ class TransactionCoordinator:
         self._ticker.start(self._tick_s)
 
     def joined(self, *, is_sole: bool) -> None:
-        """Note that the broker has joined its cluster and has its roles. `is_sole`: it is the only broker."""
+        """Note that the broker has joined its cluster and has its roles. `is_sole`: True if it is the only broker."""
         if is_sole and (not self.topic.exists or len(self._shards.led) == self.topic.partitions):
             self._tasks = [self._loop.create_task(self._load()), self._loop.create_task(self._settle())]
         else:
@@ -252,7 +252,7 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
     ) -> int:
         """Note durably that the producer's open transaction (which this may begin) includes these partitions; return
-        the time at which the transaction began, -1: it has ended meanwhile.
+        the time at which the transaction began, or -1 if it has ended.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,
         InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.

@@ -25,7 +25,7 @@ from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one
 from sparklog_broker.network.reply import Response
 
 TOGETHER_MAX = 1_000
-"""Up to this number of offsets, or partitions, unknown ones are not removed first."""
+"""Number of offsets or partitions up to which unknown partitions are not removed before the commit."""
 
 
 async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview, context: RequestContext) -> Response:

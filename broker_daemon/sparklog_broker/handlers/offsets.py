@@ -90,7 +90,8 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
 async def offsets_for_leader_epoch(
     request: OffsetsForLeaderEpochRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer with the ends of epochs, as far as consumers may read; they are in memory (KIP-320)."""
+    """Answer with the ends of leader epochs, up to the last offset that consumers may read (KIP-320). The epochs are in
+    memory."""
     broker = context.broker
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition))
     results = (_epoch_end(broker, wanted) for wanted in request.partitions)
@@ -143,7 +144,8 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
 
 
 def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> SparklogError:
-    """Return the reason why a snapshot lacks a partition: this broker's own one, if it leads the partition."""
+    """Return the reason why a snapshot lacks a partition; for a partition that this broker leads, this broker's own
+    reason."""
     try:
         extent_of(broker, TopicPartition(wanted.topic, wanted.partition), isolation)
     except NotLeaderError:

@@ -12,7 +12,7 @@ import numpy as np
 from sparklog.settings import MIB
 
 BUFFER_BYTES_MIN = 64 * 1024
-"""Smaller ones are not worth keeping."""
+"""Smallest size in bytes of a buffer that is kept."""
 _REFERENCES_OF_THE_LAST_OWNER = 3
 """The caller's variable, the parameter, and `getrefcount`'s own."""
 

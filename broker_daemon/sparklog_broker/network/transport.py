@@ -16,7 +16,8 @@ from sparklog_broker.network.reply import Slice
 class SocketEvents:
     """Calls `on_readable` and `on_writable` as long as they are wanted, but not while the socket is held.
 
-    `pending` returns True if bytes can be read although the socket is not readable; None: that never is so.
+    `pending` returns True if bytes can be read although the socket is not readable; None if the transport has no such
+    bytes.
     """
 
     def __init__(
@@ -111,8 +112,8 @@ class Transport(Protocol):
         """
 
     def when_idle(self, then: Callable[[], None]) -> None:
-        """Call `then` as soon as nothing uses the buffers that `recv_into` and `write` were given: often at once. No
-        event is reported from now on."""
+        """Call `then` as soon as no thread uses the buffers of `recv_into` and `write`, often immediately. Events are
+        no longer reported."""
 
     def shutdown(self) -> None:
         """End our side, in a way that the peer can tell from a cut. Raises OSError."""

@@ -37,8 +37,8 @@ INLINE_SLOW_S = 0.05
 """Duration of an append on the loop that shows a busy disk: for a while the threads append."""
 INLINE_PAUSE_S = 1.0
 INLINE_LOOK_AGE_S = 0.8
-"""Age of the last check of a log directory at which appends leave the loop: they may have to check, and a dead mount
-hangs.
+"""Age in s of the last check of a log directory from which appends leave the event loop: the append may have to check
+the directory, and the check of a dead mount hangs.
 """
 
 Outcomes = list[AppendInfo | Exception]

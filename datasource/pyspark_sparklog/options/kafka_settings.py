@@ -276,8 +276,8 @@ KAFKA_SETTINGS = _table()
 
 
 def kafka_setting(name: str, value: str) -> KafkaSetting | None:
-    """Return the setting of this name; None: there is none. Names of a provider of secrets (KIP-297) have the
-    provider's name in them."""
+    """Return the setting of this name; None if Kafka has no such setting. Names of a provider of secrets (KIP-297) have
+    the provider's name in them."""
     if not name.startswith("config.providers."):
         return KAFKA_SETTINGS.get(name)
     is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_KNOWN

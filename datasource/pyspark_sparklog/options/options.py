@@ -1,5 +1,4 @@
-"""Options as the reader and the writer work with them: values parsed and checked. `option_names` has found out which
-are meant."""
+"""Parsed and checked options of reader and writer. `option_names` recognises the given names before."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tables of Spark's catalog: `CREATE TABLE … USING sparklog OPTIONS (…)`, and the rest of them when a write creates
 one.
 
-Spark asks a Python source for the columns of a new table and hands it the table's options only then. A later read or
+Spark gives a Python source the table's options only once: when it asks for the columns of a new table. A later read or
 insert gets the columns, with the metadata that the catalog keeps of them, and no option. So the options are kept with
 the first column, as metadata. Every column also has a mark: only rows that have all columns of the table are an insert
 into it.
@@ -109,8 +109,9 @@ def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
 
 
 def tells_new_tables() -> bool:
-    """True if an SQL execution inside another one, in the driver of this process, is a write that creates a table of
-    the catalog.
+    """True if this driver shows a write that creates a table of the catalog: as an SQL execution inside another one.
+    Programs of `pyspark` and `spark-submit` do. The shell `spark-sql` runs each command inside another execution, and
+    drivers that are started in other ways are not known.
 
     That holds in programs of `pyspark` and `spark-submit`. The shell `spark-sql` runs each command inside another
     execution, and drivers that are started in other ways are not known.

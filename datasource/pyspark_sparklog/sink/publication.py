@@ -112,8 +112,8 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
 
 
 def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
-    """Return the request for the messages of all tasks; None: there is no transaction. Raises SparklogError if the
-    tasks do not belong to one transaction."""
+    """Return the request that ends the transaction in the messages of all tasks; None if the write has no transaction.
+    Raises SparklogError if the tasks do not belong to one transaction."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
         raise SparklogError(f"the tasks wrote in different transactions, so nothing is committed: {transactions}")
@@ -150,12 +150,12 @@ _runs = _Runs()
 
 @dataclass(frozen=True)
 class Publisher:
-    """The transaction of one write, on the driver and in its tasks; goes to them by pickle.
+    """The transaction of one write, on the driver and, pickled, in its tasks.
 
     `fencing_token` AT_LEAST_ONCE: there is no transaction. None: the publisher writes nothing and only ends the
     transactions of others; it draws a token on demand. `is_stream`: run and version are those of the query's run and
-    batch, which only tasks know, and so is `app_id` if it is None. `checkpoint` "": the query's is not known; nor is
-    its name if `query_name` is "".
+    batch, which only tasks know, and so is `app_id` if it is None. `checkpoint` and `query_name` are the query's; "" if
+    unknown.
     """
 
     address: ClusterAddress
@@ -206,7 +206,8 @@ class Publisher:
         return not input_digest(message.checkpoint, message.place.query_id, message.place.batch_id)
 
     def join(self, transaction: SharedTransaction) -> Participant | None:
-        """Return a producer identity for one task; None: the version is committed already, nothing may be written.
+        """Return a producer identity for one task; None if the version is committed already: the task must write
+        nothing.
 
         Raises ProducerFencedError when a newer run has taken over, StaleCheckpointError for a batch below the last one.
         """

@@ -17,7 +17,7 @@ _PLACE = 0x9E3779B97F4A7C15
 _PLACE_INVERSE = pow(_PLACE, -1, 1 << 64)
 _NULL = np.uint64(0xD1B54A32D192ED03)
 _BYTES_PER_STEP = 1 << 18
-"""Bytes of data hashed at once: eight times as many are in memory for it."""
+"""Number of bytes hashed in one step; a step takes eight times as much memory."""
 
 
 def row_checksum(batch: pa.RecordBatch) -> int:

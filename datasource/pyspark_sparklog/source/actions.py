@@ -113,7 +113,7 @@ class _Warnings:
         self._first: OrderedDict[str, str | None] = OrderedDict()
 
     def warn_once(self, what: str, action: str, text: str, *, first_too: bool = False) -> None:
-        """Log a warning once, at the second action with it, or at the first one with `first_too`."""
+        """Log a warning once: at the second action that causes it, or with `first_too` at the first."""
         first = self._first.setdefault(what, action)
         if first is not None and (first_too or first != action):
             self._first[what] = None

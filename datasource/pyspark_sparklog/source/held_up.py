@@ -18,7 +18,7 @@ log = logging.getLogger("pyspark_sparklog")
 LOOK_S = 30.0
 """Interval in s between a query's looks, and age in s of an open transaction that is worth a line in the log."""
 AGAIN_S = 600.0
-"""A line about the same transaction comes no sooner."""
+"""Pause in s between two warnings about the same transaction."""
 WARNED_MAX = 1_000
 TIMEOUT_MS = 5_000
 
@@ -34,8 +34,8 @@ class HeldUp:
         self._warned_at: dict[str, float] = {}
 
     def look(self, extents: Mapping[TopicPartition, Extent]) -> None:
-        """Warn if records that are there are not among `extents`, because an old transaction is open before them.
-        Looks again only after LOOK_S."""
+        """Warn if stored records lie beyond `extents` because an old transaction is open before them. Checks again only
+        after LOOK_S."""
         now_s = self._clock()
         if not self._on or now_s - self._looked_s < LOOK_S:
             return

@@ -20,8 +20,8 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE
 
 
 def infer_schema(given: Mapping[str, str]) -> StructType:
-    """Return the schema of the topics that the options name; that of a table that Spark makes has
-    its options with it."""
+    """Return the schema of the topics that the options name. The schema of a table that Spark creates contains the
+    table's options."""
     table = of_new_table(given)
     if table is not None:
         return kept_with(infer_schema(readable(table)), table)

@@ -25,7 +25,7 @@ class Chart(NamedTuple):
 
 
 def line_chart(samples: Sequence[tuple[int, int | None]], what: str) -> Chart | None:
-    """Return (ms since 1970, value) in order of time; None if there are not two values to draw a line between."""
+    """Return a chart of pairs (ms since 1970, value) in order of time; None with fewer than two values."""
     known = [(t, v) for t, v in samples if v is not None]
     if len(known) < 2 or known[0][0] == known[-1][0]:
         return None

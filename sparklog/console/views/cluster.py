@@ -185,7 +185,7 @@ def disks(cluster: ClusterDescription, found: Mapping[int, Sequence[LogDirDescri
 
 
 def skew(parts: Sequence[int]) -> float:
-    """Return the largest over the mean; 1 where nothing is."""
+    """Return the largest value divided by the mean; 1 if all values are 0."""
     total = sum(parts)
     return max(parts) * len(parts) / total if total else 1.0
 

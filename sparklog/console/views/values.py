@@ -58,7 +58,7 @@ def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) ->
 
 
 def bytes_cell(start: bytes, size_bytes: int, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) -> Cell:
-    """Return bytes, of which only the first are needed: `size_bytes` is how many there are."""
+    """Return the cell of bytes of which only the first are given; `size_bytes` is their whole number."""
     is_whole = len(start) == size_bytes
     if mode in ("auto", "json") and is_whole:
         formatted = _json(start, pretty=chars_max > CELL_CHARS_MAX)

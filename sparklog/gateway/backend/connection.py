@@ -194,7 +194,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return self._view[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Process received bytes; called by asyncio."""
         self._received += nbytes
         if self._received < len(self._view):
             return

@@ -20,7 +20,7 @@ PAGES_MAX = 100_000
 
 
 class Topics:
-    """Topics of one gateway by name. It says nothing about permissions: the broker checks each request."""
+    """Topics of one gateway by name. Permissions are not checked here: the broker checks each request."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
@@ -35,7 +35,7 @@ class Topics:
         return await self.look_up(connection, name)
 
     async def look_up(self, connection: BrokerConnection, name: str) -> TopicInfo:
-        """A topic as it is now. Raises as `get`."""
+        """Return a topic's present state. Raises the errors of `get`."""
         answer = await read_metadata(connection, MetadataRequest([name], paged=True))
         state = next((t for t in answer.topics if t.name == name), None)
         if state is None or state.error_code:

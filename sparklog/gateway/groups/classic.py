@@ -52,7 +52,7 @@ class ClassicGroup:
     # --- joins -------------------------------------------------------------------------------------------------------
 
     def join(self, join: Join, token: Any, now_ms: int) -> list[Reply]:
-        """A member joins, or joins again. The answer comes when the rebalance is over."""
+        """Handle a join of a new or a known member. The answer follows at the end of the rebalance."""
         error = self._refusal(join)
         if error is not None:
             return [Reply(token, Joined(error, join.member_id))]
@@ -95,7 +95,7 @@ class ClassicGroup:
         return self._add_and_rebalance(member_id, join, token, now_ms)
 
     def _replace_static(self, known: str, member_id: str, join: Join, token: Any, now_ms: int) -> list[Reply]:
-        """A static member has restarted: it keeps its place under a new id, and its predecessor is fenced."""
+        """Replace a static member after its restart: it keeps its place under a new id, and its predecessor is fenced."""
         member = self.members.pop(known)
         replies = self._refuse_waiting(member, Kafka.FENCED_INSTANCE_ID)
         before = self.protocol
@@ -253,8 +253,8 @@ class ClassicGroup:
         token: Any,
         now_ms: int,
     ) -> list[Reply]:
-        """A member asks for its assignment; the leader brings all of them. `protocols`: type and name, None if the
-        client does not send them."""
+        """Handle a member's request for its assignment; the leader's request contains the assignments of all members.
+        `protocols`: type and name, None if the client does not send them."""
         error = self.check_generation(member_id, instance_id, generation)
         kind, name = protocols
         if error is None and ((kind or self.protocol_type), (name or self.protocol)) != (
@@ -292,7 +292,7 @@ class ClassicGroup:
         return Synced(Kafka.NONE, member.assignment, self.protocol_type, self.protocol)
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Kafka:
-        """A member is alive. The answer tells it of a rebalance."""
+        """Handle a heartbeat; the answer says if a rebalance is in progress."""
         error = self.check_generation(member_id, instance_id, generation)
         if error is not None:
             return error
@@ -365,8 +365,8 @@ class ClassicGroup:
         return error
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Kafka | None:
-        """Error for a commit that is not allowed; None: it is. A client that is no member may commit to a group without
-        members."""
+        """Return the error of a commit that is not allowed; None if it is allowed. A client that is no member may
+        commit to a group without members."""
         if generation < 0 and not member_id:
             return None if not self.members else Kafka.UNKNOWN_MEMBER_ID
         error = self.check_generation(member_id, instance_id, generation)

@@ -94,9 +94,9 @@ class Member(Struct):
     """Time at which the member is removed unless it is heard of."""
     assignment: bytes = b""
     join_token: Any = None
-    """The join that waits for the others; None: none does."""
+    """Token of the join that waits for other members; None if none waits."""
     sync_token: Any = None
-    """The sync that waits for the leader's assignment; None: none does."""
+    """Token of the sync that waits for the leader's assignment; None if none waits."""
 
     @property
     def metadata_bytes(self) -> int:

@@ -31,7 +31,7 @@ def is_partition(name: str, partition: int) -> bool:
 
 
 async def list_offsets(session: Session, request: Body, version: int) -> Body:
-    """Offsets by time, and a partition's first and last ones."""
+    """Answer with offsets by time, and with a partition's first and last offsets."""
     asked = [(t["name"], p) for t in request["topics"] for p in t["partitions"]]
     wanted = [
         ListOffsetsPartition(

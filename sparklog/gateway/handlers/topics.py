@@ -44,7 +44,7 @@ DEFAULT_COUNT = -1
 
 
 async def create_topics(session: Session, request: Body, version: int) -> Body:
-    """Envelope topics, one after the other."""
+    """Create envelope topics, one after the other."""
     found = []
     for i, topic in enumerate(request["topics"]):
         try:
@@ -73,7 +73,7 @@ def _created(topic: Body, state: TopicState | None) -> Body:
 
 
 async def _create(session: Session, topic: Body, *, validate_only: bool) -> TopicState | None:
-    """The new topic; None: it was only checked. Raises what is wrong with it."""
+    """Create a topic and return it; None if the request only validates. Raises the error of an invalid topic."""
     name, partitions, factor = topic["name"], topic["num_partitions"], topic["replication_factor"]
     check_topic_name(name)
     assignment = None

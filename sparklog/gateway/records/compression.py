@@ -1,6 +1,6 @@
 """The codecs of Kafka's batches: none, gzip, snappy (raw and in xerial's frames), lz4 and zstd.
 
-A batch may be anybody's: nothing is decompressed to more than `inflated_bytes_max`.
+A batch may be hostile, so nothing is decompressed to more than `inflated_bytes_max`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _ENTRY_TYPE = HEADER_TYPE.value_type
 
 
 def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.RecordBatch:
-    """The records in `data` (anything with the buffer protocol) as rows of an envelope topic.
+    """Return the records in `data` (anything with the buffer protocol) as rows of an envelope topic.
 
     Raises CorruptBatchError, InvalidTimestampError.
     """

@@ -14,7 +14,7 @@ RECORDS_NAMED_MAX = 1_000
 
 
 class InvalidRecordError(SchemaMismatchError):
-    """Records of one batch that the topic does not take. The message is that of the first one."""
+    """Records of one batch that the topic does not accept. The message describes the first of them."""
 
     def __init__(self, records: Mapping[int, str]) -> None:
         super().__init__(next(iter(records.values())))

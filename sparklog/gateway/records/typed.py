@@ -47,7 +47,7 @@ _SCHEMAS_KEPT = 1_000
 
 
 def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
-    """The batch as the broker stores it. Arguments and errors are those of `broker_batch`."""
+    """Return the batch as the broker stores it. Arguments and errors are those of `broker_batch`."""
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
     envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
@@ -232,7 +232,7 @@ def _is_map_inside(t: Any) -> bool:
 
 
 def _for_json(value: Any) -> Any:
-    """Arrow gives maps as lists of pairs; those with keys of text become objects."""
+    """Convert Arrow's maps, which are lists of pairs, into JSON objects if their keys are text."""
     if isinstance(value, dict):
         return {k: _for_json(v) for k, v in value.items()}
     if isinstance(value, list):

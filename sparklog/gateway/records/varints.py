@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def read_varints(data: Array, positions: Array, bytes_max: int = VARINT_BYTES_MAX) -> tuple[Array, Array]:
-    """The numbers at `positions` of `data`, and the positions behind them, both int64.
+    """Return the numbers at `positions` of `data`, and the positions behind them, both int64.
 
     A position behind the end reads the last byte: the caller checks the position behind the last field of a record.
     Raises CorruptBatchError for a number of more than `bytes_max` bytes.
@@ -39,7 +39,7 @@ def read_varints(data: Array, positions: Array, bytes_max: int = VARINT_BYTES_MA
 
 
 def zigzag(values: Array) -> Array:
-    """Signed numbers as the unsigned ones that are written."""
+    """Return signed numbers as the unsigned numbers that are written."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
@@ -87,7 +87,7 @@ class VarintColumns:
         self.sizes += sizes
 
     def data(self) -> Array:
-        """The bytes of all rows, one row after the other."""
+        """Return the bytes of all rows, one row after the other."""
         matrix = np.empty((self._rows, len(self._columns)), np.uint8)
         for i, column in enumerate(self._columns):
             matrix[:, i] = column

@@ -146,7 +146,7 @@ class _Source:
 
 @cache
 def decoder(kind: str, name: str, version: int) -> Decode:
-    """The decoder of a message in a version. It raises InvalidRequestError."""
+    """Return the decoder of a message in a version. The decoder raises InvalidRequestError."""
     message = messages()[kind, name]
     _check_version(message, version)
     source = _Source(message.is_flexible(version), version)

@@ -1,7 +1,7 @@
 """The last offset of every key in the dirty part of a log: a hash table in three NumPy arrays, of a fixed size.
 
-A slot has 24 bytes: the key's 128-bit hash and its last offset (-1: empty). Collisions go on by double hashing. When
-the table is as full as it may be, the part of the log that is in it is compacted, the rest with the next run.
+A slot has 24 bytes: the key's 128-bit hash and its last offset (-1: empty). Collisions are resolved by double hashing.
+When the table is as full as it may be, the part of the log that is in it is compacted, the rest with the next run.
 """
 
 from __future__ import annotations

@@ -303,8 +303,8 @@ def plan_group(
 def _plan_marker(
     number: int, batch: SourceBatch, context: RunContext, plan: GroupPlan, with_data: set[int], over_ms: int
 ) -> BatchPlan:
-    """Plan a marker: it stays as long as there are data of its transaction; from then on readers get their time, as
-    with a tombstone. `over_ms`: horizons up to then have passed."""
+    """Plan a marker: it stays as long as there are data of its transaction; afterwards its horizon gives readers time,
+    as with a tombstone. `over_ms`: horizons up to this time have passed."""
     header, horizon_ms = batch.header, horizon_of(batch.header)
     if header.producer_id in with_data:
         with_data.discard(header.producer_id)

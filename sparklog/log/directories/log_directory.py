@@ -157,7 +157,7 @@ class LogDirectory:
         return self._clean is not None and name not in self._clean.unclean and not self.was_put_aside(name)
 
     def was_put_aside(self, name: str) -> bool:
-        """True if the partition directory `name` was put aside and taken back: no stop vouches for it."""
+        """True if the partition directory `name` was put aside and taken back: no clean stop covers it."""
         return name in self._taken_back
 
     # --- start ---
@@ -258,7 +258,7 @@ class LogDirectory:
         return decode(data, PartitionMeta) if data is not None else None
 
     def newest_epoch_of(self, name: str) -> int:
-        """Read the leader epoch of the newest records in the directory `name`; -1 if nothing says it."""
+        """Read the leader epoch of the newest records in the directory `name`; -1 if unknown."""
         data = read_rebuildable(self.files, self.path / name / LEADER_EPOCHS_FILE)
         entries = decode_epochs(data) if data is not None else None
         return entries[-1].epoch if entries else -1
@@ -330,8 +330,8 @@ class LogDirectory:
         return target
 
     def purge_deleted(self) -> int:
-        """Unlink the files of deleted partitions and removed replicas; return how many there were. Of deleted ones
-        with something in the object store the journal stays until that is gone. Raises StorageError."""
+        """Unlink the files of deleted partitions and removed replicas; return how many there were. The journal of a
+        deleted partition stays while the partition has objects in the store. Raises StorageError."""
         in_tier = self.deleted_in_tier()
         for path in in_tier:
             for name in self.files.list_directory(path):

@@ -58,8 +58,8 @@ class PartitionSpec(Struct, frozen=True):
     schema_of: SchemaOf
     newest_schema_id: int = 1
     made: bool | None = False
-    """True: the directory has been made before; one that is not there is missed, not made anew. None: it has if a
-    checkpoint names the partition."""
+    """True if the directory was created before: its absence is then a loss, and it is not created again. None: assume
+    so if a checkpoint names the partition."""
 
 
 class DirectoryFailure(Struct, frozen=True):
@@ -375,7 +375,7 @@ class LogManager:
         raise type(error)(str(error)) from error
 
     def _create_in(self, directory: LogDirectory, spec: PartitionSpec) -> PartitionLog:
-        """Leave nothing behind if it fails, as far as the disk lets it."""
+        """Create a partition in a directory. After a failure nothing is left behind, as far as the disk permits."""
         path = directory.path / spec.owner.directory_name
         self._forget_stale_points(directory)
         known = directory.points_of(spec.owner) if directory.files.exists(path) else None
@@ -405,8 +405,8 @@ class LogManager:
         return log
 
     def write_topic_record(self, tp: TopicPartition, content: bytes) -> None:
-        """Write topic.json (`format/topic_record.py`) beside the segments of partition `tp`, unless it says that
-        already. Nothing if the partition is offline. Raises StorageFullError, StorageError."""
+        """Write topic.json (`format/topic_record.py`) beside the segments of partition `tp`, unless the file has that
+        content already. Does nothing for an offline partition. Raises StorageFullError, StorageError."""
         directory = self._place.get(tp)
         if directory is None or tp not in self._logs:
             return

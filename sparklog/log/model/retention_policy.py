@@ -23,7 +23,7 @@ from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
 
 UNLIMITED = -1
 TO_HIGH_WATERMARK = -1
-"""Asked of delete-records: everything that can be read now."""
+"""Offset of a request to delete all records below the high watermark."""
 
 POLICY_DELETE = "delete"
 POLICY_COMPACT = "compact"

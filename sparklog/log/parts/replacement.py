@@ -39,8 +39,8 @@ class SegmentReplacement:
         )
 
     def replace(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> bool:
-        """Replace `old` by the compacted segments `new`, which were made from them. False, and `new` is removed, when
-        the log does not have all of `old` any more. Raises StorageError, StorageFullError."""
+        """Replace `old` by the compacted segments `new`, which were made from them. Returns False, and removes `new`,
+        if the log no longer has all of `old`. Raises StorageError, StorageFullError."""
 
         def replace() -> bool:
             with self._state.write_lock:
@@ -69,7 +69,7 @@ class SegmentReplacement:
 
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
         """Replace the oldest local segments `old` by their copies `new`; their files go after `file.delete.delay.ms`.
-        False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
+        Returns False if the log no longer has all of `old`. Raises StorageError, StorageFullError."""
         then = self._state.tier.producers_behind(old, self._state.config.producers_max)
         with self._state.swap_lock, self._state.write_lock:
             self._state.health.check()

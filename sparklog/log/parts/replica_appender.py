@@ -141,7 +141,7 @@ class ReplicaAppender:
         state.gaps.add(gaps, state.offsets.written)
 
     def _begin_behind(self, offset: int, schema_id: int) -> None:
-        """Begin a segment at `offset`, where a gap ends; its name says so if nothing follows."""
+        """Begin a segment at `offset`, where a gap ends; the segment's name records the offset even if nothing follows."""
         self._state.writer.begin(offset, schema_id)
         self._state.offsets.reserve(offset)
         self._state.offsets.wrote()

@@ -97,7 +97,7 @@ class PartitionProducers:
 
     def last_offsets(self) -> frozenset[int]:
         """Return base offsets of every producer's last batch, or of its marker where that came last: with them alone,
-        all sequence numbers and epochs can be told again."""
+        all sequence numbers and epochs can be derived again."""
         return frozenset(s.batches[-1].base_offset if s.batches else s.marker_offset for s in self.states)
 
     def infos(self) -> list[ProducerInfo]:

@@ -80,9 +80,9 @@ class EndedTransaction(NamedTuple):
 
 
 class Guard:
-    """A verification under way. It is good until a marker of the producer comes, at or above `next_offset`, which was
-    the log end when it began. `owner`: whose it is; after a truncation they are others. `started_ms`: time at which the
-    transaction began, as the coordinator says; -1: not known."""
+    """A verification in progress. It is valid until a marker of the producer is written at or above `next_offset`, the
+    log end when the verification began. `owner`: the object that issued the guard; a truncation replaces that object.
+    `started_ms`: time at which the transaction began, as the coordinator says; -1: not known."""
 
     __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id", "started_ms")
 
@@ -134,8 +134,8 @@ class ProducerStates:
         return iter(list(self._states.values()))
 
     def by_last_use(self) -> list[ProducerState]:
-        """Return the producers in an order that a snapshot keeps, the next one to be replaced first; not while anything
-        is entered."""
+        """Return the producers in an order that a snapshot keeps, the next one to be replaced first. Do not call this
+        while a batch is entered."""
         return [self._states[i] for order in (self._open, self._ended_ids, self._idle) for i in order]
 
     def get(self, producer_id: int) -> ProducerState | None:

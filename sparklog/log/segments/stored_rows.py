@@ -14,7 +14,7 @@ from sparklog.format.offset_column import decode_rows, topic_schema
 from sparklog.settings import MIB
 
 TOOL_INFLATED_BYTES_MAX = 256 * MIB
-"""Batches that say they take more are not decompressed: the topic may allow them, the tool has to stay small."""
+"""Largest decompressed size that tools accept: a topic may allow more, but a tool has to stay small."""
 
 
 class Misfit(NamedTuple):

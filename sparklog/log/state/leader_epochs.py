@@ -51,7 +51,7 @@ class LeaderEpochs:
         return self.entries[-1].epoch if self.entries else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Begin epoch `epoch` at `start_offset`; entries that contradict it go. Returns whether anything changed."""
+        """Begin epoch `epoch` at `start_offset`; entries that contradict it go. Returns True if an entry has changed."""
         last = self.entries[-1] if self.entries else None
         if last is not None and epoch == last.epoch and start_offset >= last.start_offset:
             return False

@@ -42,7 +42,7 @@ METADATA_SHARE_MAX = 8
 COALESCE_BYTES = 16 * 1024
 """Ranges with less between them are fetched as one."""
 GROUP_BYTES = 16 * 1024 * 1024
-"""Fetched at a time."""
+"""Bytes that are fetched in one request."""
 
 
 class Message(NamedTuple):

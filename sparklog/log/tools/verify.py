@@ -79,7 +79,8 @@ class VerifyReport(Struct):
 
 
 class _Surroundings(Struct, frozen=True):
-    """A log directory's files about its partitions. They are read before the partitions: a live log only moves on."""
+    """A log directory's files about its partitions. The files are read before the partitions, because a live log may
+    advance meanwhile."""
 
     path: Path | None = None
     points_data: bytes = b""

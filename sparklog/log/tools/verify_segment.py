@@ -331,8 +331,7 @@ class _Checker:
             self._findings.note(self._path, end, "footer", "an unfinished footer; the next start completes it")
 
     def _footer(self, head: SegmentHead, seal: SealedBlocks) -> None:
-        """Compare the footer with one made again, because no checksum covers its bytes: it is made
-        again and compared."""
+        """Compare the footer with a newly computed one, because no checksum covers its bytes."""
         batches = self._check.batches
         if self._findings.damage:  # the footer knows batches that cannot be read: nothing to compare with
             return

@@ -429,8 +429,8 @@ class Controller:
 
 
 def _fits(draft: Draft, request: AlterSecurity) -> bool:
-    """Return True if one write can hold the request together with those before it; a request alone is accepted, or
-    refused."""
+    """Return True if one write can hold the request together with the requests before it. The first request is
+    accepted, or refused, by itself."""
     there = draft.security_changes
     if not there:
         return True

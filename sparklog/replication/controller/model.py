@@ -65,7 +65,7 @@ class BrokersChanged(Struct, frozen=True):
 
 class CreateTopic(Struct, frozen=True):
     """`topic` has no partitions yet. `assignment`: replicas per partition, or None to have them placed from `start` and
-    `shift`, random numbers. `or_fewer`: as many replicas as there are brokers for, where they are fewer."""
+    `shift`, random numbers. `or_fewer`: True accepts fewer replicas if there are fewer brokers."""
 
     token: Hashable
     topic: TopicImage
@@ -214,7 +214,7 @@ class Written(Struct, frozen=True):
     outcome: WriteOutcome
     version: Version = Version()
     error: SparklogError | None = None
-    """Of a CONFLICT: the store's disk has refused the write, and those who wait for it are told so."""
+    """Error of a CONFLICT in which the store's disk has refused the write; the waiting requests get it."""
 
 
 class SessionLost(Struct, frozen=True):
@@ -272,7 +272,7 @@ class Publish(Struct, frozen=True):
 
 
 class Reload(Struct, frozen=True):
-    """Read everything again and say Elected."""
+    """Read the image from the store again, and report it."""
 
 
 class Resign(Struct, frozen=True):

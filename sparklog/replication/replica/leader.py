@@ -316,9 +316,8 @@ class Leader:
         self._advance(now_ms, effects)
 
     def _leave_behind(self) -> None:
-        """Note the time at which followers begin to lag: followers that had everything until now were caught up as long
-        as they have been heard of: they begin to lag only with this append, however long ago they had to ask for
-        something."""
+        """Note the time from which followers lag. A follower that had everything until now was caught up as long as it
+        was heard of. It begins to lag with this append, however old its last fetch is."""
         before, self._end_seen = self._end_seen, self._log.log_end_offset
         if self._heard_ms is None or before == self._end_seen:
             return
@@ -454,8 +453,8 @@ class Leader:
             self._answer_waiters(effects)
 
     def _is_about_to_join(self, replica: int, progress: FollowerProgress, now_ms: int) -> bool:
-        """Wait for a chasing follower, or under load it would never get in. One that cannot join must not hold the
-        mark up (KAFKA-15021)."""
+        """True if the high watermark waits for a follower that is close to joining the ISR: under load it would never
+        join otherwise. A follower that cannot join must not hold up the high watermark (KAFKA-15021)."""
         return (
             self._eligible.get(replica) == progress.broker_epoch
             and progress.log_end_offset >= self._high_watermark

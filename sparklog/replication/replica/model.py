@@ -69,9 +69,9 @@ class Safeguards:
     stale_answer_drop: bool = True
     """An answer to a fetch that is not the last one sent is dropped."""
     pending_until_known: bool = True
-    """A proposal whose outcome is not known goes on counting."""
+    """A proposal whose outcome is not known keeps counting."""
     latest_after_epoch_start: bool = True
-    """"Latest" is not told before the high watermark has reached the epoch's start (KIP-207)."""
+    """"Latest" is not answered before the high watermark has reached the epoch's start (KIP-207)."""
 
 
 ALL_SAFEGUARDS = Safeguards()

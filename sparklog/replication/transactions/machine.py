@@ -82,7 +82,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _completed(self, found: E, effects: Effects) -> None:
-        """Apply the consequences for the identities: all markers are written, and there is no participant any more."""
+        """Change the identities at the end of the transaction: all markers are written, and no participant is left."""
 
     @abstractmethod
     def _expiration_ms(self, found: E) -> int:

@@ -107,7 +107,7 @@ class IdReserve:
         self._ids.append(producer_id)
 
     def take(self) -> int | None:
-        """Take an id; None if there is none at hand."""
+        """Take an id; None if the reserve is empty."""
         if not self._ids:
             return None
         self._taken(self._ids[0])

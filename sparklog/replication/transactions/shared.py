@@ -89,7 +89,7 @@ class _Transaction(Struct):
 
 
 class _Application(Struct):
-    """`run_id` and `fencing_token`: the newest run there was; `older_runs`: those it and its predecessors have
+    """`run_id` and `fencing_token`: of the newest run; `older_runs`: the runs that this run and its predecessors have
     fenced."""
 
     transactional_id: str
