@@ -47,8 +47,8 @@ class Executors(Protocol):
         ...
 
     def worker(self, name: str, run: Callable[[list[J]], None]) -> Worker[J]:
-        """Return a thread that calls `run` with the items that have gathered, in their order, at least one. `run` must
-        not raise."""
+        """Return a thread that calls `run` with all items submitted since its last call, in their order. `run` must not
+        raise."""
         ...
 
 

@@ -54,7 +54,7 @@ class File(Protocol):
         ...
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data`, or raises StorageFullError or StorageError with any part of it written."""
+        """Write all of `data`, or raise StorageFullError or StorageError after any part of it."""
         ...
 
     def truncate(self, size_bytes: int) -> None: ...
@@ -123,7 +123,7 @@ class FileSystem(Protocol):
         ...
 
     def check_in_place(self, path: Path, identity: FileIdentity) -> None:
-        """Check that `path` still leads to that file or directory. Raises StorageError."""
+        """Check that `path` still leads to the open file or directory. Raises StorageError."""
         ...
 
     def monotonic_s(self) -> float:
@@ -205,7 +205,8 @@ _KINDS = (
 def _check_size(path: Path, size_bytes: int, limit_bytes: int) -> None:
     if size_bytes > limit_bytes:
         raise OddFileError(
-            f"{path} is larger than {limit_bytes} bytes, the most allowed: it has {size_bytes}; move it away or restore it"
+            f"{path} is larger than {limit_bytes} bytes, the most allowed: it has {size_bytes}; move it away or "
+            "restore it"
         )
 
 
@@ -278,7 +279,7 @@ def write_whole(files: FileSystem, path: Path, data: bytes) -> None:
 
 
 def sync_whole(files: FileSystem, path: Path) -> None:
-    """Fsync a file; one that is gone is fine."""
+    """Fsync a file; a missing file is no error."""
     if not files.exists(path):
         return
     try:

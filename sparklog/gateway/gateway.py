@@ -113,7 +113,8 @@ class Gateway:
         self._place = place._replace(local_socket=broker.local_socket)
 
     def own_address(self, listener: Listener, local: tuple[str, int]) -> Address:
-        """The address of this gateway for the clients of a listener. `local`: the address that the client has used."""
+        """Return the address of this gateway for the clients of a listener. `local`: the address that the client has
+        used."""
         host, port = self._advertised.get(listener.name, local)
         return Address(self.broker_id, host, port)
 

@@ -40,7 +40,7 @@ class Served(NamedTuple):
 
 
 class ConnectionEndError(Exception):
-    """Ends the connection without an answer: an error that Kafka's protocol has no answer for."""
+    """An error for which Kafka's protocol has no answer: it ends the connection."""
 
 
 class Session:

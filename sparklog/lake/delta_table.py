@@ -316,7 +316,8 @@ class LakeTable:
         wrong = [w for w in wrong if w not in unused or w == "identityColumns"]
         if wrong:
             raise LakePausedError(
-                f"the table has features that the lake worker does not support: {', '.join(wrong)}; drop them, then use "
+                f"the table has features that the lake worker does not support: {', '.join(wrong)}; drop them, then "
+                "use "
                 "'sparklog lake resume'"
             )
 
@@ -739,7 +740,8 @@ def _in_layout(rows: pa.Table, file: TableFile, layout: pa.Schema) -> pa.Table:
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Return rows in the log's layout, without the views that other writers put into their files' Arrow schema."""
+    """Return rows in the log's layout, without the view types that other writers put into the Arrow schema of their
+    files."""
     columns = [
         column if _is_flat(f.type) else pa.chunked_array([plain_layout(c) for c in column.chunks], _plain_type(f.type))
         for f, column in zip(rows.schema, rows.columns, strict=True)
@@ -788,6 +790,7 @@ def newest(location: str, table: LakeTable) -> LakeTable:
 def dropped(location: str, table_id: str) -> LakePausedError:
     """Return the error of a table that is gone."""
     return LakePausedError(
-        f"the topic's table {table_id} is no longer at {location}: it was dropped or moved; use 'sparklog lake rebuild' to "
+        f"the topic's table {table_id} is no longer at {location}: it was dropped or moved; use 'sparklog lake "
+        "rebuild' to "
         "create it again from the log, or bring it back and use 'sparklog lake resume'"
     )

@@ -95,7 +95,8 @@ def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
         )
     if start.startswith(_HTTP):
         return (
-            "the peer speaks HTTP, and this is not an HTTP port: metrics are at the address of metrics.listen, the console "
+            "the peer speaks HTTP, and this is not an HTTP port: metrics are at the address of metrics.listen, the "
+            "console "
             "at that of `sparklog console`"
         )
     length, api, version, _, client_id_bytes = _KAFKA_PREFIX.unpack_from(start)
@@ -107,7 +108,8 @@ def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
     )
     if is_kafka:
         return (
-            "the peer speaks Kafka's protocol, which this broker does not: use sparklog's client, its Spark data source "
+            "the peer speaks Kafka's protocol, which this broker does not: use sparklog's client, its Spark data "
+            "source "
             "(format sparklog takes Kafka's options) or the command line"
         )
     return ""

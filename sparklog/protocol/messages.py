@@ -564,7 +564,8 @@ _ERROR_DECODER = msgpack_decoder(ErrorBody)
 
 
 class _Decoders(dict[Api, msgspec.msgpack.Decoder[Any]]):
-    """Decoders of messages, created at their first use: creating all of them takes longer than the rest of the import."""
+    """Decoders of messages, created at their first use: creating all of them takes longer than the rest of the
+    import."""
 
     def __init__(self, type_of: Callable[[ApiSpec], type[Message]]) -> None:
         super().__init__()
@@ -641,12 +642,12 @@ def decode_response(api: Api, header: bytes | bytearray | memoryview, response_t
 
 
 def decode_error(header: bytes | bytearray | memoryview) -> str:
-    """Return the message of an error response; a text of its own if it cannot be read."""
+    """Return the message of an error response; if it cannot be read, a text that says so."""
     return decode_error_body(header).message
 
 
 def decode_error_body(header: bytes | bytearray | memoryview) -> ErrorBody:
-    """Return an error response; with a text of its own if it cannot be read."""
+    """Return the body of an error response; if it cannot be read, a body that says so."""
     try:
         return _ERROR_DECODER.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

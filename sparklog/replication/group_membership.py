@@ -183,7 +183,8 @@ class Group(Struct):
         if member is None:
             self._check_instance(request)
             raise UnknownMemberIdError(
-                f"group {self.group_id!r} has no member {request.member_id!r} (its session may have timed out): join again"
+                f"group {self.group_id!r} has no member {request.member_id!r} (its session may have timed out): join "
+                "again"
             )
         self._check_order(member, request)
         if not self.safeguards.member_epoch or request.member_epoch == member.epoch:
@@ -248,7 +249,8 @@ class Group(Struct):
             return self._replace(holder, request.member_id, wish), False
         if len(self.members) >= self.config.group_size_max:
             raise GroupMaxSizeReachedError(
-                f"group {self.group_id!r} has {len(self.members)} members, group.max.size is {self.config.group_size_max}"
+                f"group {self.group_id!r} has {len(self.members)} members, group.max.size is "
+                f"{self.config.group_size_max}"
             )
         member = Member(request.member_id, wish)
         self.members[member.member_id] = member

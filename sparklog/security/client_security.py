@@ -271,7 +271,7 @@ class ClientFile:
 
 def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file) -> ClientFile:
     """Return a file of Java properties as Kafka's tools take it. Settings that are neither about security nor addresses
-    are passed over: such files are shared with other clients. Raises InvalidConfigError that names the file."""
+    are ignored, because such files are shared with other clients. Raises InvalidConfigError that names the file."""
     try:
         given = parse_properties(read_file(path))
         _check_spelling(given)
@@ -430,7 +430,8 @@ def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
     if url.startswith("file:///"):
         if client_id or client_secret or scope or ca_location:
             raise InvalidConfigError(
-                f"{_TOKEN[3]}: a file holds the token itself: leave the client's id, secret, scope and https.ca.location out"
+                f"{_TOKEN[3]}: a file holds the token itself: leave the client's id, secret, scope and "
+                "https.ca.location out"
             )
     elif not url.startswith("https://"):
         raise InvalidConfigError(
@@ -438,7 +439,8 @@ def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
         )
     elif not client_id or not client_secret:
         raise InvalidConfigError(
-            f"{_TOKEN[3]} needs the client's id and secret: set {_TOKEN[0]} and {_TOKEN[1]}, or clientId and clientSecret in "
+            f"{_TOKEN[3]} needs the client's id and secret: set {_TOKEN[0]} and {_TOKEN[1]}, or clientId and "
+            "clientSecret in "
             "sasl.jaas.config"
         )
     return TokenEndpoint(url, client_id, Secret(client_secret), scope, ca_location)

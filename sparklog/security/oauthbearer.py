@@ -69,7 +69,8 @@ class TokenVerifier:
             raise InvalidConfigError(f"sasl.oauthbearer algorithms: use some of {', '.join(ALGORITHMS)}")
         if not rules.audiences and not rules.issuer:
             raise InvalidConfigError(
-                "sasl.oauthbearer.expected.audience or .expected.issuer is needed: otherwise this broker would accept tokens for other services"
+                "sasl.oauthbearer.expected.audience or .expected.issuer is needed: otherwise this broker would accept "
+                "tokens for other services"
             )
         self._rules = rules
         self._jwt = require("jwt", "OAUTHBEARER")

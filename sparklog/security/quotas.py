@@ -182,7 +182,7 @@ def _check(entity: Entity, key: QuotaKey, limit: float) -> None:
 
 
 def check_entity(entity: Entity) -> None:
-    """Check the user of a quota that is set now. Raises InvalidConfigError for a name that no principal has."""
+    """Check the user of a quota that is set now. Raises InvalidConfigError for a name that no principal can have."""
     if entity.user not in (None, DEFAULT):
         check_name(str(entity.user))
 

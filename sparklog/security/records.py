@@ -55,8 +55,8 @@ def size_of(changes: Records | RecordChanges) -> int:
 
 
 def settled(before: Records, changes: RecordChanges) -> RecordChanges:
-    """Return the changes without secrets that exist already. If several brokers create a secret at the same time, the
-    first one counts, and values derived from it stay valid.
+    """Return the changes, leaving out new secrets for which there is a stored one. If several brokers create a secret
+    at the same time, the first one counts, and values derived from it stay valid.
     """
     return {
         name: value

@@ -39,7 +39,8 @@ class _StopRequested(Exception):  # noqa: N818  (not an error: the broker stops)
 
 
 class _Trouble(Struct):
-    """A log that is not compacted before `retry_at_s` (None: never), after `failures` in a row."""
+    """A log whose compaction has failed `failures` times in a row; it is not tried before `retry_at_s` (None:
+    never)."""
 
     log: PartitionLog
     failures: int

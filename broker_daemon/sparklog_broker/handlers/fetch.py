@@ -311,7 +311,7 @@ class _FetchReader:
 
 
 def _brokers_named(result: FetchResult) -> tuple[int, int]:
-    """Return the brokers that the result names for the reader."""
+    """Return the ids of the brokers that the result names for the reader."""
     return result.leader_id, result.preferred_replica
 
 

@@ -36,7 +36,8 @@ async def locate_segments(
         raise LocalReadUnavailableError(f"{context.peer_host} is another host")
     if broker.cluster.may_cut_committed(request.topic):
         raise LocalReadUnavailableError(
-            f"topic {request.topic!r} has unclean.leader.election.enable: its files may be truncated while a reader has them mapped"
+            f"topic {request.topic!r} has unclean.leader.election.enable: its files may be truncated while a reader "
+            "has them mapped"
         )
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()

@@ -166,7 +166,7 @@ async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found
 
 
 def _known_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
-    """Return an offset that needs no file, or None; `end` None: the high watermark."""
+    """Return an offset that is known without reading a file, or None. `end` None stands for the high watermark."""
     match timestamp_ms:
         case _ if timestamp_ms == EARLIEST_TIMESTAMP:
             return partition_log.log_start_offset

@@ -100,8 +100,8 @@ class OutQueue:
 
 
 def _read_if_small(part: Slice) -> bytes | Slice:
-    """Return the bytes of a small slice, and release it; or return the slice itself, if it is too large or cannot be
-    read."""
+    """Return the bytes of a small slice, and release the slice. A slice that is too large or cannot be read is returned
+    unchanged."""
     if part.length_bytes > GATHERED_BYTES_MAX:
         return part
     try:

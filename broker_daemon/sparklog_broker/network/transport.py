@@ -1,4 +1,4 @@
-"""A connection's socket: its events on the loop and its bytes, in the clear. `tls_transport` has them encrypted."""
+"""A connection's socket: its events on the loop and its bytes, in the clear. `tls_transport` is the encrypted form."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class PlainTransport:
 
 
 def prepare(sock: socket.socket) -> None:
-    """Make `sock` one that does not block and sends small pieces at once."""
+    """Set `sock` to non-blocking, and let it send small pieces without delay."""
     sock.setblocking(False)
     with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -157,7 +157,8 @@ class Appender:
         if await self._produces.wait(keys, replicated, timeout_ms / 1000) is not Outcome.SATISFIED:
             for i, (write, _) in waiting.items():
                 outcomes[i] = RequestTimedOutError(
-                    f"partition {write.partition.key}: written to the leader, but not replicated to all in-sync replicas within {timeout_ms} ms"
+                    f"partition {write.partition.key}: written to the leader, but not replicated to all in-sync "
+                    f"replicas within {timeout_ms} ms"
                 )
 
     def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:

@@ -68,7 +68,8 @@ class OwnedIds:
         if is_owned(producer_id) and belongs_to(self._secret, producer_id, principal):
             return None
         return InvalidProducerIdMappingError(
-            f"producer id {producer_id} was issued to another principal: request one with INIT_PRODUCER_ID, without a transactional id"
+            f"producer id {producer_id} was issued to another principal: request one with INIT_PRODUCER_ID, without a "
+            "transactional id"
         )
 
 

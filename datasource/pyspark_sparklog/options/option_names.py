@@ -79,7 +79,8 @@ def recognised(options: Mapping[str, str], where: OptionUse) -> RecognisedOption
 
 
 def _of_kafka(setting: KafkaSetting, value: str, where: OptionUse, given: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return (the option it stands for, "" if none; its value; the remark about it)."""
+    """Return three values for one of Kafka's settings: the option that it stands for ("" if none), the option's value,
+    and the remark about it."""
     if setting.about_security and setting.name != SECURITY_PROTOCOL:
         protocol = given.get(KAFKA + SECURITY_PROTOCOL, given.get(OWN + SECURITY_PROTOCOL))
         if is_plaintext(protocol):

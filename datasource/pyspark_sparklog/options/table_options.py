@@ -47,7 +47,8 @@ def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
     if not any(name in options for name in SUBSCRIPTIONS):
         if "topic" not in options:
             raise InvalidConfigError(
-                "the table names no topic: CREATE TABLE t USING sparklog OPTIONS ('sparklog.bootstrap.servers' 'host:port', "
+                "the table names no topic: CREATE TABLE t USING sparklog OPTIONS ('sparklog.bootstrap.servers' "
+                "'host:port', "
                 "subscribe 'topic')"
             )
         options["subscribe"] = options["topic"]
@@ -64,8 +65,10 @@ def _check_secrets(options: Mapping[str, str]) -> None:
     security = {known: options[name] for name, known in given.items() if name != known and is_about_security(known)}
     if literal := SecuritySettings(security).literal_secrets:
         raise InvalidConfigError(
-            f"a table's options are kept in the catalog, where others can read {literal[0]}: write ${{file:/path}} in place of "
-            "the secret, a file on the driver and on each executor that only Spark's user may read; or leave it out and give it "
+            f"a table's options are kept in the catalog, where others can read {literal[0]}: write ${{file:/path}} in "
+            "place of "
+            "the secret, a file on the driver and on each executor that only Spark's user may read; or leave it out "
+            "and give it "
             "with each query, as in SELECT … FROM t WITH (…)"
         )
 
@@ -139,8 +142,10 @@ def refuse_new_table() -> None:
     own, root = (context.getLocalProperty(f"spark.sql.execution.{name}") for name in ("id", "root.id"))
     if own is not None and root is not None and own != root:
         raise InvalidConfigError(
-            "nothing is written: saveAsTable and writeTo(…).create() would leave a table without options, which nobody can "
-            'read. Write with df.write.format("sparklog").option(…).mode("append").save(); for a table make one with CREATE '
+            "nothing is written: saveAsTable and writeTo(…).create() would leave a table without options, which "
+            "nobody can "
+            'read. Write with df.write.format("sparklog").option(…).mode("append").save(); for a table make one with '
+            "CREATE "
             "TABLE t USING sparklog OPTIONS (…)"
         )
 

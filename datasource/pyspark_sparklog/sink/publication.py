@@ -185,7 +185,8 @@ class Publisher:
             return self._own_transaction(self.fencing_token)
         if not place.query_id or place.batch_id < 0:
             raise SparklogError(
-                "Spark does not pass the query id and batch id to the task, so the batch cannot be written exactly once: "
+                "Spark does not pass the query id and batch id to the task, so the batch cannot be written exactly "
+                "once: "
                 'set .option("sparklog.delivery.guarantee", "at-least-once")'
             )
         return SharedTransaction(self.app_id or place.query_id, place.batch_id, place.run_id, self.fencing_token)
@@ -273,7 +274,8 @@ class Publisher:
             if found is None:
                 if self.fencing_token != AT_LEAST_ONCE:
                     log.warning(
-                        "no task reported the failed transaction: it is aborted when the batch runs again, or after %d ms",
+                        "no task reported the failed transaction: it is aborted when the batch runs again, or after "
+                        "%d ms",
                         self.timeout_ms,
                     )
                 return
@@ -334,7 +336,8 @@ class Publisher:
     def _aborted_error(self, transaction: SharedTransaction) -> TransactionAbortedError:
         return TransactionAbortedError(
             f"{_describe(transaction)} was aborted before it could be committed (it took longer than "
-            f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or a newer run "
+            f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or "
+            "a newer run "
             "took over); none of its records is visible: run it again, with a longer timeout if necessary"
         )
 
@@ -409,7 +412,7 @@ def _publisher(
 
 
 def task_place() -> TaskPlace:
-    """Return the place of this task; empty in a process that is no task."""
+    """Return the place of this task in its stage; empty outside of a task."""
     context = TaskContext.get()
     if context is None:
         return NOWHERE

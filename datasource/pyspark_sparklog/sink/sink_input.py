@@ -48,8 +48,8 @@ class TopicBatch(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """The columns of the rows in the log: for each its name there, "" if it is left out; the columns without a place;
-    and if all can be handed on unchanged."""
+    """The mapping of a row's columns to the log: each column's name there, "" if it is left out; the columns without a
+    place in the topic; True if all columns fit unchanged."""
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -87,7 +87,8 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
         elif not _accepts(f.name, f.type):
             kinds = _ENVELOPE_INPUT[f.name][1]
             problems.append(
-                f"{f.name} attribute unsupported type {f.type}. {f.name} must be a(n) {kinds}: cast, rename or drop the column"
+                f"{f.name} attribute unsupported type {f.type}. {f.name} must be a(n) {kinds}: cast, rename or drop "
+                "the column"
             )
         places.append(place)
     if problems:
@@ -172,7 +173,8 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) 
     if names.null_count:
         row = pc.index(pc.is_null(names), True).as_py()
         raise SchemaMismatchError(
-            f"the data contains a null topic, in {names.null_count} of {len(names)} rows (the first is row {row} of its batch): "
+            f"the data contains a null topic, in {names.null_count} of {len(names)} rows (the first is row {row} of "
+            "its batch): "
             "use the option topic for setting a default topic, fill the column, or filter those rows out"
         )
     encoded = names.dictionary_encode()

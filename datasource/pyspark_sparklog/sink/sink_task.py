@@ -118,7 +118,8 @@ class SinkTask:
 
 
 def _take_result(message: SinkCommitMessage, future: Any) -> None:
-    """Wait for a hand-over (the producer's delivery.timeout.ms bounds it) and note where its rows went."""
+    """Wait for the delivery of rows (at most the producer's delivery.timeout.ms), and note their partitions and
+    offsets."""
     for stored in future.result():
         tp = (stored.topic, stored.partition)
         first, last = message.offsets.get(tp, (stored.offset, -1))

@@ -24,7 +24,7 @@ TIMEOUT_MS = 5_000
 
 
 class HeldUp:
-    """The watch of one reader for transactions that hold it up. Nothing here can fail a read."""
+    """Looks for transactions that hold up one reader. Nothing here can fail a read."""
 
     def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
         self._catalog = Catalog(catalog.address, 0, READ_UNCOMMITTED)
@@ -78,7 +78,8 @@ class HeldUp:
             self._warned_at.clear()
         self._warned_at[what] = now_s
         log.warning(
-            "%s%s: records from offset %d on are not visible, because %s has been open for %d s. If its producer has ended: "
+            "%s%s: records from offset %d on are not visible, because %s has been open for %d s. If its producer has "
+            "ended: "
             "`%s --bootstrap-servers %s`",
             tp,
             f" and {count - 1} more partitions" if count > 1 else "",

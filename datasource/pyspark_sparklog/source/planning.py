@@ -147,7 +147,7 @@ def next_end(
     ids: Mapping[str, str],
     subscribed: Callable[[str], bool] = lambda _: True,
 ) -> tuple[Positions, Positions, list[Loss]]:
-    """Return (The end of the next batch, the largest possible end, the losses) for a query that stands at `start`.
+    """Return (the end of the next batch, the largest possible end, the losses) for a query that stands at `start`.
 
     Both positions cover exactly the existing partitions (`extents`). Partitions that only `start` has are lost, because
     the topic was deleted, or because the query does not subscribe to it any more (`subscribed`).

@@ -56,7 +56,8 @@ def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType)
     picked = project(full, schema)
     if options.columns is not None and options.columns != tuple(schema.fieldNames()):
         raise SchemaMismatchError(
-            f"the option columns ({', '.join(options.columns)}) and the given schema ({', '.join(schema.fieldNames())}) "
+            f"the option columns ({', '.join(options.columns)}) and the given schema "
+            f"({', '.join(schema.fieldNames())}) "
             "pick different columns: leave one of them out"
         )
     return picked

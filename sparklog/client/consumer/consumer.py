@@ -79,7 +79,7 @@ class Consumer:
     names. Unless `enable_auto_commit` is False, poll and close commit the records of earlier polls: process the records
     of a poll before the next poll. Without `group_id` the consumer commits nothing and may read from any position.
 
-    While the broker is away, poll returns nothing; it goes on with the broker's return. Every other error of a
+    While the broker is away, poll returns nothing; reading continues when the broker is back. Every other error of a
     partition is raised by poll after all records read before it. Such errors are an offset out of range with
     auto.offset.reset=none, a damaged batch, and a deleted topic. Poll raises the error again until the partition is
     sought or assigned again.
@@ -103,7 +103,7 @@ class Consumer:
         security: Security = None,
         **settings: Any,
     ) -> None:
-        """Create a consumer. It connects with the first call that needs a broker.
+        """Create a consumer. The first call that needs a broker connects.
 
         Args:
             bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
@@ -821,8 +821,8 @@ class Consumer:
             group.update()
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """Return the records up to the first that cannot be deserialized. Of that record only the error is kept, so
-        that other partitions go on."""
+        """Return the records up to the first that cannot be deserialized. Only the error of that record is kept, so
+        that other partitions are not delayed."""
         assert self._deserializer is not None
         try:
             return self._deserializer.records(records)

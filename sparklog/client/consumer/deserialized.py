@@ -1,4 +1,4 @@
-"""Records whose keys and values are made objects of, as far as that works."""
+"""Records whose keys and values are deserialized, up to the first record that cannot be."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ UNKNOWN_TRIES = 4
 
 
 class Shared(Protocol):
-    """The state that lanes share (the Fetcher). `changed` guards and announces it; a method that needs it held says
-    so."""
+    """The state that all lanes of a consumer share (the Fetcher). `changed` is the lock and the condition of this
+    state; methods that need it held say so."""
 
     lock: threading.RLock
     changed: threading.Condition
@@ -133,7 +133,7 @@ class FetchLane:
             self._connection.abort()
 
     def forget_request(self) -> None:
-        """Drop the request under way: the poll that was about to receive it was interrupted."""
+        """Drop the request in flight, because the poll that was about to receive its answer was interrupted."""
         self.under_way = None
         self.turn.leave_socket()
 
@@ -147,8 +147,8 @@ class FetchLane:
         return under_way if self.turn.is_polls(under_way.connection) else None
 
     def receive_here(self, deadline: float) -> None:
-        """Receive the answer on the polling thread, if it comes in time, all of it, and nothing has to be asked for;
-        without the lock."""
+        """Receive the answer on the polling thread, without the lock. This needs a complete answer in time, and no
+        other request to send."""
         under_way = self.under_way
         if under_way is not None:
             connection, positions = under_way.connection, under_way.positions
@@ -276,7 +276,7 @@ class FetchLane:
                 self._take_answer(under_way)
 
     def _mine_by_leader(self, wanted: list[Position]) -> list[Position]:
-        """Return the positions of this lane's leader; the others go to the lanes of their leaders."""
+        """Return the positions that this lane's leader serves; other positions go to the lanes of their leaders."""
         by_broker: dict[Endpoint, list[Position]] = {}
         topics = {p.tp.topic for p in wanted if p.in_doubt or self._cluster.last_leader(p.tp) is None}
         failed: dict[str, SparklogError] = {}
@@ -480,8 +480,8 @@ class FetchLane:
         return files is not None and position.is_new and files.may_read(position.tp)
 
     def _leave_to_files(self, parts: list[Part]) -> dict[Position, float]:
-        """Return the partitions that this answer has not brought to their ends, so that reading files pays, with their
-        bytes per offset; they are not fetched from now on."""
+        """Return the partitions that this answer has not brought to their ends, with their bytes per offset: their
+        files are worth reading. From now on they are not fetched."""
         behind: dict[Position, float] = {}
         files = self._shared.files
         for part in parts if files is not None else ():

@@ -50,7 +50,7 @@ class RecordsInHand:
         self._records, self._returned_count, self._rest = records, 0, rest
 
     def first(self, count: int) -> list[Record]:
-        """Return the next `count` records, or all that there are."""
+        """Return the next `count` records, or all if there are fewer."""
         return self._records[self._returned_count : self._returned_count + count]
 
     def give_out(self, count: int) -> None:

@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """A question on a thread of its own: `ask()` runs there, and `on_answer()` is called there after it.
+    """One request on a thread of its own: `ask()` runs there, and then `on_answer()`. `answer` returns the outcome
+    after that.
 
     `answer` returns the outcome then.
     """

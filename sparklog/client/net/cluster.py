@@ -67,7 +67,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Cluster:
-    """Connections and metadata of one cluster; thread-safe. Get it with `cluster(bootstrap_servers, security)`."""
+    """Connections and metadata of one cluster; thread-safe. Use `cluster(bootstrap_servers, security)` to get one."""
 
     def __init__(self, bootstrap_servers: str, security: ClientSecurity = PLAINTEXT, client_id: str = "") -> None:
         self.bootstrap_servers = bootstrap_servers

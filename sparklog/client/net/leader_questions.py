@@ -74,7 +74,8 @@ def until_led(
 def _round(
     cluster: Cluster, pending: list[TopicPartition], ask: Ask[T], attempts: Attempts, *, chosen: int | None
 ) -> dict[TopicPartition, T | SparklogError]:
-    """Ask each leader once; `chosen`: only one of them, for all, and none while the leader of one is unknown."""
+    """Ask each leader once. With `chosen` only one leader is asked, for all partitions, and none while the leader of a
+    partition is unknown."""
     answers: dict[TopicPartition, T | SparklogError] = {}
     groups: dict[Endpoint, list[TopicPartition]] = {}
     for tp, found in cluster.leaders(pending, timeout_ms=attempts.attempt_ms).items():
@@ -111,8 +112,7 @@ def _ask_leader(cluster: Cluster, group: LedGroup, ask: Ask[T]) -> dict[TopicPar
 def _unheard_of(
     cluster: Cluster, partitions: list[TopicPartition], group: LedGroup
 ) -> dict[TopicPartition, SparklogError]:
-    """Return the errors for partitions that the leader does not know although the cluster has them: it will learn of
-    them."""
+    """Return the errors for partitions that the cluster has and their leader does not know yet. They are retriable."""
     found = cluster.leaders(partitions, timeout_ms=group.timeout_ms)
     return {
         tp: LeaderNotAvailableError(

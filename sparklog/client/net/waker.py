@@ -11,7 +11,7 @@ _READ_BYTES = 4096
 
 
 class Waker:
-    """A wake-up to register with a wait for readable descriptors. After `close` nothing happens."""
+    """A wake-up to register with a wait for readable descriptors. After `close` it does nothing."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):  # half as much work for the kernel as a pipe or a pair of sockets

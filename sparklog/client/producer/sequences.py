@@ -32,7 +32,7 @@ EPOCH_MAX = 1_000
 """Last epoch of a producer id: beyond it a new id is requested, because a broker accepts no epoch far above the known
 one."""
 BATCHES_IN_FLIGHT_MAX = 5
-"""Number of batches in flight, with the answered ones behind the oldest open one."""
+"""Largest number of batches in flight, counted with the answered batches behind the oldest open one."""
 REMEMBERED_S = 60.0
 """Time in s after the last answer for which the broker is trusted to remember the producer
 (`producer.id.expiration.ms`)."""
@@ -153,7 +153,8 @@ class PartitionSequences:
         self._known_at = now
 
     def refused(self, batches: Sequence[SequencedBatch], refusal: Refusal, *, definite: bool) -> AfterFailure:
-        """Handle a failed attempt. `definite`: it has stored nothing, and will not; else the outcome is not known."""
+        """Handle a failed attempt. `definite`: True if the attempt has stored nothing and never will; False if that is
+        unknown."""
         if not definite:
             for batch in batches:
                 batch.maybe_stored = True

@@ -192,7 +192,8 @@ class TypedTopic(ProducerTopic):
         name = self.info.name
         if not isinstance(value, Mapping):
             raise SchemaMismatchError(
-                f"topic {name!r} is typed (columns {', '.join(self.info.schema.names)}): a row is a dict of columns, not "
+                f"topic {name!r} is typed (columns {', '.join(self.info.schema.names)}): a row is a dict of columns, "
+                "not "
                 f"{type(value).__name__}; send({name!r}, {{{self.info.schema.names[0]!r}: …}}) sends a row, "
                 "send_batch(topic, data) a table"
             )
@@ -279,7 +280,7 @@ def typed_batch(rows: OpenBatch, info: TopicInfo) -> pa.RecordBatch:
 
 def _column(rows: list[Row], index: int, t: Any) -> Any:
     """Return the values of a column: an array if every checked value has an exact form in it, else a list that
-    `rows_of` checks, for times may have nanoseconds and classes of other libraries."""
+    `rows_of` checks, because times may have nanoseconds or classes of other libraries."""
     values = list(map(attrgetter(f"c{index}"), rows))
     return values if pa.types.is_temporal(t) else pa.array(values, t)
 

@@ -45,7 +45,8 @@ def line_chart(samples: Sequence[tuple[int, int | None]], what: str) -> Chart | 
             pieces[-1].append(point(time_ms, value))
     lines = tuple(" ".join(p) for p in pieces if len(p) > 1)
     label = (
-        f"{what} from {time(start)} to {time(end)}: {number(known[0][1])} at first, {number(known[-1][1])} now, at most "
+        f"{what} from {time(start)} to {time(end)}: {number(known[0][1])} at first, {number(known[-1][1])} now, at "
+        "most "
         f"{number(max(v for _, v in known))}"
     )
     return Chart(lines, number(highest), time(start), time(end), label)

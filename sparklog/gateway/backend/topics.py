@@ -28,7 +28,8 @@ class Topics:
         self._names: OrderedDict[UUID, str] = OrderedDict()
 
     async def get(self, connection: BrokerConnection, name: str) -> TopicInfo:
-        """A topic, asked for if it is not known. Raises UnknownTopicOrPartitionError, and the broker's errors."""
+        """Return a topic; the broker is asked if the topic is not known. Raises UnknownTopicOrPartitionError, and the
+        broker's errors."""
         found = self._known.get(name)
         if found is not None and self._clock_s() - found[0] < KEPT_S:
             return found[1]
@@ -50,7 +51,7 @@ class Topics:
         return info
 
     def peek(self, name: str) -> TopicInfo | None:
-        """A topic if it is known."""
+        """Return a topic if it is known."""
         found = self._known.get(name)
         return None if found is None else found[1]
 
@@ -98,7 +99,7 @@ async def read_metadata(connection: BrokerConnection, request: MetadataRequest) 
 
 
 async def read_topics(connection: BrokerConnection, names: list[str] | None) -> MetadataResponse:
-    """Topics without their schemas, however many are named; None: all. Raises the broker's errors."""
+    """Return any number of topics without their schemas; None: all. Raises the broker's errors."""
     first = names if names is None else names[:TOPICS_PER_REQUEST_MAX]
     answer = await read_metadata(connection, MetadataRequest(first, paged=True, with_schemas=False))
     for start in range(TOPICS_PER_REQUEST_MAX, len(names or ()), TOPICS_PER_REQUEST_MAX):

@@ -95,7 +95,8 @@ class ClassicGroup:
         return self._add_and_rebalance(member_id, join, token, now_ms)
 
     def _replace_static(self, known: str, member_id: str, join: Join, token: Any, now_ms: int) -> list[Reply]:
-        """Replace a static member after its restart: it keeps its place under a new id, and its predecessor is fenced."""
+        """Replace a static member after its restart: it keeps its place under a new id, and its predecessor is
+        fenced."""
         member = self.members.pop(known)
         replies = self._refuse_waiting(member, Kafka.FENCED_INSTANCE_ID)
         before = self.protocol
@@ -379,7 +380,7 @@ class ClassicGroup:
         return None
 
     def expire(self, now_ms: int) -> list[Reply]:
-        """Remove members that are not heard of, and end a rebalance whose time is over."""
+        """Remove members without heartbeats, and end a rebalance whose time is over."""
         replies: list[Reply] = []
         for member_id in [i for i, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
             del self._pending[member_id]

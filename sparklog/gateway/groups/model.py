@@ -104,5 +104,5 @@ class Member(Struct):
         return len(self.assignment) + sum(len(metadata) for _, metadata in self.protocols)
 
     def metadata_of(self, protocol: str) -> bytes:
-        """The subscription for one assignor."""
+        """Return the subscription for one assignor."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")

@@ -29,7 +29,7 @@ class Groups:
         return int(self._clock_s() * 1000)
 
     def find(self, group_id: str) -> ClassicGroup | None:
-        """A group with members; None: the gateway knows none."""
+        """Return a group with members; None if the gateway knows none."""
         return self._groups.get(group_id)
 
     def all(self) -> list[ClassicGroup]:
@@ -90,7 +90,7 @@ class Groups:
         return error
 
     def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Kafka:
-        """Error for a commit that the group does not allow."""
+        """Return the error for a commit that the group does not allow."""
         group = self._groups.get(group_id)
         if group is None:
             return Kafka.NONE if generation < 0 and not member_id else Kafka.UNKNOWN_MEMBER_ID

@@ -95,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 async def describe_configs(session: Session, request: Body, version: int) -> Body:
-    """All settings of topics, and of this gateway's broker without their secrets."""
+    """Describe all settings of topics, and of this gateway's broker without their secrets."""
     found = []
     for i, resource in enumerate(request["resources"]):
         outcome: Body = {
@@ -214,7 +214,8 @@ def _changed_list(state: TopicState, name: str, value: str, *, append: bool) -> 
 
 
 def parse_configs(given: dict[str, str | None], *, keep_null: bool = False) -> dict[str, Any]:
-    """Settings of a topic from their texts; with `keep_null` also those without a value. Raises InvalidConfigError."""
+    """Return settings of a topic from their texts; with `keep_null` also settings without a value. Raises
+    InvalidConfigError."""
     if len(given) > CONFIGS_MAX:
         raise InvalidConfigError(f"{len(given)} settings; at most {CONFIGS_MAX} are allowed")
     known = settings_of(Scope.TOPIC)
@@ -266,7 +267,8 @@ async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bo
                 continue
             if kind != TOPIC:
                 raise InvalidRequestError(
-                    f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers ({BROKER}) "
+                    f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers "
+                    f"({BROKER}) "
                     f"with INCREMENTAL_ALTER_CONFIGS"
                 )
             changes = await change(name, resource["configs"])

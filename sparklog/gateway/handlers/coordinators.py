@@ -65,10 +65,10 @@ async def ask_coordinator(session: Session, key: str, kind: int) -> FindCoordina
 
 
 async def refuse_group(session: Session, group_id: str) -> Kafka | None:
-    """Why the client cannot be a member of the group here; None: it can.
+    """Return the error that keeps the client from being a member of the group here; None if nothing does.
 
-    The broker says if it coordinates the group, and if the client may read it. The second question is a heartbeat that
-    changes nothing: a member that does not exist leaves.
+    The broker knows if it coordinates the group, and if the client may read it. The second check is a heartbeat without
+    effect: a member that does not exist leaves.
     """
     if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
         return Kafka.INVALID_GROUP_ID

@@ -26,7 +26,7 @@ TIMESTAMP_MAX = 2**62
 
 
 def is_partition(name: str, partition: int) -> bool:
-    """True if there can be such a partition: the broker ends a connection that names another."""
+    """True if a partition of this number is possible: the broker closes a connection that names another one."""
     return 0 < len(name) <= TOPIC_NAME_CHARS_MAX and 0 <= partition < PARTITIONS_PER_TOPIC_MAX
 
 

@@ -98,7 +98,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
 
 
 async def _convert(session: Session, where: tuple[str, int], records: memoryview | None) -> list[memoryview]:
-    """The batches of one partition as the broker stores them. Raises the error of the partition."""
+    """Return the batches of one partition as the broker stores them. Raises the error of the partition."""
     name, partition = where
     if not records:
         raise InvalidRequestError("a request without records")

@@ -45,19 +45,19 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 
 
 def transaction_error(error: SparklogError, api: str, version: int) -> Kafka:
-    """Kafka's code for an error in a transaction: an aborted one can be aborted by its producer, too."""
+    """Return Kafka's code for an error in a transaction; a producer can still abort a transaction that was aborted."""
     if isinstance(error, TransactionAbortedError):
         return aborted_code(api, version)
     return fenced_code(coordinator_code(error), api, version)
 
 
 def aborted_code(api: str, version: int) -> Kafka:
-    """Kafka's code for a transaction that the coordinator has aborted."""
+    """Return Kafka's code for a transaction that the coordinator has aborted."""
     return Kafka.TRANSACTION_ABORTABLE if version >= ABORTABLE_FROM[api] else Kafka.UNKNOWN_PRODUCER_ID
 
 
 def fenced_code(code: Kafka, api: str, version: int) -> Kafka:
-    """Return `code`; for a fenced producer the one that this version of the API has."""
+    """Return `code`; for a fenced producer the code that this version of the API has."""
     is_fenced = code is Kafka.PRODUCER_FENCED
     return Kafka.INVALID_PRODUCER_EPOCH if is_fenced and not 0 <= FENCED_FROM.get(api, -1) <= version else code
 
@@ -186,7 +186,7 @@ async def list_transactions(session: Session, request: Body, version: int) -> Bo
 
 
 async def describe_transactions(session: Session, request: Body, version: int) -> Body:
-    """Details of transactions, one by one."""
+    """Describe transactions, one by one."""
     found = []
     for i, transactional_id in enumerate(request["transactional_ids"]):
         try:

@@ -40,8 +40,8 @@ def client_batches(
     rows_of: Rows,
     codecs: Collection[int] = (compression.LZ4, compression.ZSTD),
 ) -> list[Part]:
-    """The batches that fill `data` as Kafka's batches, as parts. A batch that is stored compressed is sent compressed,
-    with one of `codecs`.
+    """Return the batches that fill `data` as Kafka's batches, in parts. A batch that is stored compressed is sent
+    compressed, with one of `codecs`.
 
     Raises CorruptBatchError, UnknownSchemaError.
     """

@@ -266,8 +266,8 @@ def _emit_list(source: _Source, indent: int, field: Field, target: str, may_be_n
 
 @cache
 def encoder(kind: str, name: str, version: int) -> Encode:
-    """The encoder of a message in a version: a dictionary to the parts of its bytes. Fields that the dictionary lacks
-    have their defaults; one without a default raises KeyError."""
+    """Return the encoder of a message in a version, which turns a dictionary into the parts of its bytes. Fields that
+    the dictionary lacks have their defaults; one without a default raises KeyError."""
     message = messages()[kind, name]
     _check_version(message, version)
     source = _Source(message.is_flexible(version), version)

@@ -181,12 +181,12 @@ def code_of(error: errors.SparklogError, *, of_partition: bool = False) -> Kafka
 
 
 def coordinator_code(error: errors.SparklogError) -> Kafka:
-    """Kafka's code for an error of a coordinator. As in Kafka, errors of its log become errors of the coordinator:
-    clients do not expect the others there, and some end."""
+    """Return Kafka's code for an error of a coordinator. As in Kafka, errors of its log become errors of the
+    coordinator: clients do not expect the others there, and some end."""
     code = code_of(error)
     return _OF_COORDINATORS.get(code, code)
 
 
 def text_of(message: object) -> str | None:
-    """A text that fits into an answer; None for an empty one."""
+    """Return a text that fits into an answer; None for an empty text."""
     return str(message)[:TEXT_CHARS_MAX] or None

@@ -37,8 +37,8 @@ class OffsetMap:
         return self.capacity - self.count < max(1, self.capacity // _FULL_SHARE)
 
     def put(self, hashes: KeyHashes, offsets: np.ndarray) -> bool:
-        """Add rows (ascending offsets above those added before; null keys are left out). False: not all had room;
-        `latest_offset` is then the last one that had."""
+        """Add rows (ascending offsets above those added before; null keys are left out). Returns False if some rows had
+        no room; `latest_offset` is then the last row with room."""
         keyed = np.arange(len(offsets)) if hashes.null is None else np.flatnonzero(~hashes.null)
         done = 0
         while done < len(keyed):

@@ -149,7 +149,8 @@ def _uncompacted_error(segment: LogSegment, position: int, offset: int, error: C
     too_large = isinstance(error, InflatedSizeError)
     hint = " (queued.max.inflated.bytes, or the topic's max.message.inflated.ratio: raise it)" if too_large else ""
     return LogCorruptError(
-        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; the partition is not compacted"
+        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; the partition is not "
+        "compacted"
     )
 
 

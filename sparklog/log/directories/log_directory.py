@@ -83,7 +83,8 @@ def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
             files.check_in_place(directory / LOCK_FILE, lock.identity())  # it may have been exchanged meanwhile
     except StorageError as e:
         raise StorageError(
-            f"data directory {directory} cannot be used: {e}; choose another one ({setting}) or let this user write to it"
+            f"data directory {directory} cannot be used: {e}; choose another one ({setting}) or let this user write "
+            "to it"
         ) from e
     if lock is None:
         raise DataDirLockedError(

@@ -485,9 +485,9 @@ class LogManager:
     # --- while running, and stop ---
 
     def look(self, path: Path) -> None:
-        """Notice that the log directory, or a file in it that was appended to since the last look, is gone or another
-        one: writes to the open files would succeed and be lost. May be called by any thread, for each directory by
-        one."""
+        """Notice that the log directory, or a file in it that was appended to since the last look, is gone or was
+        replaced: writes to the open files would succeed and be lost. Any thread may call it, but only one thread for
+        each directory."""
         directory = next(d for d in self.directories.all if d.path == path)
         if directory.failure is not None or not directory.health.look():
             return

@@ -51,7 +51,8 @@ class Retained(Protocol):
 
 
 class Expired(Struct, frozen=True):
-    """The oldest `count` segments can go; how many for which reason (a segment counts for the first that fits)."""
+    """Number of the oldest segments that can be deleted, in all and by reason (a segment counts for its first
+    reason)."""
 
     count: int
     below_log_start: int = 0

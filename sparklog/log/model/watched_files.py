@@ -264,8 +264,8 @@ class WatchedFiles:
             raise
 
     def _change(self, operation: Callable[[], T]) -> T:
-        """Run an operation that creates or removes a file by its name, after a check of the directory: in another
-        directory of the same path it would do harm. Such operations are rare.
+        """Run an operation that creates or removes a file by its name, after a check of the directory: such an
+        operation would do harm in another directory at the same path. Such operations are rare.
         """
         if self._health.failure is None and not self._health.look():
             self._health.check()

@@ -56,8 +56,8 @@ class SegmentReplacement:
             return replaced
 
     def _forget_markers(self, new: Sequence[LogSegment]) -> None:
-        """Forget aborted transactions whose markers are gone from the compacted segments `new`:
-        their data went before."""
+        """Forget the aborted transactions whose markers are not in the compacted segments `new`: their data were
+        removed earlier."""
         start, end = new[0].base_offset, new[-1].next_offset
         if next(self._state.producers.aborted.entries(start, end), None) is None:
             return

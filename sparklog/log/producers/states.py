@@ -56,7 +56,7 @@ def any_id(_: int) -> bool:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """The rules in force. Only tests switch one off, to prove that they notice it."""
+    """Switches of the rules. Only tests turn one off, to show that its absence is found."""
 
     epoch_check: bool = True
     sequence_check: bool = True
@@ -202,7 +202,8 @@ class ProducerStates:
         if state is not None:
             if self._safeguards.epoch_check and header.producer_epoch < state.epoch:
                 raise InvalidProducerEpochError(
-                    f"producer {header.producer_id} has the newer epoch {state.epoch}, the batch has {header.producer_epoch}"
+                    f"producer {header.producer_id} has the newer epoch {state.epoch}, the batch has "
+                    f"{header.producer_epoch}"
                 )
             is_same = header.producer_epoch == state.epoch
             due = sequence_after(state.last_sequence) if is_same and state.batches else 0
@@ -312,20 +313,22 @@ class ProducerStates:
         if keeps_epoch and producer_epoch == state.epoch:
             if NONE < started_ms < self._started_ms.get(producer_id, NONE):
                 raise InvalidProducerEpochError(
-                    f"the transaction of producer {producer_id} in this partition began after the transaction of the marker"
+                    f"the transaction of producer {producer_id} in this partition began after the transaction of the "
+                    "marker"
                 )
             return None
         is_open = state.transaction_first_offset >= 0
         if producer_epoch < state.epoch or (producer_epoch == state.epoch and is_open):
             raise InvalidProducerEpochError(
-                f"producer {producer_id} has epoch {state.epoch}, a marker with epoch {producer_epoch} belongs to an older transaction"
+                f"producer {producer_id} has epoch {state.epoch}, a marker with epoch {producer_epoch} belongs to an "
+                "older transaction"
             )
         return state if producer_epoch == state.epoch else None
 
     # --- batches in the log ---
 
     def apply(self, header: BatchHeader) -> EndedTransaction | None:
-        """Enter a batch or marker that is in the log; the transaction that it has ended, if any."""
+        """Enter a batch or marker that is in the log; return the transaction that it has ended, if any."""
         producer_id = header.producer_id
         if producer_id < 0:
             return None

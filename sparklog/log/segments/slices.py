@@ -172,7 +172,7 @@ class FileSlice:
         return self._open().file.read(position, size_bytes)
 
     def duplicate(self) -> FileSlice:
-        """Return the same range for another user, who releases it separately."""
+        """Return the same range for another user, which releases it separately."""
         shared = self._open().acquire()
         return FileSlice(
             shared, self.position, self.length_bytes, self.base_offset, self.next_offset, is_tail=self.is_tail

@@ -25,7 +25,7 @@ class Misfit(NamedTuple):
 
 
 class RowsCheck:
-    """Looks at the batches of one segment, whose head has `schema`."""
+    """The check of the batches of one segment, whose head has `schema`."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = topic_schema(schema)

@@ -1,5 +1,4 @@
-"""Writing batches into a log's segments: which one takes them, when a new one begins, and taking a failed write
-back."""
+"""Writes batches into a log's segments: chooses the segment, begins new ones, and takes failed writes back."""
 
 from __future__ import annotations
 

@@ -254,7 +254,8 @@ class Leader:
         error = self._refusal(fetch)
         if error is None and not log.log_start_offset <= fetch.fetch_offset <= log.log_end_offset:
             error = OffsetOutOfRangeError(
-                f"offset {fetch.fetch_offset} is out of range: the log has offsets {log.log_start_offset} to {log.log_end_offset}"
+                f"offset {fetch.fetch_offset} is out of range: the log has offsets {log.log_start_offset} to "
+                f"{log.log_end_offset}"
             )
         diverging = None
         if self._guards.divergence_check and fetch.last_epoch != UNDEFINED and not _is_fence(error):

@@ -179,5 +179,5 @@ class TransactionMachine(ABC, Generic[E]):
 
 
 def is_idle(found: Entry) -> bool:
-    """Return True if it has no transaction."""
+    """Return True if the id has no open transaction."""
     return found.state is not State.ONGOING and not found.state.is_prepared

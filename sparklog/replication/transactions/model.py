@@ -67,7 +67,7 @@ def prepared(*, commit: bool) -> State:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Protections of the rules. Only tests switch one off, to prove that they notice it."""
+    """Switches of the rules. Only tests turn one off, to show that its absence is found."""
 
     epoch_check: bool = True
     """Requests with an epoch that is no longer the producer's are refused."""
@@ -125,7 +125,8 @@ class IdReserve:
 
 
 class InitProducer(NamedTuple):
-    """A producer with a transactional id begins; with an identity it is the one that has it already (KIP-360)."""
+    """Request of a producer with a transactional id for an identity; with an identity, it is the producer that has the
+    id already (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int

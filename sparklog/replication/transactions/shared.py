@@ -290,7 +290,8 @@ class SharedTransactions(TransactionMachine[_Application]):
     def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> Joined:
         if len(t.participants) >= self._limits.participants_max:
             raise InvalidTxnStateError(
-                f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, the most allowed"
+                f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, the most "
+                "allowed"
             )
         producer_id = self._ids.require()
         t.participants[producer_id] = set()
@@ -368,7 +369,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- runs
 
     def _application(self, request: Join | EndShared) -> _Application:
-        """Return the one that is known, or a new one, which is kept only if the request is taken."""
+        """Return the known application, or a new one, which is kept only if the request is accepted."""
         found = self._by_id.get(request.transactional_id)
         if found is not None:
             return found
@@ -377,7 +378,8 @@ class SharedTransactions(TransactionMachine[_Application]):
         )
         if len(self._by_id) >= self._limits.ids_max:
             raise ConcurrentTransactionsError(
-                f"{len(self._by_id)} applications are stored in this partition of __transaction_state (max.transactional.ids.per.partition): try again later"
+                f"{len(self._by_id)} applications are stored in this partition of __transaction_state "
+                "(max.transactional.ids.per.partition): try again later"
             )
         return _Application(request.transactional_id)
 
