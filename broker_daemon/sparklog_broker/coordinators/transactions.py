@@ -41,10 +41,10 @@ from sparklog.replication.transactions import (
     EndShared,
     InitProducer,
     Join,
-    Joined,
+    JoinAnswer,
     Marker,
     Renew,
-    Renewed,
+    RenewAnswer,
     TransactionLimits,
     is_shared,
 )
@@ -293,14 +293,14 @@ class TransactionCoordinator:
 
     async def join(
         self, app_id: str, version: int, run_id: str, fencing_token: int, timeout_ms: int, lease_ms: int = 0
-    ) -> Joined:
+    ) -> JoinAnswer:
         """Return an identity of a new participant. Raises InvalidProducerIdMappingError (the fencing token was not
         issued), ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError,
         StorageError.
         """
         number = number_of(fencing_token)
         request = Join(shared_transactional_id(app_id), version, run_id, number, timeout_ms, lease_ms)
-        found: Joined = await self._shard_of_run(request).request(request)
+        found: JoinAnswer = await self._shard_of_run(request).request(request)
         return found
 
     async def end_shared(
@@ -324,10 +324,10 @@ class TransactionCoordinator:
         )
         return bool(await self._shard_of_run(request).request(request))
 
-    async def renew(self, app_id: str, version: int, run_id: str) -> Renewed:
+    async def renew(self, app_id: str, version: int, run_id: str) -> RenewAnswer:
         """Restart the lease of the transaction. Raises CoordinatorLoadingError."""
         request = Renew(shared_transactional_id(app_id), version, run_id)
-        found: Renewed = await self._shard(request.transactional_id).request(request)
+        found: RenewAnswer = await self._shard(request.transactional_id).request(request)
         return found
 
     def last_committed(self, app_id: str) -> tuple[int, str]:

@@ -169,8 +169,8 @@ def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str, quer
 
 
 class _Kind(NamedTuple):
-    """The kind of the target: The kind of the target topic: True for an envelope topic; True for a typed topic with key
-    columns; and the columns' names in the log, if they differ from the rows' names."""
+    """The kind of the target topic. `keyed`: the topic is typed and has key columns. `names`: names of the columns in
+    the log, if they differ from those of the rows."""
 
     envelope: bool
     keyed: bool

@@ -72,7 +72,7 @@ class FetchTurn:
         self._condition.wait(timeout_s)
 
     def leave_to_poll(self, connection: Connection | None) -> None:
-        """Wait while the answer on `connection` is left to poll, or until `tell`. `connection` is None if poll is
+        """Wait while the answer on `connection` is left to poll, or until `notify`. `connection` is None if poll is
         receiving the answer."""
         idle_s = self.idle_s
         self._condition.wait(idle_s if connection is None else min(idle_s / 2, max(self._left_s(connection), 0)))

@@ -97,7 +97,7 @@ class IdReserve:
     id."""
 
     def __init__(self, taken: Callable[[int], None] = lambda _: None) -> None:
-        self._taken = taken
+        self._on_taken = taken
         self._ids: deque[int] = deque()
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class IdReserve:
         """Take an id; None if the reserve is empty."""
         if not self._ids:
             return None
-        self._taken(self._ids[0])
+        self._on_taken(self._ids[0])
         return self._ids.popleft()
 
     def require(self) -> int:
@@ -197,13 +197,13 @@ Request = InitProducer | AddPartitions | End | Join | EndShared | Renew | Abort
 # -- answers and effects
 
 
-class Joined(NamedTuple):
+class JoinAnswer(NamedTuple):
     """`identity` None: the version has been committed, there is nothing to write."""
 
     identity: ProducerIdAndEpoch | None
 
 
-class Renewed(NamedTuple):
+class RenewAnswer(NamedTuple):
     """`known`: the run has opened the transaction, or ended it; `is_open`: it has not ended."""
 
     known: bool
@@ -221,12 +221,12 @@ class Marker(NamedTuple):
     keeps_epoch: bool = False
 
 
-Result = ProducerIdAndEpoch | Joined | Renewed | bool | int
+Result = ProducerIdAndEpoch | JoinAnswer | RenewAnswer | bool | int
 
 
 class Answer(NamedTuple):
-    """ProducerIdAndEpoch (InitProducer, End), Joined (Join), Renewed (Renew), whether it is committed (EndShared), the
-    number of markers (Abort), or True (AddPartitions)."""
+    """The answer to one request: ProducerIdAndEpoch (InitProducer, End), JoinAnswer (Join), RenewAnswer (Renew), True if
+    it is committed (EndShared), the number of markers (Abort), or True (AddPartitions)."""
 
     token: Hashable
     result: Result

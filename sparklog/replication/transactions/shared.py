@@ -34,9 +34,9 @@ from sparklog.replication.transactions.model import (
     EndShared,
     IdReserve,
     Join,
-    Joined,
+    JoinAnswer,
     Renew,
-    Renewed,
+    RenewAnswer,
     Result,
     Safeguards,
     State,
@@ -253,7 +253,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         if t is not None and t.is_open and is_newer:
             self._abort_open(app, now_ms, effects)
         if request.version <= app.last_committed_version and self._safeguards.committed_version_check:
-            return Joined(None)
+            return JoinAnswer(None)
         if t is None or t.state is State.EMPTY:
             return self._open(app, request, now_ms, effects)
         if t.state.is_prepared:
@@ -270,7 +270,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         t.renewed_ms = now_ms
         return self._participate(app, t, effects)
 
-    def _open(self, app: _Application, request: Join, now_ms: int, effects: Effects) -> Joined:
+    def _open(self, app: _Application, request: Join, now_ms: int, effects: Effects) -> JoinAnswer:
         producer_id = self._ids.require()
         t = _Transaction(
             request.version,
@@ -285,9 +285,9 @@ class SharedTransactions(TransactionMachine[_Application]):
         app.transaction = t
         self._save(app, now_ms, effects)
         effects.records.append(app.participant_record(t, producer_id))
-        return Joined(ProducerIdAndEpoch(producer_id, EPOCH))
+        return JoinAnswer(ProducerIdAndEpoch(producer_id, EPOCH))
 
-    def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> Joined:
+    def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> JoinAnswer:
         if len(t.participants) >= self._limits.participants_max:
             raise InvalidTxnStateError(
                 f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, the most "
@@ -296,7 +296,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         producer_id = self._ids.require()
         t.participants[producer_id] = set()
         effects.records.append(app.participant_record(t, producer_id))
-        return Joined(ProducerIdAndEpoch(producer_id, EPOCH))
+        return JoinAnswer(ProducerIdAndEpoch(producer_id, EPOCH))
 
     def _end(self, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
         app = self._application(request)
@@ -362,9 +362,9 @@ class SharedTransactions(TransactionMachine[_Application]):
         app = self._by_id.get(request.transactional_id)
         t = None if app is None else app.transaction
         if t is None or not t.is_of(request):
-            return Renewed(known=False, is_open=False)
+            return RenewAnswer(known=False, is_open=False)
         t.renewed_ms = now_ms
-        return Renewed(known=True, is_open=t.is_open)
+        return RenewAnswer(known=True, is_open=t.is_open)
 
     # -- runs
 
