@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sparklog.gateway.gateway import Gateway
-from sparklog.gateway.session import Served, Session
+from sparklog.gateway.session import ServedApi, Session
 from sparklog.gateway.stream import ClientStream
 from sparklog.security.listeners import Listener
 from sparklog.security.tls import RenewedContext
@@ -29,7 +29,7 @@ class GatewayServer:
     def __init__(
         self,
         gateway: Gateway,
-        apis: Mapping[int, Served],
+        apis: Mapping[int, ServedApi],
         sockets: Sequence[tuple[Listener, socket.socket]],
         contexts: Mapping[str, RenewedContext] | None = None,
     ) -> None:

@@ -32,7 +32,7 @@ _BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenti
 Handler = Callable[["Session", Body, int], Awaitable["Body | None"]]
 
 
-class Served(NamedTuple):
+class ServedApi(NamedTuple):
     """An API and its handler. A handler returns the answer, or None for a request without one."""
 
     api: Api
@@ -50,7 +50,7 @@ class Session:
         self,
         gateway: Gateway,
         listener: Listener,
-        apis: dict[int, Served],
+        apis: dict[int, ServedApi],
         stream: ClientStream,
     ) -> None:
         self.gateway = gateway
@@ -179,7 +179,7 @@ class Session:
             raise ConnectionEndError(f"a request of {size} bytes; at most {limit} are allowed")
 
     async def _answer_in_turn(
-        self, served: Served | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
+        self, served: ServedApi | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
     ) -> None:
         try:
             await self._answer(served, head, data, before)
@@ -190,7 +190,7 @@ class Session:
             self._stream.close()
 
     async def _answer(
-        self, served: Served | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
+        self, served: ServedApi | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
     ) -> None:
         """Answer a request, behind the answer of the request `before` it."""
         if served is None:

@@ -50,7 +50,7 @@ class Join(NamedTuple):
     """True if the client understands that its earlier assignment stays (version 9)."""
 
 
-class Joined(NamedTuple):
+class JoinAnswer(NamedTuple):
     """The answer to a join."""
 
     error: Kafka
@@ -64,7 +64,7 @@ class Joined(NamedTuple):
     skip_assignment: bool = False
 
 
-class Synced(NamedTuple):
+class SyncAnswer(NamedTuple):
     """The answer to a sync."""
 
     error: Kafka
@@ -77,7 +77,7 @@ class Reply(NamedTuple):
     """An effect: the request behind `token` has this answer."""
 
     token: Any
-    answer: Joined | Synced
+    answer: JoinAnswer | SyncAnswer
 
 
 class Member(Struct):

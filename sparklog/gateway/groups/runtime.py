@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sparklog.gateway.groups.classic import ClassicGroup
-from sparklog.gateway.groups.model import GroupState, Join, Joined, Reply, Synced
+from sparklog.gateway.groups.model import GroupState, Join, JoinAnswer, Reply, SyncAnswer
 from sparklog.gateway.wire.errors import Kafka
 
 GROUPS_MAX = 10_000
@@ -36,19 +36,19 @@ class Groups:
         """Return all groups with members."""
         return list(self._groups.values())
 
-    async def join(self, group_id: str, join: Join) -> Joined:
+    async def join(self, group_id: str, join: Join) -> JoinAnswer:
         """Join, and wait until the rebalance is over."""
         group = self._groups.get(group_id)
         if group is None:
             if len(self._groups) >= GROUPS_MAX:
-                return Joined(Kafka.GROUP_MAX_SIZE_REACHED)
+                return JoinAnswer(Kafka.GROUP_MAX_SIZE_REACHED)
             if join.member_id:
-                return Joined(Kafka.UNKNOWN_MEMBER_ID, join.member_id)
+                return JoinAnswer(Kafka.UNKNOWN_MEMBER_ID, join.member_id)
             group = self._groups[group_id] = ClassicGroup(group_id, lambda: secrets.token_hex(_ID_BYTES))
         token = asyncio.get_running_loop().create_future()
         self._apply(group, group.join(join, token, self.now_ms))
         answer = await token
-        assert isinstance(answer, Joined)
+        assert isinstance(answer, JoinAnswer)
         return answer
 
     async def sync(
@@ -59,16 +59,16 @@ class Groups:
         generation: int,
         protocols: tuple[str | None, str | None],
         assignments: Iterable[tuple[str, bytes]],
-    ) -> Synced:
+    ) -> SyncAnswer:
         """Wait for the member's assignment."""
         group = self._groups.get(group_id)
         if group is None:
-            return Synced(Kafka.UNKNOWN_MEMBER_ID)
+            return SyncAnswer(Kafka.UNKNOWN_MEMBER_ID)
         token = asyncio.get_running_loop().create_future()
         replies = group.sync(member_id, instance_id, generation, protocols, list(assignments), token, self.now_ms)
         self._apply(group, replies)
         answer = await token
-        assert isinstance(answer, Synced)
+        assert isinstance(answer, SyncAnswer)
         return answer
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Kafka:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparklog.gateway.session import Served, Session
+from sparklog.gateway.session import ServedApi, Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka
 
@@ -24,6 +24,6 @@ async def api_versions(session: Session, request: Body, version: int) -> Body:
     }
 
 
-def _range(served: Served) -> Body:
+def _range(served: ServedApi) -> Body:
     api = served.api
     return {"api_key": api.key, "min_version": api.advertised_from, "max_version": api.last}
