@@ -24,7 +24,7 @@ from sparklog.client.consumer.deserialized import RecordDeserializer
 from sparklog.client.consumer.fetch_request import FetcherConfig
 from sparklog.client.consumer.fetcher import CLOSE_S_MAX, RESET_TO, Fetcher
 from sparklog.client.consumer.group_reader import GroupReader
-from sparklog.client.consumer.position import Fetched, Position
+from sparklog.client.consumer.position import FetchedBatch, Position
 from sparklog.client.consumer.records_in_hand import RecordsInHand
 from sparklog.client.group.committer import Callback
 from sparklog.client.group.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer, Listener, require_group
@@ -788,7 +788,7 @@ class Consumer:
     def _close_timeout_ms(self) -> int:
         return min(self._api_timeout_ms, CLOSE_TIMEOUT_MS)
 
-    def _take(self, timeout_ms: float, *, only_ready: bool = False) -> Fetched | None:
+    def _take(self, timeout_ms: float, *, only_ready: bool = False) -> FetchedBatch | None:
         rest = self._hand.take_rest()
         if rest is not None:
             return rest
@@ -831,7 +831,7 @@ class Consumer:
             self._fail(self._hand.position, e)
             raise
 
-    def _unreadable(self, fetched: Fetched, error: Exception) -> SparklogError:
+    def _unreadable(self, fetched: FetchedBatch, error: Exception) -> SparklogError:
         """Return the error that poll raises for the partition from now on."""
         batch, position = fetched.batch, fetched.position
         if not isinstance(error, SparklogError):

@@ -21,7 +21,7 @@ from sparklog.client.consumer.fetch_request import FetcherConfig, fetch_request
 from sparklog.client.consumer.fetch_turn import PART_HEADER_BYTES, SPARSE_BYTES, FetchTurn
 from sparklog.client.consumer.file_fetcher import FileFetcher, Piece
 from sparklog.client.consumer.position import Divergence, Position, ReadyBatches
-from sparklog.client.consumer.serving import Serving
+from sparklog.client.consumer.serving import BrokerChoice
 from sparklog.client.consumer.truncation import check_positions
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.background import daemon_thread
@@ -92,7 +92,7 @@ class FetchLane:
         self.turn = FetchTurn(shared.lock)
         self._is_first = is_first
         self._cluster = cluster
-        self._serving = Serving(cluster)
+        self._broker_choice = BrokerChoice(cluster)
         self._config = config
         self._shared = shared
         self._connection = FetchConnection(cluster, shared.lock, config.request_timeout_ms)
@@ -155,7 +155,7 @@ class FetchLane:
             is_there = connection.read_ahead()
             while not (is_there or connection.is_answer_large) and self.turn.is_readable(connection, deadline):
                 is_there = connection.read_ahead()
-            if is_there and self._serving.knows(positions):
+            if is_there and self._broker_choice.knows(positions):
                 self.under_way = None
                 self._step(positions, under_way)
             elif is_there or connection.has_read_ahead:
@@ -289,7 +289,7 @@ class FetchLane:
             try:
                 if position.tp.topic in failed:
                     raise failed[position.tp.topic]
-                by_broker.setdefault(self._serving.broker_of(position), []).append(position)
+                by_broker.setdefault(self._broker_choice.broker_of(position), []).append(position)
             except SparklogError as e:
                 if e.retriable:
                     self._retry(position, e)
@@ -329,7 +329,7 @@ class FetchLane:
 
     def _check_epochs(self, positions: list[Position]) -> None:
         """Ask new leaders if they have the records that were read (KIP-320)."""
-        unchecked = self._serving.unchecked(positions)
+        unchecked = self._broker_choice.unchecked(positions)
         if unchecked:
             found = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
             self._shared.diverge(found)
@@ -347,7 +347,7 @@ class FetchLane:
             room_bytes=room_bytes,
             wait_ms=config.max_wait_ms,
             is_probe=self._is_probe,
-            epoch_of=self._serving.epoch_of,
+            epoch_of=self._broker_choice.epoch_of,
             now=time.monotonic(),
         )
         connection = self._connection.to(broker)
@@ -418,7 +418,7 @@ class FetchLane:
         if not is_room or not wanted or not last.is_for(wanted):
             return
         with contextlib.suppress(SparklogError):  # the next request meets it again, when the received records are safe
-            if all(self._serving.stays(p, last.broker) for p in wanted):
+            if all(self._broker_choice.stays(p, last.broker) for p in wanted):
                 self.under_way = self._ask(wanted, taken_bytes=taken_bytes)
 
     def _take_part(self, part: Part) -> None:

@@ -144,7 +144,7 @@ class Position:
         self.offset, self.epoch = end, epoch
 
 
-class Fetched(NamedTuple):
+class FetchedBatch(NamedTuple):
     """A batch that waits for poll. `size_bytes` is its share of prefetch.bytes."""
 
     position: Position
@@ -156,9 +156,9 @@ class ReadyBatches:
     """The fetched batches that wait for poll."""
 
     def __init__(self) -> None:
-        self._batches: deque[Fetched] = deque()
+        self._batches: deque[FetchedBatch] = deque()
         self.size_bytes = 0
-        self._taken: Fetched | None = None
+        self._last_taken: FetchedBatch | None = None
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -166,12 +166,12 @@ class ReadyBatches:
     def add(self, position: Position, batches: list[ConsumedBatch], size_bytes: int) -> None:
         """Add batches of one position, which are of `size_bytes` together."""
         each = size_bytes // len(batches) if batches else 0
-        self._batches.extend(Fetched(position, b, each) for b in batches)
+        self._batches.extend(FetchedBatch(position, b, each) for b in batches)
         self.size_bytes += each * len(batches)
 
-    def take(self) -> Fetched:
+    def take(self) -> FetchedBatch:
         """Take the next batch; the caller moves the position's `consumed` behind it."""
-        taken = self._taken = self._batches[0]
+        taken = self._last_taken = self._batches[0]
         self.size_bytes -= taken.size_bytes
         taken.position.consumed_epoch = taken.batch.leader_epoch
         return self._batches.popleft()
@@ -179,7 +179,7 @@ class ReadyBatches:
     def has_lost(self, positions: Mapping[TopicPartition, Position]) -> bool:
         """True if the position of the last batch was not moved, because an exception (Ctrl-C) has ended a poll in
         between. To be asked before the next batch is taken."""
-        taken = self._taken
+        taken = self._last_taken
         if taken is None or positions.get(taken.position.tp) is not taken.position:
             return False
         return (taken.position.consumed or 0) < taken.batch.next_offset
