@@ -96,7 +96,7 @@ class SinkCommitMessage(WriterCommitMessage):
     offsets: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
 
-class Ending(NamedTuple):
+class EndRequest(NamedTuple):
     """The request of a commit: the records of `committed_participants` (producer ids) become visible."""
 
     transaction: SharedTransaction
@@ -111,7 +111,7 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
     return found
 
 
-def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
+def end_request_of(messages: Sequence[SinkCommitMessage]) -> EndRequest | None:
     """Return the request that ends the transaction in the messages of all tasks; None if the write has no transaction.
     Raises SparklogError if the tasks do not belong to one transaction."""
     transactions = {m.transaction for m in messages}
@@ -122,7 +122,7 @@ def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
         return None
     committed_participants = tuple(m.producer_id for m in messages if m.producer_id >= 0)
     # also if there are none: attempts that lost may have written something, and an earlier run must be fenced
-    return Ending(transaction, committed_participants)
+    return EndRequest(transaction, committed_participants)
 
 
 class _Runs:
@@ -231,7 +231,7 @@ class Publisher:
 
         Raises ProducerFencedError, TransactionAbortedError, StaleCheckpointError: then no record is visible.
         """
-        ending = ending_of(messages)
+        ending = end_request_of(messages)
         if ending is None:
             return
         transaction, committed_participants = ending

@@ -32,7 +32,7 @@ _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 @dataclass(frozen=True)
 class SinkTask:
     """A task of a write; Spark pickles it. `keyed`: the topic is typed and has key columns. `names`: the columns' names
-    in the log (`sink_input.Fitted`); None: the names of the rows."""
+    in the log (`sink_input.ColumnFit`); None: the names of the rows."""
 
     options: SinkOptions
     envelope: bool
