@@ -67,7 +67,7 @@ _NAME_CHARS_KEPT = 200
 """Kept characters of a directory's name when an ending is added: file systems allow 255 bytes."""
 
 
-def _kept(name: str) -> str:
+def _shortened(name: str) -> str:
     """Return the part of a partition directory's name that stays when it is moved aside: of a long one both ends,
     because the partition's number stands last."""
     half = _NAME_CHARS_KEPT // 2
@@ -240,7 +240,7 @@ class LogDirectory:
         for stray in [n for n in self.points if STRAY.fullmatch(n) and n not in names]:
             points, kept = self.points.pop(stray), stray.rpartition(".")[0]
             for name in names - self.points.keys():
-                owner = self.owner_of(name) if _kept(name) == kept else None
+                owner = self.owner_of(name) if _shortened(name) == kept else None
                 if owner is not None and owner.topic_id == points.topic_id:
                     self.points[name] = points
             self.has_stale_points = True
@@ -321,7 +321,7 @@ class LogDirectory:
     def move_aside(self, name: str, ending: str) -> Path:
         """Rename the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`. The points
         of a stray are kept: when it is taken back, it begins where it began."""
-        target = self.path / f"{_kept(name)}.{uuid.uuid4().hex}-{ending}"
+        target = self.path / f"{_shortened(name)}.{uuid.uuid4().hex}-{ending}"
         self.files.rename(self.path / name, target)
         self.files.sync_directory(self.path)
         points = self.points.pop(name, None)

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
-from sparklog.log.model.retention_policy import POLICY_COMPACT, UNLIMITED, Retained, RetentionPolicy, expired
+from sparklog.log.model.retention_policy import POLICY_COMPACT, UNLIMITED, RetentionPolicy, RetentionSegment, expired
 from sparklog.settings import Scope, settings_of
 
 TIERING_SETTING = "remote.storage.enable"
@@ -65,14 +65,14 @@ def check_tiering(name: str, configs: Mapping[str, object]) -> None:
             )
 
 
-class Copied(Retained, Protocol):
+class TieringSegment(RetentionSegment, Protocol):
     """Properties of a segment that tiering uses."""
 
     @property
     def is_sealed(self) -> bool: ...
 
 
-S = TypeVar("S", bound=Copied)
+S = TypeVar("S", bound=TieringSegment)
 
 
 def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierable_end: int) -> list[S]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparklog.errors import InvalidRequestError, StorageFullError
-from sparklog.log.model.retention_policy import Expired, deletion_offset, expired
+from sparklog.log.model.retention_policy import ExpiredSegments, deletion_offset, expired
 from sparklog.log.segments.batch_times import LOWEST_TIMESTAMP_MS
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.view import SegmentView
@@ -74,7 +74,7 @@ class LogRetention:
         """Note that a checkpoint with this log start is on the disk."""
         self._state.durable_log_start = log_start_offset
 
-    def retain(self) -> Expired:
+    def retain(self) -> ExpiredSegments:
         """Raise the log start above the segments that need not be kept; `drop_below_log_start` follows when the new
         start has been written. If no segment would stay, an empty one is begun, whose name keeps the offset.
 
@@ -106,7 +106,7 @@ class LogRetention:
         )
         return later - now, sum(s.data_bytes for s in segments.all[now:later])
 
-    def _expired_segments(self, view: SegmentList, now_ms: int | None = None) -> Expired:
+    def _expired_segments(self, view: SegmentList, now_ms: int | None = None) -> ExpiredSegments:
         return expired(
             view.all,
             self._state.config.retention,

@@ -225,8 +225,8 @@ Result = ProducerIdAndEpoch | JoinAnswer | RenewAnswer | bool | int
 
 
 class Answer(NamedTuple):
-    """The answer to one request: ProducerIdAndEpoch (InitProducer, End), JoinAnswer (Join), RenewAnswer (Renew), True if
-    it is committed (EndShared), the number of markers (Abort), or True (AddPartitions)."""
+    """The answer to one request: ProducerIdAndEpoch (InitProducer, End), JoinAnswer (Join), RenewAnswer (Renew), True
+    if it is committed (EndShared), the number of markers (Abort), or True (AddPartitions)."""
 
     token: Hashable
     result: Result
