@@ -219,7 +219,7 @@ class Dispatcher:
         try:
             return await self._answered(prefix, body, connection)
         except Exception as e:  # noqa: BLE001 - every error has an answer
-            error, close = _told(e, prefix.api, connection.peer_name)
+            error, close = _error_answer(e, prefix.api, connection.peer_name)
             self._requests.failed(prefix.api, (error.code,))
             return error_reply(prefix.api, prefix.correlation_id, error, close=close, throttle_ms=connection.mute_ms)
 
@@ -474,7 +474,7 @@ class Dispatcher:
         response.header = built.header
 
 
-def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
+def _error_answer(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
     """Return the error for the peer, and True if the connection is then closed. Internal errors are logged."""
     match error:
         case UnsupportedVersionError():
