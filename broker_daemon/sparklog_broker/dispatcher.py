@@ -402,7 +402,7 @@ class Dispatcher:
         return await self._ask_controller(Api(number), request, bytes(context.header), context)
 
     async def _ask_controller(self, api: Api, request: Message, header: bytes, context: RequestContext) -> Response:
-        """The controller's response, when this broker's image has reached it. The request is repeated while the
+        """Return the controller's response, when this broker's image has reached it. The request is repeated while the
         controller is being replaced. Raises the controller's error, NotControllerError, BrokerNotAvailableError,
         RequestTimedOutError (it may have taken effect)."""
         cluster, request_id = self._broker.cluster, self._broker.environment.randomness.new_id()
@@ -427,7 +427,7 @@ class Dispatcher:
     async def _decided(
         self, api: Api, request: Message, context: RequestContext, request_id: str, is_repeated: bool
     ) -> tuple[Response | SparklogError, Version]:
-        """The outcome of a request on the controller, and the version of the image that has it."""
+        """Return the outcome of a request on the controller, and the version of the image that has it."""
         outcome: Response | SparklogError
         context = structs.replace(context, request_id=request_id, is_repeated=is_repeated)
         try:

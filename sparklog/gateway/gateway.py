@@ -82,8 +82,8 @@ class Gateway:
         connection.close()
 
     async def connect(self, client_id: str, listener: str, client: OnBehalf | None) -> BrokerConnection:
-        """A connection to the gateway's broker for a client of a listener. Raises BrokerNotAvailableError and the
-        broker's errors."""
+        """Open a connection to the gateway's broker for a client of a listener. Raises BrokerNotAvailableError and
+        the broker's errors."""
         if listener in self._local:
             connection = await BrokerConnection.connect(self._local[listener], self.memory, client_id, client)
             self.broker_id, self.cluster_id = connection.broker.broker_id, connection.broker.cluster_id
@@ -121,7 +121,7 @@ class Gateway:
     def addresses(
         self, brokers: Sequence[BrokerEndpoint], listener: Listener, local: tuple[str, int]
     ) -> dict[int, Address]:
-        """The addresses of the gateways of all brokers, by the brokers' ids. The gateway of another broker is
+        """Return the addresses of the gateways of all brokers, by the brokers' ids. The gateway of another broker is
         expected on that broker's host and this listener's port."""
         if self._local:  # the broker knows the gateways of the others
             return {b.broker_id: Address(b.broker_id, b.host, b.port, b.rack or None) for b in brokers}

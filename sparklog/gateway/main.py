@@ -59,7 +59,7 @@ class GatewayConfig(Struct, frozen=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of a gateway that a broker has started. Returns the exit code."""
+    """Run the command line of a gateway that a broker has started. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="sparklog.gateway", description="Runs the gateway of the parent process.")
     parser.add_argument("--start-from", type=int, required=True, metavar="FD", help="descriptor with the settings")
     given = parser.parse_args(arguments)

@@ -119,7 +119,7 @@ class GatewayServer:
 
 
 def _current_of(renewed: RenewedContext) -> ssl.SSLContext:
-    """A context whose handshakes use the newest certificates."""
+    """Return a context whose handshakes use the newest certificates."""
     first: ssl.SSLContext = renewed.current
 
     def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:

@@ -84,7 +84,7 @@ class Session:
         self._in_work: list[asyncio.Task[None]] = []
 
     async def broker(self) -> BrokerConnection:
-        """The client's connection to the broker. Raises BrokerNotAvailableError."""
+        """Return the client's connection to the broker. Raises BrokerNotAvailableError."""
         if self._broker is None or self._broker.closed:
             async with self._connecting:
                 if self._broker is not None and self._broker.closed:
@@ -151,7 +151,7 @@ class Session:
         return True
 
     async def _read(self, size: int) -> memoryview:
-        """The rest of a request. Memory is taken as the bytes arrive: an announced size alone holds none."""
+        """Return the rest of a request. Memory is taken as the bytes arrive: an announced size alone holds none."""
         memory = self.gateway.memory
         first = min(size, SLICE_BYTES)
         data, taken = np.empty(first, np.uint8).data, 0  # not filled with zeros
@@ -243,5 +243,5 @@ class Session:
 
 
 def answer_of(**fields: Any) -> Body:
-    """An answer's fields."""
+    """Return an answer's fields."""
     return fields

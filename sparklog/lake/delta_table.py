@@ -352,7 +352,7 @@ class LakeTable:
         return None
 
     def _commits_of_others(self, known_version: int | None) -> Iterator[dict[str, Any]]:
-        """The history behind the last commit of a worker, or behind `known_version`, the newest commit first."""
+        """Return the history behind the last commit of a worker, or behind `known_version`, the newest commit first."""
         limit = HISTORY_PAGE if known_version is None else max(0, self.version - known_version)
         seen = 0
         while limit:
@@ -374,7 +374,7 @@ class LakeTable:
         return int(self._metadata(file).num_rows) if file.rows is None else file.rows
 
     def _metadata(self, file: TableFile) -> Any:
-        """The metadata of a Parquet file of the table. Raises LakeUnavailableError."""
+        """Return the metadata of a Parquet file of the table. Raises LakeUnavailableError."""
         try:
             with self.file_system().open_input_file(unquote(file.path)) as source:
                 return pq.read_metadata(source)

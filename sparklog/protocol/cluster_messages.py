@@ -84,31 +84,35 @@ class EpochBegin(Message):
 
 
 class ReplicaFetchResult(Message):
-    """Result for one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset to
-    `next_offset`, with the leader's stamps. `diverging_epoch` >= 0: there are no batches; the follower's last epoch, or
-    the largest epoch before it that the leader knows, is this one and ends at `diverging_end`; or the two logs lack
-    different offsets from there on. With an error the offsets are the leader's bounds. `epochs`: the leader epochs that
-    begin in the payload's offsets; compaction may have removed their first records. `segments`: the starts of the
-    leader's segments in the payload. A follower's segments begin there, too, because copies in the object store are
-    whole segments and have to fit every replica's log. `gaps`: offsets of the payload that the leader's log lacks; they
-    may be all there is. `copied_to`: every replica has the records below; -1: a replica is out of sync."""
+    """Result for one partition: whole batches in the payload from the fetch offset on, with the leader's stamps."""
 
     topic: Name
     partition: Partition
     error_code: int
+    """0, or an error; the offsets are then the leader's bounds."""
     leader_epoch: Int32 = -1
     high_watermark: Int64 = -1
     log_start_offset: Int64 = -1
     log_end_offset: Int64 = -1
     diverging_epoch: Int32 = -1
+    """The epoch at which the follower has to cut its log; -1: the logs do not diverge. It is the follower's last epoch,
+    or the largest earlier one that the leader knows. With it there are no batches."""
     diverging_end: Int64 = -1
+    """End of `diverging_epoch` in the leader's log, or the offset from which the two logs lack different offsets."""
     length_bytes: Annotated[int, Meta(ge=0)] = 0
+    """Bytes of the batches in the payload."""
     next_offset: Int64 = -1
+    """Offset behind the last batch in the payload."""
     message: str = ""
     epochs: Annotated[list[EpochBegin], Meta(max_length=EPOCHS_MAX)] = []
+    """Leader epochs that begin in the payload's offsets; compaction may have removed their first records."""
     segments: Annotated[list[Int64], Meta(max_length=SEGMENTS_MAX)] = []
+    """Starts of the leader's segments in the payload's offsets. A follower's segments begin there, too, because copies
+    in the object store are whole segments and have to fit every replica's log."""
     gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4, ignorable=True)] = []
+    """Offsets of the payload that the leader's log lacks; there may be gaps without batches."""
     copied_to: Annotated[Int64, Since(4, ignorable=True)] = -1
+    """Every replica has the records below this offset; -1: a replica is out of sync."""
 
 
 class ReplicaFetchResponse(Message):

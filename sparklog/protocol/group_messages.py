@@ -64,23 +64,28 @@ class TopicPartitions(Message):
 
 
 class GroupHeartbeatRequest(Message):
-    """Heartbeat of a member (KIP-848). `member_epoch` 0: joins (`member_id` "" : the broker assigns one), -1: leaves,
-    -2: a static member leaves temporarily. `topics`, `assignor`, `owned` None: as before; `owned` are the partitions
-    that the member has now, or may take without asking. `session_timeout_ms` 0: the broker's default. `sequence` counts
-    a member's heartbeats: the broker refuses one that was overtaken (it was in an abandoned connection); -1: not
-    counted."""
+    """Heartbeat of a member (KIP-848)."""
 
     group_id: Text
     member_id: Text = ""
+    """Id of the member; "": the broker assigns one."""
     member_epoch: Int32 = 0
+    """Epoch of the member; 0: it joins, -1: it leaves, -2: a static member leaves for a while."""
     instance_id: Text | None = None
+    """Instance id of a static member; None: a dynamic member."""
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    """Subscribed topics; None: unchanged."""
     assignor: Text | None = None
+    """Wanted assignor; None: unchanged."""
     owned: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    """Partitions that the member reads, or may begin to read without a further heartbeat; None: unchanged."""
     rebalance_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 300_000
     session_timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 0
+    """Session timeout in ms; 0: the broker's default."""
     client_id: Text = ""
     sequence: Int64 = -1
+    """Number of the member's heartbeat; -1: not counted. The broker refuses an overtaken heartbeat, which comes from an
+    abandoned connection."""
 
 
 class GroupHeartbeatResponse(Message):
@@ -141,7 +146,8 @@ class FetchedOffset(Message):
 
 
 class OffsetFetchResponse(Message):
-    """Offsets by topic and partition, or in the order of the request, each once. `more`: these were not all."""
+    """Offsets by topic and partition, or in the order of the request, each once. `more`: True if a further page
+    follows."""
 
     offsets: list[FetchedOffset]
     more: Annotated[bool, Since(1)] = False
@@ -167,7 +173,7 @@ class GroupSummary(Message):
 
 
 class ListGroupsResponse(Message):
-    """Groups in the order of their ids. `more`: these were not all."""
+    """Groups in the order of their ids. `more`: True if a further page follows."""
 
     groups: list[GroupSummary]
     more: Annotated[bool, Since(1)] = False
@@ -209,12 +215,13 @@ class GroupDetails(Message):
 
 
 class DescribeGroupsResponse(Message):
-    """One per id of the request, in its order; an id that is named twice has one. `more`: these were not all;
-    `members_from` >= 0: the last one has more members, from this one on."""
+    """One group per id of the request, in its order; an id that is named twice has one."""
 
     groups: list[GroupDetails]
     more: Annotated[bool, Since(1)] = False
+    """True if a further page follows."""
     members_from: Annotated[int, Since(1)] = -1
+    """Number of the first member of the last group that is not in this page; -1: all its members are."""
     throttle_ms: ThrottleMs = 0
 
 

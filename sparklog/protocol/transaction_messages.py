@@ -155,7 +155,7 @@ class TransactionSummary(Message):
 
 
 class ListTransactionsResponse(Message):
-    """Transactions in the order of their ids. `more`: these were not all."""
+    """Transactions in the order of their ids. `more`: True if a further page follows."""
 
     transactions: list[TransactionSummary]
     more: Annotated[bool, Since(1)] = False
@@ -200,12 +200,13 @@ class TransactionDetails(Message):
 
 
 class DescribeTransactionsResponse(Message):
-    """One per id of the request, in its order; an id that is named twice has one. `more`: these were not all;
-    `partitions_from` >= 0: the last one has more partitions, from this one on."""
+    """One transaction per id of the request, in its order; an id that is named twice has one."""
 
     transactions: list[TransactionDetails]
     more: Annotated[bool, Since(1)] = False
+    """True if a further page follows."""
     partitions_from: Annotated[int, Since(1)] = -1
+    """Number of the first partition of the last transaction that is not in this page; -1: all its partitions are."""
     throttle_ms: ThrottleMs = 0
 
 

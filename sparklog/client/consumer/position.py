@@ -23,19 +23,7 @@ class Divergence(NamedTuple):
 
 
 class Position:
-    """The position in one assigned partition.
-
-    `offset` is the next one to fetch (None: not known yet, `reset_to` names it), `consumed` the next one that poll
-    returns. Nothing is fetched while the position is `paused`, or `waiting` for its beginning; nothing through the
-    socket while it is read `from_files`. `is_new`: no answer has come for it yet.
-
-    `epoch` and `consumed_epoch` are the leader epochs of the records before these offsets (-1: not known).
-    `checked_epoch` is that of the leader which has confirmed the records before `offset` (KIP-320). `divergence`: the
-    leader lacks them, and poll has to choose the next offset. `lane` is the lane that fetches it (None: the first one).
-    `in_doubt`: its leader has to be looked up before the next fetch, not before `resume_at`; `attempts` have failed
-    since the last data. `replica` is the broker that serves it instead of its leader until `replica_until` (KIP-392).
-    After a replica has failed, only the leader serves it until `leader_until`.
-    """
+    """The position in one assigned partition."""
 
     __slots__ = (
         "_consumed",
@@ -66,22 +54,38 @@ class Position:
         self.tp = tp
         self.projection = projection
         self.offset = offset
+        """Offset of the next fetch; None: not known yet, `reset_to` names it."""
         self._consumed = offset
         self._rowless: dict[int, int] = {}
         self.reset_to = reset_to
+        """Kind of the offset to look up if `offset` is None."""
         self.error: SparklogError | None = None
         self.paused = False
+        """True if nothing is fetched until `resume`."""
         self.waiting = False
+        """True if nothing is fetched until the beginning is set."""
         self.from_files = False
+        """True if the position is read from files, and nothing through the socket."""
         self.is_new = True
+        """True until the first answer for the position."""
         self.epoch = self.consumed_epoch = self.checked_epoch = -1
+        """Leader epochs (-1: not known): of the record before `offset`, of the record before `consumed`, and of the
+        leader that has confirmed the records before `offset` (KIP-320)."""
         self.divergence: Divergence | None = None
+        """Point at which the leader's log differs from the records that were read; poll has to choose the next
+        offset."""
         self.lane: object | None = None
+        """The lane that fetches the position; None: the first one."""
         self.in_doubt = False
+        """True if the leader has to be looked up before the next fetch."""
         self.attempts = 0
+        """Failed attempts since the last data."""
         self.resume_at = 0.0
+        """Earliest time of the next fetch."""
         self.replica = -1
+        """Broker that is read instead of the leader until `replica_until` (KIP-392); -1: none."""
         self.replica_until = self.leader_until = 0.0
+        """Ends of the times in which only `replica`, or (after a replica has failed) only the leader, is read."""
 
     def restart(self) -> Position:
         """Return a new Position behind the records that poll has returned. Nothing that was read for this one counts

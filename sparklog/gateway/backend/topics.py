@@ -110,7 +110,7 @@ async def read_topics(connection: BrokerConnection, names: list[str] | None) -> 
 
 
 def topic_uuid(state: TopicState) -> UUID | None:
-    """The topic's id as Kafka's clients know ids; None if the broker's has another form."""
+    """Return the topic's id as Kafka's clients know ids; None if the broker's has another form."""
     try:
         return UUID(state.topic_id)
     except ValueError:

@@ -230,7 +230,7 @@ class ClassicGroup:
         return set.intersection(*names) if names else set()
 
     def _chosen_protocol(self) -> str | None:
-        """The assignor that all members have and most prefer."""
+        """Return the assignor that all members have and most prefer."""
         common = self._common_protocols(self.members.values())
         votes = Counter(
             next(name for name, _ in m.protocols if name in common) for m in self.members.values() if common

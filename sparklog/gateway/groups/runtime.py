@@ -72,7 +72,7 @@ class Groups:
         return answer
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Kafka:
-        """A member is alive."""
+        """Handle a heartbeat of a member."""
         group = self._groups.get(group_id)
         if group is None:
             return Kafka.UNKNOWN_MEMBER_ID

@@ -45,7 +45,7 @@ def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> l
 
 
 def commit_answer(topics: list[Body], outcomes: dict[tuple[str, int], Kafka], default: Kafka) -> list[Body]:
-    """The answer's topics, in the order of the request."""
+    """Return the answer's topics, in the order of the request."""
     return [
         {
             "name": t["name"],

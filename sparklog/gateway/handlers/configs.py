@@ -119,7 +119,7 @@ async def describe_configs(session: Session, request: Body, version: int) -> Bod
 
 
 async def _described(session: Session, resource: Body) -> list[Body]:
-    """Settings of a resource. Raises InvalidRequestError, and the errors of `_state`."""
+    """Return the settings of a resource. Raises InvalidRequestError, and the errors of `_state`."""
     kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     if kind == BROKER:
         return await _described_broker(session, name, keys)
@@ -129,7 +129,7 @@ async def _described(session: Session, resource: Body) -> list[Body]:
 
 
 async def _described_broker(session: Session, name: str, keys: list[str] | None) -> list[Body]:
-    """Settings of a broker (name "": those of all brokers). Raises the broker's errors."""
+    """Return the settings of a broker (name "": those of all brokers). Raises the broker's errors."""
     broker = await session.broker()
     request = DescribeBrokerConfigsRequest(_broker_id(name))
     answer = await broker.ask(Api.DESCRIBE_BROKER_CONFIGS, request, DescribeBrokerConfigsResponse)
@@ -151,7 +151,7 @@ def _broker_entry(entry: BrokerConfigEntry) -> Body:
 
 
 def _broker_id(name: str) -> int:
-    """The id of a broker resource; ALL_BROKERS for the empty name. Raises InvalidRequestError."""
+    """Return the id of a broker resource; ALL_BROKERS for the empty name. Raises InvalidRequestError."""
     if not name:
         return ALL_BROKERS
     if not name.isascii() or not name.isdigit():

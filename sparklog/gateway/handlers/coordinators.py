@@ -24,7 +24,7 @@ _NO_MEMBER = "kafka-gateway"
 
 
 async def find_coordinator(session: Session, request: Body, version: int) -> Body:
-    """The gateway beside the broker that coordinates each group or transactional id."""
+    """Answer with the gateway beside the broker that coordinates each group or transactional id."""
     kind = request.get("key_type", GROUP)
     if version < 4:
         return await _find(session, request["key"], kind)
@@ -59,7 +59,7 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
 
 
 async def ask_coordinator(session: Session, key: str, kind: int) -> FindCoordinatorResponse:
-    """The broker's answer. Raises its errors."""
+    """Return the broker's answer. Raises its errors."""
     broker = await session.broker()
     return await broker.ask(Api.FIND_COORDINATOR, FindCoordinatorRequest(key, kind), FindCoordinatorResponse)
 

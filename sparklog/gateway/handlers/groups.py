@@ -91,7 +91,7 @@ async def sync_group(session: Session, request: Body, version: int) -> Body:
 
 
 async def heartbeat(session: Session, request: Body, version: int) -> Body:
-    """A member is alive. From time to time the gateway looks if it still coordinates the group."""
+    """Handle a heartbeat of a member. From time to time the gateway checks that it still coordinates the group."""
     group_id = request["group_id"]
     now_s = session.gateway.clock_s()
     if now_s - session.checked_groups.get(group_id, -COORDINATOR_CHECK_S) >= COORDINATOR_CHECK_S:
@@ -106,7 +106,7 @@ async def heartbeat(session: Session, request: Body, version: int) -> Body:
 
 
 async def leave_group(session: Session, request: Body, version: int) -> Body:
-    """Members leave."""
+    """Remove members that leave."""
     error = await refuse_group(session, request["group_id"])
     if error is not None:
         return {"error_code": error, "members": []}

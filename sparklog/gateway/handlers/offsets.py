@@ -76,7 +76,8 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
 
 
 async def offset_for_leader_epoch(session: Session, request: Body, version: int) -> Body:
-    """The ends of leader epochs: a consumer looks if its position is still in the log (KIP-320)."""
+    """Answer with the ends of leader epochs, by which a consumer checks that its position is still in the log
+    (KIP-320)."""
     wanted = [
         EpochPartition(t["topic"], p["partition"], p["current_leader_epoch"], p["leader_epoch"])
         for t in request["topics"]

@@ -190,7 +190,7 @@ def _refused(code: Kafka) -> Body:
 
 
 async def init_producer_id(session: Session, request: Body, version: int) -> Body:
-    """An identity for an idempotent or transactional producer."""
+    """Answer with an identity for an idempotent or transactional producer."""
     transactional_id = request["transactional_id"]
     if transactional_id is not None and not 0 < len(transactional_id) <= TRANSACTIONAL_ID_CHARS_MAX:
         return _no_identity(Kafka.INVALID_REQUEST)

@@ -101,7 +101,7 @@ async def _create(session: Session, topic: Body, *, validate_only: bool) -> Topi
 
 
 async def delete_topics(session: Session, request: Body, version: int) -> Body:
-    """Topics with their data, by name or id."""
+    """Delete topics with their data, by name or id."""
     asked: list[tuple[str | None, UUID | None]] = [(name, None) for name in request.get("topic_names", ())]
     asked += [(t["name"], t["topic_id"]) for t in request.get("topics", ())]
     found = []

@@ -102,7 +102,7 @@ async def add_offsets_to_txn(session: Session, request: Body, version: int) -> B
 
 
 async def txn_offset_commit(session: Session, request: Body, version: int) -> Body:
-    """Offsets that are committed with the transaction."""
+    """Commit offsets with the transaction."""
     topics, group_id = request["topics"], request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
     default = Kafka.NONE if 0 < len(group_id) <= GROUP_ID_CHARS_MAX else Kafka.INVALID_GROUP_ID
@@ -219,7 +219,8 @@ async def describe_transactions(session: Session, request: Body, version: int) -
 
 
 async def _details(session: Session, transactional_id: str) -> TransactionDetails:
-    """A transaction with all its partitions, page by page. Raises InvalidRequestError, and the broker's errors."""
+    """Return a transaction with all its partitions, page by page. Raises InvalidRequestError, and the broker's
+    errors."""
     if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_CHARS_MAX:
         raise InvalidRequestError(f"a transactional id of {len(transactional_id)} characters")
     broker = await session.broker()

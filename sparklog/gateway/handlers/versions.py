@@ -12,7 +12,8 @@ FEATURES = (("transaction.version", 2),)
 
 
 async def api_versions(session: Session, request: Body, version: int) -> Body:
-    """A client with an unknown version gets the versions in the oldest form, and asks again."""
+    """Answer with the served versions. A client with an unknown version gets them in the oldest form, and asks
+    again."""
     return {
         "error_code": Kafka.UNSUPPORTED_VERSION if version == UNKNOWN_VERSION else Kafka.NONE,
         "api_keys": [_range(served) for _, served in sorted(session.apis.items())],

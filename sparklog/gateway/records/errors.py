@@ -23,6 +23,6 @@ class InvalidRecordError(SchemaMismatchError):
 
 
 def places(mask: pa.BooleanArray) -> list[int]:
-    """The places of the first RECORDS_NAMED_MAX records of which `mask` is true."""
+    """Return the places of the first RECORDS_NAMED_MAX records of which `mask` is true."""
     found: list[int] = np.flatnonzero(mask)[:RECORDS_NAMED_MAX].tolist()
     return found

@@ -19,7 +19,7 @@ class SmallRecords(NamedTuple):
 
 
 def read_small(data: bytes, record_count: int, base_timestamp_ms: int) -> SmallRecords | None:
-    """The records of a batch; None if one has headers. Raises CorruptBatchError."""
+    """Return the records of a batch; None if one has headers. Raises CorruptBatchError."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     stamps: list[int] = []

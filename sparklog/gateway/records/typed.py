@@ -84,7 +84,8 @@ def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byte
 
 
 def parse_rows(values: Any, topic: TopicInfo) -> pa.RecordBatch:
-    """The JSON objects as rows of the topic's newest schema. Raises InvalidRecordError with records and fields."""
+    """Return the JSON objects as rows of the topic's newest schema. Raises InvalidRecordError with records and
+    fields."""
     decode = _decoder(topic.schema).decode
     found = []
     refused: dict[int, str] = {}
@@ -145,7 +146,7 @@ def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
 
 
 def _structure(name: str, fields: list[pa.Field]) -> Any:
-    """A type with the columns as fields f0, f1, …: a column's name need not be a name in Python."""
+    """Return a type with the columns as fields f0, f1, …: a column's name need not be a name in Python."""
     members: list[Any] = [(f"f{i}", _type_of(f.type) | None, None) for i, f in enumerate(fields)]
     return msgspec.defstruct(
         name, members, rename={f"f{i}": f.name for i, f in enumerate(fields)}, forbid_unknown_fields=True

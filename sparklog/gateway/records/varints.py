@@ -44,7 +44,7 @@ def zigzag(values: Array) -> Array:
 
 
 def varint_sizes(unsigned: Array) -> Array:
-    """Bytes that each number takes as a varint."""
+    """Return the bytes that each number takes as a varint."""
     sizes = np.ones(len(unsigned), np.int64)
     bound = np.uint64(128)
     top = unsigned.max(initial=0)

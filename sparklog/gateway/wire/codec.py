@@ -61,7 +61,7 @@ class _Reader:
         raise InvalidRequestError(f"a length of more than {_VARINT_BYTES_MAX} bytes")
 
     def count(self, number: int) -> int:
-        """The number of a list's elements, each of which takes a byte at least."""
+        """Return the number of a list's elements, each of which takes a byte at least."""
         self.room -= number
         if number > self.end - self.pos or self.room < 0:
             raise InvalidRequestError(f"a list of {number} elements; at most {ELEMENTS_MAX} in one message are allowed")
@@ -100,7 +100,7 @@ _VARINTS = [_varint_bytes(value) for value in range(1024)]
 
 
 def varint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Return a number as an unsigned varint."""
     return _VARINTS[value] if value < 1024 else _varint_bytes(value)
 
 
@@ -138,7 +138,7 @@ class _Source:
         return self.names[name]
 
     def fields(self, fields: tuple[Field, ...]) -> tuple[list[Field], list[Field]]:
-        """The version's fields: those in order, and the tagged ones by their numbers."""
+        """Return the version's fields: those in order, and the tagged ones by their numbers."""
         present = [f for f in fields if self.version in f.versions]
         plain = [f for f in present if f.tag is None]
         return plain, sorted((f for f in present if f.tag is not None), key=lambda f: f.tag or 0)

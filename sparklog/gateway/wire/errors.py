@@ -162,7 +162,7 @@ _OF_COORDINATORS = {
 
 
 def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:
-    """Kafka's code for a code of the broker.
+    """Return Kafka's code for a code of the broker.
 
     Args:
         code: The broker's code; 0: no error.
@@ -176,7 +176,7 @@ def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:
 
 
 def code_of(error: errors.SparklogError, *, of_partition: bool = False) -> Kafka:
-    """Kafka's code for an error."""
+    """Return Kafka's code for an error."""
     return kafka_code(error.code, of_partition=of_partition)
 
 

@@ -106,8 +106,8 @@ def _fatal(directory: Path, health: LogHealth) -> Iterator[None]:
 
 
 def commit(files: FileSystem, directory: Path, names: File, new: Sequence[LogSegment]) -> None:
-    """Do steps 1 and 2: from its end on the new segments count after a crash. `names`: the directory, open. Raises
-    StorageError, StorageFullError."""
+    """Do steps 1 and 2. After they are complete, the new segments count after a crash. `names`: the directory, open.
+    Raises StorageError, StorageFullError."""
     mine = {segment.path.name for segment in new}
     for name in files.list_directory(directory):
         if name.endswith(CLEANED_SUFFIX) and name not in mine:
