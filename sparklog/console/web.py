@@ -163,7 +163,7 @@ def whole_number(values: Mapping[str, str], name: str, default: int, first: int 
     except ValueError as e:
         raise InvalidRequestError(f"{name} = {given!r}: a whole number is needed") from e
     if not first <= value <= last:
-        raise InvalidRequestError(f"{name} = {value}: {first} to {last}")
+        raise InvalidRequestError(f"{name} = {value}: use {first} to {last}")
     return value
 
 

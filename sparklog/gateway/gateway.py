@@ -93,7 +93,7 @@ class Gateway:
                 return await BrokerConnection.connect(self._place, self.memory, client_id)
             except BrokerNotAvailableError:
                 self._place = None  # a restarted broker has another Unix socket
-        failure: SparklogError = BrokerNotAvailableError("there is no bootstrap server")
+        failure: SparklogError = BrokerNotAvailableError("no bootstrap server is given: name one as HOST:PORT")
         for endpoint in self._bootstrap:
             place = BrokerPlace(endpoint.host, endpoint.port, context=self._context)
             try:

@@ -615,7 +615,7 @@ def decode_request(api: int, version: int, header: bytes | bytearray | memoryvie
     """Decode a request. Raises UnsupportedApiError, UnsupportedVersionError or InvalidRequestError, nothing else."""
     spec = APIS.get(api)  # type: ignore[call-overload]
     if spec is None:
-        raise UnsupportedApiError(f"no API {api}")
+        raise UnsupportedApiError(f"API {api} is unknown to this broker: upgrade the broker, or use an older client")
     if not spec.version_min <= version <= spec.version_max:
         raise UnsupportedVersionError(
             f"{Api(api).name} version {version}: this broker speaks {spec.version_min} to {spec.version_max}",

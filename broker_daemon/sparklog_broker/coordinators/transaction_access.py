@@ -111,7 +111,9 @@ class TransactionAccess:
     ) -> int:
         leader = self._topic.leader_of(self._topic.partition_for(transactional_id))
         if leader not in self._other_brokers.ids():
-            raise CoordinatorNotAvailableError(f"{transactional_id!r} has no coordinator now")
+            raise CoordinatorNotAvailableError(
+                f"transactional id {transactional_id!r} has no coordinator now: try again"
+            )
         try:
             return await self._other_brokers.add_partitions(
                 leader, transactional_id, producer_id, producer_epoch, partitions

@@ -105,7 +105,7 @@ def _exists(broker: Broker, offset: m.CommittedOffset) -> bool:
 
 
 def _no_partition(offset: m.CommittedOffset) -> m.OffsetResult:
-    error = UnknownTopicOrPartitionError(f"there is no partition {TopicPartition(offset.topic, offset.partition)}")
+    error = UnknownTopicOrPartitionError(f"partition {TopicPartition(offset.topic, offset.partition)} does not exist")
     return m.OffsetResult(offset.topic, offset.partition, error.code, str(error))
 
 

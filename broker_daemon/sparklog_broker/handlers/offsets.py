@@ -136,7 +136,7 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
             offset = extent.start if p.timestamp_ms == EARLIEST_TIMESTAMP else extent.end
             results.append(ListOffsetsResult(p.topic, p.partition, 0, offset))
         elif broker.partitions.find(TopicPartition(p.topic, p.partition)) is None:
-            text = f"there is no partition {p.topic}-{p.partition}"
+            text = f"partition {p.topic}-{p.partition} does not exist"
             results.append(ListOffsetsResult(p.topic, p.partition, UnknownTopicOrPartitionError.code, message=text))
         else:
             results.append(_failure(p, _refusal(broker, p, request.isolation)))

@@ -74,7 +74,7 @@ def recognised(options: Mapping[str, str], where: OptionUse) -> RecognisedOption
             remarks.append(_without_effect(written, name, where))
             continue
         if values.setdefault(name, value) != value:
-            raise InvalidConfigError(f"{everywhere[name].name} is given twice with different values")
+            raise InvalidConfigError(f"{everywhere[name].name} is given twice with different values: give it once")
     return RecognisedOptions(values, tuple(remarks))
 
 

@@ -31,11 +31,11 @@ class Waker:
             self._write.write(_ONE)
 
     def clear(self) -> None:
-        """Make it unreadable again."""
+        """Reset the wake-up: its descriptor is no longer readable."""
         with contextlib.suppress(OSError, ValueError):
             self._read.read(_READ_BYTES)
 
     def close(self) -> None:
-        """Close it. A second call does nothing."""
+        """Close the descriptors. A second call does nothing."""
         self._read.close()
         self._write.close()

@@ -36,7 +36,10 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
     try:
         check_entry(index)
         if kind not in (GROUP, TRANSACTION) or not 0 < len(key) <= KEY_CHARS_MAX:
-            raise InvalidRequestError(f"no coordinator for the key {key!r:.100} of the type {kind}")
+            raise InvalidRequestError(
+                f"key {key!r:.100} of type {kind} has no coordinator: use type 0 (group) or 1 (transactional id), "
+                f"and a key of 1 to {KEY_CHARS_MAX} characters"
+            )
         found = await ask_coordinator(session, key, kind)
     except SparklogError as e:
         code = coordinator_code(e)

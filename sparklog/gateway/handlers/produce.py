@@ -101,7 +101,9 @@ async def _convert(session: Session, where: tuple[str, int], records: memoryview
     """Return the batches of one partition as the broker stores them. Raises the error of the partition."""
     name, partition = where
     if not records:
-        raise InvalidRequestError("a request without records")
+        raise InvalidRequestError(
+            "a partition of the request has no records: send at least one batch for each partition"
+        )
     if not name or len(name) > TOPIC_NAME_CHARS_MAX or not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
         raise InvalidRequestError(f"there can be no partition {partition} of a topic {name!r:.300}")
     topic = await session.gateway.topics.get(await session.broker(), name)

@@ -60,7 +60,7 @@ class ExpiredSegments(Struct, frozen=True):
     too_much: int = 0
 
     def without_last(self) -> ExpiredSegments:
-        """Return the same with one segment less."""
+        """Return the result with one segment less, the newest."""
         kept_back = next(name for name in ("too_old", "too_much", "below_log_start") if getattr(self, name))
         return replace(self, count=self.count - 1, **{kept_back: getattr(self, kept_back) - 1})
 

@@ -18,7 +18,7 @@ from sparklog.settings import Scope, settings_of
 
 TIERING_SETTING = "remote.storage.enable"
 AS_RETENTION = -2
-"""Value of `local.retention.*`: the same as `retention.*`."""
+"""Value of `local.retention.*` that stands for the value of `retention.*`."""
 
 
 class TieringPolicy(Struct, frozen=True):

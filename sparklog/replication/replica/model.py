@@ -161,7 +161,7 @@ class BeginEpoch(Struct, frozen=True):
 
 
 class SetHighWatermark(Struct, frozen=True):
-    """Consumers may read up to here."""
+    """Raise the high watermark: consumers may read the records below it."""
 
     offset: int
 

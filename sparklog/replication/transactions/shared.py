@@ -482,7 +482,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
         name = transactional_id.removeprefix(SHARED_PREFIX)
-        return InvalidProducerIdMappingError(f"no application {name!r} with transactions exists")
+        return InvalidProducerIdMappingError(f"application {name!r} has no shared transactions")
 
 
 def _of(app: _Application, request: Join | EndShared) -> str:
