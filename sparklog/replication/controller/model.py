@@ -51,7 +51,7 @@ ALL_SAFEGUARDS = Safeguards()
 # -- events
 
 
-class Elected(Struct, frozen=True):
+class ElectionResult(Struct, frozen=True):
     """The broker has become the controller, or has reloaded; `image` is the stored one."""
 
     image: ClusterImage
@@ -207,7 +207,7 @@ class WriteOutcome(Enum):
     """The stored state differs from the image."""
 
 
-class Written(Struct, frozen=True):
+class WriteResult(Struct, frozen=True):
     """Outcome of Write `tag`. An unknown outcome is resolved before this event."""
 
     tag: int
@@ -240,14 +240,14 @@ Request = (
     | Reassign
     | Cordon
 )
-Event = Request | Elected | BrokersChanged | Written | SessionLost | Tick
+Event = Request | ElectionResult | BrokersChanged | WriteResult | SessionLost | Tick
 
 
 # -- effects
 
 
 class Write(Struct, frozen=True):
-    """`delta` is to be stored in one fenced transaction; `after` is the image with it. Answered by Written."""
+    """`delta` is to be stored in one fenced transaction; `after` is the image with it. Answered by WriteResult."""
 
     tag: int
     delta: ClusterDelta
@@ -276,7 +276,7 @@ class Reload(Struct, frozen=True):
 
 
 class Resign(Struct, frozen=True):
-    """Another broker is the controller; Elected may come again one day."""
+    """Another broker is the controller. A later ElectionResult may make this broker the controller again."""
 
 
 Effect = Write | Answer | Refuse | Publish | Reload | Resign

@@ -6,12 +6,12 @@
 | FollowerFetch | epoch checks, then FetchRefused, FetchDiverging (changes nothing) or FetchAccepted |
 | | diverging: where the epochs part, or where one log lacks offsets for good that the other has |
 | | accepted: the follower's log end and caught-up time; SetHighWatermark, Acknowledge, ProposeIsr (expand) |
-| Appended | SetHighWatermark, Acknowledge |
+| LogGrowth | SetHighWatermark, Acknowledge |
 | WaitForReplicas | Acknowledge at once, or when the high watermark is there; Refuse |
 | Tick | ProposeIsr (shrink); a proposal without an answer again |
 | AlterAnswered | the proposal is committed, given up (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
-| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; another leader: as Resigned |
-| Resigned | Refuse for every waiter, with the new leader (KIP-951) |
+| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; other leader: as Resignation |
+| Resignation | Refuse for every waiter, with the new leader (KIP-951) |
 
 Until the high watermark has reached the start of the epoch, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207).
 
@@ -50,7 +50,6 @@ from sparklog.replication.replica.model import (
     Acknowledge,
     AlterAnswered,
     AlterOutcome,
-    Appended,
     BeginEpoch,
     FetchAccepted,
     FetchDiverging,
@@ -59,11 +58,12 @@ from sparklog.replication.replica.model import (
     ImageChanged,
     LeaderEffect,
     LeaderEvent,
+    LogGrowth,
     ProposeIsr,
     Refuse,
     ReplicaConfig,
     ReplicaLog,
-    Resigned,
+    Resignation,
     Safeguards,
     SetHighWatermark,
     Tick,
@@ -227,14 +227,14 @@ class Leader:
     # --- events
 
     def handle(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
-        """Return the effects of `event`. After Resigned, the only effects are refusals."""
+        """Return the effects of `event`. After Resignation, the only effects are refusals."""
         effects: list[LeaderEffect] = []
         if self.has_resigned and not isinstance(event, FollowerFetch | WaitForReplicas):
             return effects
         match event:
             case FollowerFetch():
                 self._on_fetch(event, now_ms, effects)
-            case Appended():
+            case LogGrowth():
                 self._leave_behind()
                 self._advance(now_ms, effects)
             case WaitForReplicas(token, end_offset):
@@ -245,7 +245,7 @@ class Leader:
                 self._on_answer(event, now_ms, effects)
             case ImageChanged():
                 self._on_image(event, now_ms, effects)
-            case Resigned(leader, leader_epoch):
+            case Resignation(leader, leader_epoch):
                 self._resign(leader, leader_epoch, effects)
         return effects
 

@@ -94,7 +94,7 @@ class FollowerFetch(Struct, frozen=True):
     gaps: tuple[Gap, ...] = ()
 
 
-class Appended(Struct, frozen=True):
+class LogGrowth(Struct, frozen=True):
     """The leader's log has grown, or more of it is on the disk."""
 
 
@@ -140,14 +140,14 @@ class ImageChanged(Struct, frozen=True):
     min_insync: int
 
 
-class Resigned(Struct, frozen=True):
+class Resignation(Struct, frozen=True):
     """Another broker leads, or this one has lost its session. `leader` -1: the new leader is unknown."""
 
     leader: int = -1
     leader_epoch: int = NO_EPOCH
 
 
-LeaderEvent = FollowerFetch | Appended | WaitForReplicas | Tick | AlterAnswered | ImageChanged | Resigned
+LeaderEvent = FollowerFetch | LogGrowth | WaitForReplicas | Tick | AlterAnswered | ImageChanged | Resignation
 
 
 # -- effects of the leader
@@ -267,7 +267,7 @@ class FetchAnswer(Struct, frozen=True):
     copied_to: int = -1
 
 
-class Failed(Struct, frozen=True):
+class FetchFailure(Struct, frozen=True):
     """Fetch `number` failed. With OffsetOutOfRangeError the leader's bounds are set."""
 
     number: int
@@ -304,5 +304,5 @@ class RefreshMetadata(Struct, frozen=True):
     """The image at hand is older than the leader's."""
 
 
-FollowerEvent = FetchAnswer | Failed
+FollowerEvent = FetchAnswer | FetchFailure
 FollowerEffect = Fetch | TruncateTo | RestartAt | AppendReplica | SetHighWatermark | SetLogStart | RefreshMetadata
