@@ -48,7 +48,7 @@ class HistoryBatch:
             data: The wanted columns.
             offsets: Offset of each row.
             timestamps: Timestamp of each row in µs.
-            next_offset: Offset at which reading goes on.
+            next_offset: Offset at which reading continues.
         """
         self.tp = tp
         self._data = data

@@ -145,7 +145,7 @@ def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_g
     Args:
         state: The table's state, checked by `check_table`.
         ends: Offsets of the log by partition, the stable ones from one request.
-        accept_gaps: True goes on at the log start when the log has deleted offsets that the table lacks.
+        accept_gaps: True continues at the log start when the log has deleted offsets that the table lacks.
         offsets_max: Largest number of offsets of a partition in one round.
 
     Returns:

@@ -39,7 +39,7 @@ class InitProducerIdResponse(Message):
 
 class EndTxnRequest(Message):
     """Commits or aborts the open transaction of a transactional id. `keeps_epoch`: the producer keeps its epoch and
-    goes on counting sequence numbers, as Kafka's clients do before version 5 of END_TXN."""
+    continues counting sequence numbers, as Kafka's clients do before version 5 of END_TXN."""
 
     transactional_id: Text
     producer_id: Int64

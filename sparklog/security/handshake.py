@@ -222,7 +222,9 @@ class Authentication:
         if not self._rules.mechanisms or self.state not in (State.UNKNOWN, State.KNOWN):
             return self._out_of_order(f"SASL_HANDSHAKE in the state {self.state.value!r}")
         if mechanism not in self._rules.mechanisms:
-            error = UnsupportedSaslMechanismError(f"this listener takes {', '.join(self._rules.mechanisms)}")
+            error = UnsupportedSaslMechanismError(
+                f"mechanism {mechanism[:64]!r} is not enabled: use one of {', '.join(self._rules.mechanisms)}"
+            )
             return self._fail(error, "mechanism", f"asked for the mechanism {mechanism[:64]!r}", self._rules.mechanisms)
         if again and mechanism != self._mechanism:
             return self._out_of_order(f"{mechanism} again after {self._mechanism}")

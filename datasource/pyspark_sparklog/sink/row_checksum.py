@@ -105,7 +105,7 @@ def _of_ranges(items: np.ndarray, ends: np.ndarray) -> np.ndarray:
         here = np.clip(ends[low : high + 1], start, stop)
         begin = here[:-1] - start
         part = (upto[here[1:] - start] - upto[begin]) * inverses[begin]
-        if ends[low] < start:  # the range began in an earlier step: its places go on
+        if ends[low] < start:  # the range began in an earlier step: its places continue
             part[:1] *= np.uint64(pow(_PLACE, start - int(ends[low]), 1 << 64))
         sums[low:high] += part
     return _mix(sums ^ np.diff(ends).astype(np.uint64))

@@ -210,8 +210,9 @@ class Consumer:
         Args:
             topics: Names of topics, which need not exist yet. None: `pattern` is given.
             pattern: A regular expression. All topics are read whose whole name matches. None: `topics` is given.
-            on_assign: Called with the list of partitions that have come; it may call `seek`. None: no call.
-            on_revoke: Called with the list of partitions before they go; it may call `commit`. None: no call.
+            on_assign: Called with the list of newly assigned partitions; it may call `seek`. None: no call.
+            on_revoke: Called with the list of partitions before they are revoked; it may call `commit`. None: no
+                call.
             on_lost: Called with the list of partitions that another member may have already. None: `on_revoke` is
                 called.
 

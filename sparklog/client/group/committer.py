@@ -2,7 +2,7 @@
 
 A commit names the member and its epoch at the time of sending. If the group answers that the epoch is old, the commit
 is sent again with the new epoch, but only for a member that still holds the partitions. Otherwise it has failed
-permanently (CommitFailedError): another member goes on from the last commit and reads the later records again.
+permanently (CommitFailedError): another member continues from the last commit and reads the later records again.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def until_led(
     """Return the leaders' answers by partition.
 
     `ask` asks one broker: it returns an answer or an error for each partition of the group, or raises the error of all
-    of them. Partitions with a retriable error are asked again at their current leader while `attempts` go on. `refused`
-    turns any other error of a partition into a result, or raises.
+    of them. Partitions with a retriable error are asked again at their current leader while `attempts` continue.
+    `refused` turns any other error of a partition into a result, or raises.
 
     `together`: all answers have to come from one request. One leader is asked for all partitions, and for all of them
     again if a part fails. Raises a retriable error after the last attempt.

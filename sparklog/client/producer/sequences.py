@@ -7,8 +7,8 @@ again goes out when nothing else of the partition is under way, and nothing new 
 
 A batch that fails permanently leaves a gap in the sequences, and the broker would refuse the batches behind it forever.
 Then nothing new is drained until the outcome of every batch in flight is known; batches that the broker refuses because
-of the gap are held. The partition goes on with the next epoch from sequence 0, the held batches first. A held batch is
-certainly not stored, so writing it again under another epoch stores it once. If that is not certain, it fails, too:
+of the gap are held. The partition continues with the next epoch from sequence 0, the held batches first. A held batch
+is certainly not stored, so writing it again under another epoch stores it once. If that is not certain, it fails, too:
 
 * its own outcome was lost once (`maybe_stored`), and
 * a copy of the failed batch may still be under way (`_ambiguous`), and could yet close the gap.

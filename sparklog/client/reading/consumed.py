@@ -71,7 +71,7 @@ class ConsumedBatch:
             first_row: Index of the first row in the stored batch.
             source: The stored message, and the schema of its rows or None.
             projection: The columns to decode.
-            next_offset: Offset at which reading goes on.
+            next_offset: Offset at which reading continues.
             offsets: The offset of each row. None: dense from `base_offset`.
         """
         self.tp = tp

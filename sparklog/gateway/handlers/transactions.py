@@ -39,7 +39,7 @@ that makes them ask for one: with their old epoch they would never write again. 
 INVALID_PRODUCER_EPOCH ends librdkafka's producers."""
 FENCED_FROM = {"InitProducerId": 4, "EndTxn": 2}
 """First versions whose answers may have PRODUCER_FENCED. Others have INVALID_PRODUCER_EPOCH, as in Kafka: librdkafka
-takes PRODUCER_FENCED in PRODUCE and TXN_OFFSET_COMMIT for an error after which the producer can abort and go on."""
+takes PRODUCER_FENCED in PRODUCE and TXN_OFFSET_COMMIT for an error after which the producer can abort and continue."""
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 

@@ -1,7 +1,7 @@
 """All partitions' logs of a broker: which log directory each is in, start, checkpoints, failing disks, and stop.
 
 Order of a start: `LogManager(...)` takes the locks, the metadata store is opened, `load` opens the partitions it names.
-A log directory that fails (at the start or later) takes its partitions offline; the others go on.
+A log directory that fails (at the start or later) takes its partitions offline; the others continue.
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ class Controller:
         if left.leader == NO_LEADER and after.leader == partition.leader != NO_LEADER:
             draft.change(
                 tp, left
-            )  # its new life must not go on in the epoch of the old one, whose last records it may lack
+            )  # its new life must not continue in the epoch of the old one, whose last records it may lack
         draft.change(tp, after)
 
     def _check_life(self, draft: Draft, broker_id: int, broker_epoch: int) -> BrokerImage:

@@ -10,7 +10,7 @@
 | WaitForReplicas | Acknowledge at once, or when the high watermark is there; Refuse |
 | Tick | ProposeIsr (shrink); a proposal without an answer again |
 | AlterAnswered | the proposal is committed, given up (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
-| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; other leader: as Resignation |
+| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; another leader: Resignation |
 | Resignation | Refuse for every waiter, with the new leader (KIP-951) |
 
 Until the high watermark has reached the start of the epoch, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207).
@@ -352,7 +352,7 @@ class Leader:
         after = answer.partition
         if after is not None:
             is_next_epoch = after.leader == self._me and after.leader_epoch > self._committed.leader_epoch
-            if not is_next_epoch:  # that begins with the image; until then the proposal goes on counting
+            if not is_next_epoch:  # that begins with the image; until then the proposal continues counting
                 self._commit(after, now_ms, effects)
         elif self._pending is not None and answer.partition_epoch == self._pending.proposal.partition_epoch:
             given_up = answer.outcome in (AlterOutcome.INELIGIBLE, AlterOutcome.NOT_ATTEMPTED)
