@@ -128,7 +128,7 @@ class _ThreadWorker(Generic[J]):
         self._thread.join()
 
     def end(self) -> None:
-        """`stop` without waiting."""
+        """Stop as `stop` does, without waiting."""
         self._queue.put(None)
 
     def _work(self) -> None:

@@ -100,7 +100,7 @@ class ScanEnd(Enum):
 
 
 class ScanResult(Struct, frozen=True):
-    """`position`: the first byte after the last good batch. `reason` is empty for END."""
+    """The result of a scan. `position`: the first byte after the last good batch. `reason` is empty for END."""
 
     end: ScanEnd
     position: int

@@ -36,7 +36,7 @@ class Address(NamedTuple):
 
 
 class Gateway:
-    """Event-loop thread only."""
+    """The shared state of one gateway. Event-loop thread only."""
 
     def __init__(
         self,

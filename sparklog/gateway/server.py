@@ -24,7 +24,7 @@ STOP_S = 5.0
 
 
 class GatewayServer:
-    """Event-loop thread only."""
+    """The server of one gateway: its listeners and connections. Event-loop thread only."""
 
     def __init__(
         self,

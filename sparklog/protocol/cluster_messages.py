@@ -133,7 +133,8 @@ class MetadataFetchRequest(Message):
 
 
 class ImageChange(Message):
-    """`delta` leads to the version (`controller_epoch`, `zxid`) (`replication/image_codec.py`)."""
+    """One change of the image. `delta` leads to the version (`controller_epoch`, `zxid`)
+    (`replication/image_codec.py`)."""
 
     controller_epoch: Int64
     zxid: Int64

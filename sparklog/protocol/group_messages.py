@@ -29,7 +29,7 @@ class FindCoordinatorRequest(Message):
 
 
 class FindCoordinatorResponse(Message):
-    """`host` "": the asked broker itself, which has no cluster."""
+    """Address of the coordinator. `host` "": the asked broker itself, which has no cluster."""
 
     broker_id: int
     host: Text = ""
@@ -89,7 +89,8 @@ class GroupHeartbeatRequest(Message):
 
 
 class GroupHeartbeatResponse(Message):
-    """`assigned`: all partitions that the member may own now; None if nothing has changed since the last answer."""
+    """The member's state in its group. `assigned`: all partitions that the member may own now; None if nothing has
+    changed since the last answer."""
 
     member_id: str
     member_epoch: int
@@ -99,8 +100,8 @@ class GroupHeartbeatResponse(Message):
 
 
 class OffsetCommitRequest(Message):
-    """`member_epoch` -1: not a member; only while the group is empty. `sequence` counts a member's commits up, so that
-    one that was overtaken is refused; -1: not counted."""
+    """Commit offsets of a group. `member_epoch` -1: the client is no member, which is allowed while the group is empty.
+    `sequence` numbers a member's commits, so that the broker refuses an overtaken commit; -1: not counted."""
 
     group_id: Text
     offsets: Annotated[list[CommittedOffset], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
@@ -133,7 +134,7 @@ class OffsetFetchRequest(Message):
 
 
 class FetchedOffset(Message):
-    """`offset` -1: none is committed."""
+    """A committed offset; -1 if none is committed."""
 
     topic: str
     partition: int
@@ -164,7 +165,8 @@ class ListGroupsRequest(Message):
 
 
 class GroupSummary(Message):
-    """`state`: Empty, Assigning, Reconciling, Stable, Dead; `kind`: "consumer", or "offsets" if it has only offsets."""
+    """A group in a list. `state`: Empty, Assigning, Reconciling, Stable, Dead; `kind`: "consumer", or "offsets" if it
+    has only offsets."""
 
     group_id: str
     state: str
@@ -232,7 +234,7 @@ class DeleteGroupRequest(Message):
 
 
 class DeleteGroupResponse(Message):
-    """`offsets`: how many were deleted."""
+    """Result of a deletion. `offsets`: number of deleted offsets."""
 
     offsets: int
     throttle_ms: ThrottleMs = 0

@@ -166,7 +166,7 @@ class HandshakeResponse(Message):
 
 
 class ProducePartition(Message):
-    """`length_bytes` bytes of whole batches for one partition, in the payload, in the order of the list."""
+    """The batches of one partition: `length_bytes` bytes of the payload, in the order of the list."""
 
     topic: Name
     partition: Partition
@@ -315,8 +315,9 @@ class OffsetsForLeaderEpochResponse(Message):
 
 
 class ListOffsetsPartition(Message):
-    """`timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2 earliest, -3 largest timestamp,
-    -4 earliest on the local disk, -5 latest in the object store. `leader_epoch`: as in FetchPartition."""
+    """A look-up in one partition. `timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2
+    earliest, -3 largest timestamp, -4 earliest on the local disk, -5 latest in the object store. `leader_epoch`: as in
+    FetchPartition."""
 
     topic: Name
     partition: Partition
@@ -337,9 +338,9 @@ class ListOffsetsRequest(Message):
 
 
 class ListOffsetsResult(Message):
-    """`offset` -1 and `timestamp_ms` -1: nothing matches. `leader_epoch`: of the record before the offset, -1: not
-    known. `has_commits_behind`: a transaction may be committed behind the latest offset, which is the last stable
-    one."""
+    """The result of a look-up. `offset` -1 and `timestamp_ms` -1: nothing matches. `leader_epoch`: of the record before
+    the offset, -1: not known. `has_commits_behind`: a transaction may be committed behind the latest offset, which is
+    the last stable one."""
 
     topic: str
     partition: int
@@ -455,7 +456,8 @@ class DeleteRecordsRequest(Message):
 
 
 class DeleteRecordsResult(Message):
-    """`low_watermark`: the smallest log start of the partition's replicas: nothing below it can be read anywhere."""
+    """Result for one partition. `low_watermark`: the smallest log start of the partition's replicas: nothing below it
+    can be read anywhere."""
 
     topic: str
     partition: int

@@ -55,8 +55,9 @@ class ReassignmentTarget(Message):
 
 
 class AlterPartitionReassignmentsRequest(Message):
-    """`throttle_bytes`: bytes per second that each broker sends to replicas that are being added, and receives as such
-    a replica (KIP-73); 0: unlimited; -1: unchanged. The limit ends with the last reassignment."""
+    """Start or cancel reassignments. `throttle_bytes`: bytes per second that each broker sends to replicas that are
+    being added, and receives as such a replica (KIP-73); 0: unlimited; -1: unchanged. The limit ends with the last
+    reassignment."""
 
     partitions: Annotated[list[ReassignmentTarget], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
     throttle_bytes: Annotated[int, Meta(ge=-1, le=2**62)] = -1
@@ -70,7 +71,7 @@ class AlterPartitionReassignmentsResponse(Message):
 
 
 class ListPartitionReassignmentsRequest(Message):
-    """`topics` None: all."""
+    """Request the running reassignments of `topics`; None: of all topics."""
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
 
@@ -98,8 +99,8 @@ class ListPartitionReassignmentsResponse(Message):
 
 
 class ElectLeadersRequest(Message):
-    """`kind` 0: the first replica of the assignment leads if it is in sync; 1: a partition without a leader gets one
-    even if that lacks acknowledged records. `partitions` None: all."""
+    """Elect leaders of `partitions`; None: of all. `kind` 0: the first replica of the assignment leads if it is in
+    sync; 1: a partition without a leader gets one even if that lacks acknowledged records. `partitions` None: all."""
 
     kind: Annotated[int, Meta(ge=0, le=1)]
     partitions: Annotated[list[PartitionName], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)] | None = None

@@ -70,8 +70,8 @@ class Rule(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """`error`: for the whole request, nothing of it is done. Else `denied_items` are the places, in the request's
-    list, of those that get `item_error` as their result."""
+    """The decision about one request. With `error` nothing of the request is done. Otherwise the items at the places
+    `denied_items` of the request's list get the result `item_error`."""
 
     error: SparklogError | None = None
     denied_items: frozenset[int] = frozenset()

@@ -71,8 +71,9 @@ class JoinSharedTxnRequest(Message):
 
 
 class JoinSharedTxnResponse(Message):
-    """`committed`: True if the version is committed already, so that no task may write; otherwise the answer has an
-    identity for one task. `last_committed_*`: the application's newest commit, see EndSharedTxnRequest; -1: not sent.
+    """The identity of a participant. `committed`: True if the version is committed already, so that no task may write;
+    otherwise the answer has an identity for one task. `last_committed_*`: the application's newest commit, see
+    EndSharedTxnRequest; -1: not sent.
     """
 
     committed: bool
@@ -114,7 +115,8 @@ class RenewSharedTxnRequest(Message):
 
 
 class RenewSharedTxnResponse(Message):
-    """`known`: the run has opened the transaction, or ended it; `is_open`: it has not ended."""
+    """The state of the transaction. `known`: the run has opened the transaction, or ended it; `is_open`: it has not
+    ended."""
 
     known: bool
     is_open: bool
@@ -221,7 +223,7 @@ class AbortTransactionRequest(Message):
 
 
 class AbortTransactionResponse(Message):
-    """`partitions`: in how many an abort marker was written."""
+    """Result of an abort. `partitions`: number of partitions with a new abort marker."""
 
     partitions: int
     throttle_ms: ThrottleMs = 0

@@ -118,7 +118,7 @@ class Member(Struct):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """`assigned` None: as in the last answer."""
+    """The answer to a heartbeat. `assigned` is None if it is unchanged since the last answer."""
 
     member_id: str
     epoch: int

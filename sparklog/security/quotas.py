@@ -92,8 +92,8 @@ Group = tuple[str | None, str | None]
 
 
 class Window(NamedTuple):
-    """`quota.window.num` and `quota.window.size.seconds`: a group that was idle may do this many seconds' worth at
-    once."""
+    """The settings `quota.window.num` and `quota.window.size.seconds`: after idle time, a group may use the quota of
+    this many seconds at once."""
 
     num: int = 11
     size_s: int = 1

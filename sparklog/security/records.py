@@ -33,7 +33,7 @@ class RecordKind(StrEnum):
 
 
 class RecordId(NamedTuple):
-    """`kind` is the text of a `RecordKind`."""
+    """The id of a security record. `kind` is the text of a `RecordKind`."""
 
     kind: str
     key: str

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Slices:
-    """The slices of one scrape, on one thread. `rest` sleeps for that many seconds, or less."""
+    """The slices of one scrape, on one thread. `rest(seconds)` sleeps for this time at most."""
 
     def __init__(self, now_s: Callable[[], float], rest: Callable[[float], object]) -> None:
         self._now_s = now_s

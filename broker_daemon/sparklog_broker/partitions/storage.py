@@ -134,7 +134,7 @@ class Storage:
         return IdSource(self.producer_ids.successor(SMALL_BLOCK_IDS), self._loop, self._ids)
 
     def stop_reading(self) -> None:
-        """End the work that waits for the object store. Blocks."""
+        """End the work that waits for the object store. It blocks until the threads have ended."""
         self.remote_reads.shutdown(cancel_futures=True)
         if self.remote.cache is not None:
             self.remote.cache.close()

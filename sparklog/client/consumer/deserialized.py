@@ -12,7 +12,8 @@ Convert = Callable[[str, bytes], Any]
 
 
 class RecordDeserializer:
-    """`key` and `value` as `sparklog.serialization.deserializing` gives them; None leaves keys or values as bytes."""
+    """The deserializers of keys and values, as `sparklog.serialization.deserializing` gives them; None leaves keys or
+    values as bytes."""
 
     def __init__(self, key: Convert | None, value: Convert | None) -> None:
         self._key = key

@@ -30,7 +30,8 @@ IDLE_S = 1.0
 
 
 class FetchTurn:
-    """Guarded by the fetcher's lock, which must be held for everything but `is_readable`."""
+    """The right to receive the fetches of one consumer. It is guarded by the fetcher's lock, which must be held for
+    everything but `is_readable`."""
 
     def __init__(self, lock: threading.RLock, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -137,7 +137,7 @@ class GroupHeartbeats:
             self._thread.join(timeout_s)
 
     def begin_to_leave(self) -> None:
-        """`leave` without waiting."""
+        """Begin to leave the group as `leave` does, without waiting."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()

@@ -12,10 +12,7 @@ T = TypeVar("T")
 
 class Question(Generic[T]):
     """One request on a thread of its own: `ask()` runs there, and then `on_answer()`. `answer` returns the outcome
-    after that.
-
-    `answer` returns the outcome then.
-    """
+    after that."""
 
     def __init__(self, ask: Callable[[], T], on_answer: Callable[[], object]) -> None:
         self._ask = ask

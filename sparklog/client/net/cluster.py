@@ -346,7 +346,7 @@ class Cluster:
     def coordinator_request(
         self, key: CoordinatorKey, api: Api, message: Message, response: type[M], *, timeout_ms: int = 30_000
     ) -> M:
-        """`request` to the coordinator; see `Coordinators.request`."""
+        """Send a request to a coordinator; see `Coordinators.request`."""
         return self._coordinators.request(self, key, api, message, response, timeout_ms=timeout_ms)
 
     def doubt(self, endpoint: Endpoint) -> None:

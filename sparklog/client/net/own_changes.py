@@ -13,7 +13,7 @@ NAMED_S = 10.0
 
 
 class OwnChanges:
-    """Thread-safe."""
+    """The recent changes of this process; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

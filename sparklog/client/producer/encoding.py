@@ -92,7 +92,7 @@ class BatchEncoder:
         *,
         transactional: bool,
     ) -> EncodedBatch:
-        """`encode` of few envelope rows, not compressed, as the producer `identity` sends them."""
+        """Encode, as `encode` does, few envelope rows, not compressed, as the producer `identity` sends them."""
         attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
         who = (-1, -1, -1)
         if identity is not None:

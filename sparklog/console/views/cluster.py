@@ -37,7 +37,7 @@ class BrokerRow(NamedTuple):
 
 
 class LargeTopic(NamedTuple):
-    """`skew`: the largest partition's bytes over the mean one's."""
+    """A topic with large partitions. `skew`: the bytes of its largest partition divided by the mean."""
 
     name: str
     partitions: int

@@ -13,8 +13,8 @@ SHARED = "shared"
 
 
 class TransactionRow(NamedTuple):
-    """`name`: the transactional id, or the application's. `open_ms`: time since its beginning, None if it is not open.
-    `is_late`: True if it is open for more than half of its timeout."""
+    """A transaction as a line of the table. `name`: the transactional id, or the application's. `open_ms`: time since
+    its beginning, None if it is not open. `is_late`: True if it is open for more than half of its timeout."""
 
     transactional_id: str
     name: str

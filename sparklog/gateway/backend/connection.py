@@ -76,8 +76,8 @@ class _Expected(NamedTuple):
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
-    """Made by `connect`. Event-loop thread only. An answer's body is received into memory of its size, without copies
-    on the way."""
+    """A connection to the broker, created by `connect`. Event-loop thread only. An answer's body is received into
+    memory of its size, without copies on the way."""
 
     def __init__(self, place: BrokerPlace, memory: MemoryBudget) -> None:
         self.place = place
@@ -147,7 +147,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return await self.send(api, message, response, payload)
 
     async def ask(self, api: Api, message: Message, response: type[M]) -> M:
-        """`request` of an API whose answer has no payload."""
+        """Send a request, as `request` does, of an API whose answer has no payload."""
         return (await self.send(api, message, response))[0]
 
     def send(

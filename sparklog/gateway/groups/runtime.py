@@ -16,7 +16,7 @@ _ID_BYTES = 16
 
 
 class Groups:
-    """Event-loop thread only."""
+    """The classic groups of one gateway. Event-loop thread only."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s

@@ -183,7 +183,7 @@ async def alter_configs(session: Session, request: Body, version: int) -> Body:
 
 
 async def incremental_alter_configs(session: Session, request: Body, version: int) -> Body:
-    """Single settings of topics and brokers."""
+    """Change single settings of topics and brokers."""
 
     async def change(name: str, configs: list[Body]) -> dict[str, Any]:
         state = await _state(session, name)

@@ -125,7 +125,7 @@ async def delete_topics(session: Session, request: Body, version: int) -> Body:
 
 
 async def create_partitions(session: Session, request: Body, version: int) -> Body:
-    """More partitions; the broker places their replicas."""
+    """Add partitions to topics; the broker places their replicas."""
     found = []
     for i, topic in enumerate(request["topics"]):
         outcome: Body = {"name": topic["name"], "error_code": Kafka.NONE}

@@ -153,7 +153,7 @@ async def end_txn(session: Session, request: Body, version: int) -> Body:
 
 
 async def list_transactions(session: Session, request: Body, version: int) -> Body:
-    """Transactions that the gateway's broker coordinates."""
+    """List the transactions that the gateway's broker coordinates."""
     states = [s for s in request["state_filters"] if s in STATES]
     unknown = [s for s in request["state_filters"] if s not in STATES]
     found = []
@@ -248,7 +248,7 @@ def _no_transaction(transactional_id: str, code: Kafka) -> Body:
 
 
 async def describe_producers(session: Session, request: Body, version: int) -> Body:
-    """Producers that partitions know."""
+    """Describe the producers that partitions know."""
     topics = []
     for topic in request["topics"]:
         partitions = [await _producers(session, topic["name"], p) for p in topic["partition_indexes"]]

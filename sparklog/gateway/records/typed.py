@@ -127,7 +127,7 @@ def _which(column: list[Any], field: pa.Field, topic: TopicInfo, error: Exceptio
 
 
 def _plain(value: Any) -> Any:
-    """Structures as dictionaries by the columns' names."""
+    """Return structures as dictionaries by the columns' names."""
     if isinstance(value, msgspec.Struct):
         names = dict(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True))
         return {names[f]: _plain(getattr(value, f)) for f in value.__struct_fields__}

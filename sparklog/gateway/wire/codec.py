@@ -350,7 +350,7 @@ def _write_value(source: _Source, indent: int, field: Field, value: str) -> None
 
 
 def _write_null(source: _Source, indent: int, value: str, code: str, may_be_null: bool) -> None:
-    """Begins the branch of a value that is not None."""
+    """Begin the branch of a value that is not None."""
     if may_be_null:
         null = b"\0" if source.flexible else struct.pack(">" + code, -1)
         source.add(indent, f"if {value} is None: w.append({null!r})")

@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 class RetentionResult(NamedTuple):
-    """`raised`: the partitions whose log start has been raised. `removed_count`: segments whose files are gone."""
+    """The result of one run. `raised`: the partitions whose log start has been raised. `removed_count`: segments whose
+    files are gone."""
 
     raised: list[TopicPartition]
     removed_count: int

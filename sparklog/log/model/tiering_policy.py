@@ -22,7 +22,8 @@ AS_RETENTION = -2
 
 
 class TieringPolicy(Struct, frozen=True):
-    """`enabled`: sealed segments are copied. `local`: retention of the copied part on the local disk."""
+    """The tiering settings of a topic. `enabled`: sealed segments are copied. `local`: retention of the copied part on
+    the local disk."""
 
     enabled: bool
     local: RetentionPolicy

@@ -34,8 +34,8 @@ def decode_states(data: bytes) -> list[ProducerState]:
 
 
 class PartitionProducers:
-    """Changed under the log's write lock; `open.first_unstable_offset` and `aborted.between` may be asked at any
-    time."""
+    """The producers and transactions of one log. They are changed under the log's write lock;
+    `open.first_unstable_offset` and `aborted.between` may be asked at any time."""
 
     def __init__(self, safeguards: Safeguards = ALL_SAFEGUARDS, limit: int = PRODUCERS_MAX) -> None:
         self.safeguards = safeguards

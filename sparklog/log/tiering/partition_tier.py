@@ -21,7 +21,8 @@ NO_ACCESS = RemoteAccess()
 
 
 class PartitionTier:
-    """Made when the log is opened. One thread at a time records. Raises LogCorruptError, StorageError."""
+    """The remote part of one log, created when the log is opened. One thread at a time records. Raises LogCorruptError,
+    StorageError."""
 
     def __init__(self, files: FileSystem, directory: Path, owner: LogOwner, access: RemoteAccess = NO_ACCESS) -> None:
         self.access = access

@@ -64,8 +64,8 @@ class BrokersChanged(Struct, frozen=True):
 
 
 class CreateTopic(Struct, frozen=True):
-    """`topic` has no partitions yet. `assignment`: replicas per partition, or None to have them placed from `start` and
-    `shift`, random numbers. `or_fewer`: True accepts fewer replicas if there are fewer brokers."""
+    """Create `topic`, which has no partitions yet. `assignment`: replicas per partition, or None to have them placed
+    from `start` and `shift`, random numbers. `or_fewer`: True accepts fewer replicas if there are fewer brokers."""
 
     token: Hashable
     topic: TopicImage
@@ -78,7 +78,7 @@ class CreateTopic(Struct, frozen=True):
 
 
 class AddPartitions(Struct, frozen=True):
-    """`partitions`: the new number of partitions."""
+    """Add partitions to a topic. `partitions`: their new number."""
 
     token: Hashable
     topic: str
@@ -89,7 +89,7 @@ class AddPartitions(Struct, frozen=True):
 
 
 class DeleteTopic(Struct, frozen=True):
-    """`topic_id`: delete only the topic with this id; "": any topic of this name."""
+    """Delete a topic. `topic_id`: delete only the topic with this id; "": any topic of this name."""
 
     token: Hashable
     topic: str
@@ -97,7 +97,8 @@ class DeleteTopic(Struct, frozen=True):
 
 
 class AlterConfig(Struct, frozen=True):
-    """`topic` None: of the cluster. A change to None takes a setting back. Checked by the caller (`altered_topic`)."""
+    """Change settings of a topic, or of the cluster if `topic` is None. The value None removes a setting. The caller
+    has checked the change (`altered_topic`)."""
 
     token: Hashable
     topic: str | None
@@ -175,7 +176,7 @@ class ElectionKind(Enum):
 
 
 class Elect(Struct, frozen=True):
-    """`partitions` None: all. The answer maps each one asked for to None or the error."""
+    """Elect leaders of `partitions`; None: of all. The answer maps each one asked for to None or the error."""
 
     token: Hashable
     kind: ElectionKind
@@ -247,7 +248,7 @@ Event = Request | ElectionResult | BrokersChanged | WriteResult | SessionLost | 
 
 
 class Write(Struct, frozen=True):
-    """`delta` is to be stored in one fenced transaction; `after` is the image with it. Answered by WriteResult."""
+    """Store `delta` in one fenced transaction; `after` is the image with it. Answered by WriteResult."""
 
     tag: int
     delta: ClusterDelta
@@ -265,7 +266,7 @@ class Refuse(Struct, frozen=True):
 
 
 class Publish(Struct, frozen=True):
-    """`delta` has been stored: every broker may know."""
+    """Publish `delta`, which is stored, to all brokers."""
 
     delta: ClusterDelta
     image: ClusterImage

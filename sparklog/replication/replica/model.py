@@ -133,7 +133,8 @@ class AlterAnswered(Struct, frozen=True):
 
 
 class ImageChanged(Struct, frozen=True):
-    """`eligible`: broker epochs of those that may join, of the same image as `partition` (KAFKA-15221)."""
+    """A newer state of the partition. `eligible`: broker epochs of the brokers that may join the ISR, of the same image
+    as `partition` (KAFKA-15221)."""
 
     partition: PartitionImage
     eligible: Mapping[int, int]
@@ -196,7 +197,7 @@ class FetchDiverging(Struct, frozen=True):
 
 
 class FetchRefused(Struct, frozen=True):
-    """`log_start_offset` and `log_end_offset` help a follower that is out of range."""
+    """A refused fetch. `log_start_offset` and `log_end_offset` help a follower that is out of range."""
 
     token: Hashable
     error: SparklogError

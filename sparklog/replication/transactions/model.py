@@ -198,13 +198,14 @@ Request = InitProducer | AddPartitions | End | Join | EndShared | Renew | Abort
 
 
 class JoinAnswer(NamedTuple):
-    """`identity` None: the version has been committed, there is nothing to write."""
+    """The identity of a participant; None if the version is committed already, so that nothing is to be written."""
 
     identity: ProducerIdAndEpoch | None
 
 
 class RenewAnswer(NamedTuple):
-    """`known`: the run has opened the transaction, or ended it; `is_open`: it has not ended."""
+    """The state of the transaction. `known`: the run has opened the transaction, or ended it; `is_open`: it has not
+    ended."""
 
     known: bool
     is_open: bool

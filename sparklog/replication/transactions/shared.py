@@ -89,8 +89,8 @@ class _Transaction(Struct):
 
 
 class _Application(Struct):
-    """`run_id` and `fencing_token`: of the newest run; `older_runs`: the runs that this run and its predecessors have
-    fenced."""
+    """The state of one application. `run_id` and `fencing_token`: of the newest run; `older_runs`: the runs that this
+    run and its predecessors have fenced."""
 
     transactional_id: str
     run_id: str = ""
