@@ -51,7 +51,8 @@ class GroupSource(Protocol):
 
 
 class TopicNames:
-    """All topics with the number of their partitions, kept for a moment: of 100,000 they take long to send."""
+    """The names of all topics with their numbers of partitions, kept for a moment, because a long list takes time to
+    send."""
 
     def __init__(self, source: NamesSource, clock: MachineClock) -> None:
         self._source = source

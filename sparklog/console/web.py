@@ -264,7 +264,7 @@ def redirect(request: Request, path: str) -> Response:
 
 
 def new_session(randomness: Randomness) -> str:
-    """Return a key that nobody can guess."""
+    """Return a random key that cannot be guessed."""
     return randomness.token_bytes(SESSION_HEX_DIGITS // 2).hex()
 
 

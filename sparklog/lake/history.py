@@ -1,8 +1,8 @@
 """Rows of a topic from its Delta table: the history below the next offset of each partition.
 
 Files are chosen by the statistics of `_offset`, row groups by those of the Parquet files. Rows that users have deleted,
-also by deletion vectors, stay away. The rows of a partition come in the order of their offsets, whatever files a user's
-OPTIMIZE has made.
+also by deletion vectors, are left out. The rows of a partition come in the order of their offsets, whatever files a
+user's OPTIMIZE has made.
 """
 
 from __future__ import annotations

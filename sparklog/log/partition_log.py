@@ -154,8 +154,7 @@ class PartitionLog:
                     segment.close_handle()
 
     def mark_deleted(self, error: SparklogError | None = None) -> None:
-        """Close the log for good, because its topic is deleted or for the reason in `error`, which users of the log
-        get."""
+        """Close the log permanently. Its users get `error`, by default the deletion of the topic."""
         self.close(seal=False)
         gone = UnknownTopicOrPartitionError(f"{self._state.owner.topic_partition} is deleted")
         self._state.health.fail(gone if error is None else error)

@@ -197,8 +197,8 @@ class ControlledShutdownRequest(Message):
 
 
 class ControlledShutdownResponse(Message):
-    """Number of partitions that the broker still leads. It repeats the request until there are none, or no other broker
-    can lead them.
+    """Number of partitions that the broker still leads. The broker repeats the request until this number is 0, or no
+    other broker can lead the partitions.
     """
 
     remaining: Annotated[int, Meta(ge=0)]

@@ -183,8 +183,8 @@ class ListGroupsResponse(Message):
 
 
 class DescribeGroupsRequest(Message):
-    """Ask for details of groups. `paged`: the client requests the rest of a long answer: the missing groups. The first
-    of them is the last one that has come, if its members from `members_from` on are missing."""
+    """Ask for details of groups. `paged`: True if the client requests the rest of a long answer. If `members_from` is
+    above 0, the first group is the last one of the page before, from this member on."""
 
     group_ids: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False

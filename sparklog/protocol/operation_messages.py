@@ -210,7 +210,7 @@ class AlterBrokerConfigsResponse(Message):
 
 
 class DescribeBrokerConfigsRequest(Message):
-    """Asks a broker for its own settings: each has to be asked for its own."""
+    """Request the settings of the asked broker; each broker reports only its own."""
 
     broker_id: int
     """Id of the asked broker; -1: the values for all brokers, which any broker knows."""

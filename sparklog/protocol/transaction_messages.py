@@ -165,8 +165,8 @@ class ListTransactionsResponse(Message):
 
 
 class DescribeTransactionsRequest(Message):
-    """Ask for details of transactions. `paged`: the client requests the rest of a long answer: the missing ids. The
-    first of them is the last one that has come, if its partitions from `partitions_from` on are missing."""
+    """Ask for details of transactions. `paged`: True if the client requests the rest of a long answer. If
+    `partitions_from` is not -1, the first id is the last one of the page before, from this partition on."""
 
     transactional_ids: Annotated[list[TransactionalId], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False

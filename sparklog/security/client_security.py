@@ -306,8 +306,11 @@ def asks_for_nothing(name: str, value: object) -> bool:
 
 
 def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[Security, dict[str, Any]]:
-    """Return `security`, and a client's Python parameters (underscores for dots): those about security go to it, the
-    others are given back. Raises InvalidConfigError if both say something."""
+    """Return the security settings of a client, and its other Python parameters.
+
+    The security settings are `security`, or the parameters about security (with underscores for dots). Raises
+    InvalidConfigError if both are given.
+    """
     names = {setting.parameter: name for name, setting in settings_of(Scope.CLIENT).items()}
     found = {names[p]: value for p, value in parameters.items() if p in names and value is not None}
     others = {p: value for p, value in parameters.items() if p not in names}

@@ -187,7 +187,8 @@ class Authentication:
         return self._mechanism in SCRAM_MECHANISMS and len(token) <= QUICK_TOKEN_BYTES_MAX
 
     def expire(self, now_ms: int) -> list[Effect]:
-        """End a connection whose time is over, also one that only waits. Call it at `deadline_ms`."""
+        """End a connection whose session or time for authentication has ended, also one that only waits. Call it at
+        `deadline_ms`."""
         deadline_ms = self.deadline_ms
         if deadline_ms is None or now_ms < deadline_ms:
             return []

@@ -130,7 +130,7 @@ class _FetchReader:
             self.results[i] = self._failure(wanted, _Offsets(), error)
 
     async def wait(self, times: RequestTimes) -> None:
-        """Wait until another read is worthwhile, or the request's time is over."""
+        """Wait until another read is worthwhile, or the request's `max_wait_ms` has passed."""
         clock = self._broker.environment.clock
         began_s = clock.monotonic_s()
         try:

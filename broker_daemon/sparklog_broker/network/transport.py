@@ -1,4 +1,4 @@
-"""A connection's socket: its events on the loop and its bytes, in the clear. `tls_transport` is the encrypted form."""
+"""A connection's socket: its events on the loop and its unencrypted bytes. `tls_transport` is the encrypted form."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NO_BOOTSTRAP = (
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """The brokers to ask first, and the security settings as they were given."""
+    """The bootstrap servers, and the security settings with unresolved references."""
 
     bootstrap_servers: str
     security: SecuritySettings = field(default_factory=SecuritySettings)

@@ -66,8 +66,8 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
     commit."""
 
     def __init__(self, task: SinkTask, make_task: Callable[[], SinkTask] | None = None) -> None:
-        """Keep the task. With `make_task` the `task` is good to commit and abort only; for writing, `make_task` creates
-        another one."""
+        """Keep the task. With `make_task`, `task` serves to commit and abort only; for writing, `make_task` creates
+        another task."""
         self._task = task
         self._make_task = make_task
 

@@ -646,7 +646,7 @@ class Consumer:
 
     @one_thread
     def poll_batches(self, timeout_ms: float = 1000) -> list[ConsumedBatch]:
-        """Return all batches at hand without copying them.
+        """Return all received batches without copying them.
 
         The call returns at least one batch, unless none came in time. Batches beyond `prefetch.bytes` (or
         `max.partition.fetch.bytes`, if that is more) are left to the next call.

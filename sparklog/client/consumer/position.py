@@ -16,7 +16,8 @@ from sparklog.types import TopicPartition
 
 
 class Divergence(NamedTuple):
-    """A leader's part of the log that a reader has read ends at `end_offset`, with records of leader epoch `epoch`."""
+    """The point at which a leader's log differs from the records that were read: its part of them ends at `end_offset`,
+    with records of leader epoch `epoch`."""
 
     end_offset: int
     epoch: int
@@ -108,7 +109,7 @@ class Position:
         self.is_new, self.attempts = False, 0
 
     def retry_at(self, at: float) -> None:
-        """Note a failed fetch: the leader is asked for, and then it is tried again."""
+        """Note a failed fetch: the leader is looked up, and the fetch is tried again at the time `at`."""
         self.attempts += 1
         self.in_doubt, self.resume_at = True, at
 

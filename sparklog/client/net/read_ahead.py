@@ -79,7 +79,7 @@ class ReadAhead:
         return self.take_into(view)
 
     def take_into(self, view: memoryview) -> int:
-        """Copy the bytes at hand into `view`, as many as fit. The number of bytes."""
+        """Copy received bytes into `view`, as many as fit; return their number."""
         start = self._start
         count = min(len(view), self._end - start)
         view[:count] = self.buffer[start : start + count]

@@ -1,5 +1,4 @@
-"""Questions that are asked again while that can help: until a broker can be reached, a leader is found, the time is
-over."""
+"""Repetition of requests while it can help: until a broker answers, a leader is found, or the time limit is reached."""
 
 from __future__ import annotations
 

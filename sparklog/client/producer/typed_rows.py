@@ -215,7 +215,8 @@ class TypedTopic(ProducerTopic):
         return copy.deepcopy(value), size, partition, None
 
     def _partition(self, key: Any, row: dict[str, Any]) -> int:
-        """Return the partition of a row whose key has no null. Recent keys are remembered, as hashing takes long."""
+        """Return the partition of a row whose key has no null. The partitions of recent keys are remembered, because
+        hashing is slow."""
         if len(self.key_partitions) >= KEY_CACHE_ENTRIES_MAX:
             self.key_partitions.clear()
         h = 0

@@ -22,8 +22,8 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u20
 
 
 class Cell(NamedTuple):
-    """A value as text. `kind` is "null", "text", "json", "hex" or "number"; `size_bytes` is that of all of it (-1: not
-    known); `is_cut`: this is only its beginning."""
+    """A value as text. `kind` is "null", "text", "json", "hex" or "number"; `size_bytes` is the size of the whole value
+    (-1: not known); `is_cut`: True if `text` is only its beginning."""
 
     text: str
     kind: str

@@ -1,4 +1,4 @@
-"""Topics as the gateway knows them: what it needs to convert records."""
+"""Topics of the gateway: the properties that it needs to convert records."""
 
 from __future__ import annotations
 

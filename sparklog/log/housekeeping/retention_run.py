@@ -83,7 +83,8 @@ def held_back(logs: Mapping[TopicPartition, PartitionLog]) -> HeldBack:
 
 
 def remove_dropped(logs: Mapping[TopicPartition, PartitionLog]) -> int:
-    """Unlink the files of deleted segments whose time has come; return how many segments. Failures are logged."""
+    """Unlink the files of deleted segments whose `file.delete.delay.ms` has passed; return the number of segments.
+    Failures are logged."""
     removed = 0
     for tp, log in logs.items():
         try:

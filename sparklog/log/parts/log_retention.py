@@ -132,7 +132,8 @@ class LogRetention:
             return count
 
     def remove_dropped(self) -> int:
-        """Unlink the files of dropped segments whose delay is over; return how many segments. Raises StorageError."""
+        """Unlink the files of dropped segments whose delay has passed; return the number of segments. Raises
+        StorageError."""
         with self._state.swap_lock, self._state.write_lock:
             return (
                 0 if self._state.health.is_closed else self._state.writer.dropped.remove_due(self._state.clock.now_ms())

@@ -1,4 +1,4 @@
-"""Segments of a log that give way to others: compacted ones, or their copies in the object store."""
+"""Replacement of a log's segments by others: compacted ones, or their copies in the object store."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class RemoteReadRequired(Exception):  # noqa: N818  (not an error: the caller go
 
 
 class SharedFile:
-    """An open file that is closed when its last user lets go. Made with one user, its owner."""
+    """An open file that is closed when its last user lets go. It is created with one user, its owner."""
 
     __slots__ = ("_file", "_lock", "_users")
 

@@ -31,7 +31,7 @@ class Phase(Enum):
 
 
 class ObjectInfo(Struct, frozen=True, array_like=True):
-    """An object as it was written: its size and the CRC32C of all of it."""
+    """A stored object: its size, and the CRC32C of all its bytes."""
 
     size_bytes: int
     crc32c: int

@@ -141,8 +141,8 @@ class AlterPartition(Struct, frozen=True):
 
 
 class ControlledShutdown(Struct, frozen=True):
-    """A broker wants to stop. The answer is the number of partitions that it still leads: it asks until there are
-    none."""
+    """A broker wants to stop. The answer is the number of partitions that the broker still leads; the broker asks again
+    until it is 0."""
 
     token: Hashable
     broker_id: int

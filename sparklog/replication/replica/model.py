@@ -256,8 +256,8 @@ class Batches(Struct, frozen=True):
 
 
 class FetchAnswer(Struct, frozen=True):
-    """The answer to fetch `number`. `diverging`: there are no batches, the log has to be cut first. `copied_to`: every
-    replica has the records below; -1: a replica is out of sync."""
+    """The answer to fetch `number`. `diverging`: the end of the common part of both logs; the log has to be cut first,
+    and there are no batches. `copied_to`: every replica has the records below; -1: a replica is out of sync."""
 
     number: int
     leader_epoch: int
@@ -302,7 +302,7 @@ class SetLogStart(Struct, frozen=True):
 
 
 class RefreshMetadata(Struct, frozen=True):
-    """The image at hand is older than the leader's."""
+    """Read a newer image: the present one is older than the leader's."""
 
 
 FollowerEvent = FetchAnswer | FetchFailure

@@ -114,7 +114,7 @@ class IdReserve:
         return self._ids.popleft()
 
     def require(self) -> int:
-        """Take an id. Raises ConcurrentTransactionsError if none is at hand: the request is repeated."""
+        """Take an id. Raises ConcurrentTransactionsError, which clients retry, if the reserve is empty."""
         taken = self.take()
         if taken is None:
             raise ConcurrentTransactionsError("no producer id is available; try again")
