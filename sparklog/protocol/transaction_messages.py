@@ -166,7 +166,7 @@ class ListTransactionsResponse(Message):
 
 class DescribeTransactionsRequest(Message):
     """Ask for details of transactions. `paged`: True if the client requests the rest of a long answer. If
-    `partitions_from` is not -1, the first id is the last one of the page before, from this partition on."""
+    `partitions_from` is above 0, the first id is the last one of the page before, from this partition on."""
 
     transactional_ids: Annotated[list[TransactionalId], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False

@@ -256,8 +256,8 @@ class Batches(Struct, frozen=True):
 
 
 class FetchAnswer(Struct, frozen=True):
-    """The answer to fetch `number`. `diverging`: the end of the common part of both logs; the log has to be cut first,
-    and there are no batches. `copied_to`: every replica has the records below; -1: a replica is out of sync."""
+    """The answer to fetch `number`. `diverging`: an epoch and its end in the leader's log, by which this log has to be
+    cut; there are no batches then. `copied_to`: every replica has the records below; -1: a replica is out of sync."""
 
     number: int
     leader_epoch: int
