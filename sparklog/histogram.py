@@ -13,7 +13,8 @@ TIME_BOUNDS_S = (
 
 
 class HistogramCounts(NamedTuple):
-    """`cumulative`: how many were at most each of the `bounds`, and last all of them."""
+    """Counts of a histogram. `cumulative`: the number of observations up to each of `bounds`, then of all
+    observations."""
 
     bounds: Sequence[float]
     cumulative: Sequence[int]

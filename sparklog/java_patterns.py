@@ -82,7 +82,8 @@ def matches_in_time(match: Callable[..., T], text: str, setting: str, timeout_s:
         return match(text, timeout=timeout_s)
     except (TimeoutError, MemoryError, RecursionError):
         raise InvalidConfigError(
-            f"{setting} takes more than {timeout_s:g} s for {text!r}: quantifiers inside one another have too many ways "
+            f"{setting} takes more than {timeout_s:g} s for {text!r}: quantifiers inside one another have too many "
+            "ways "
             "to match"
         ) from None
 
@@ -141,7 +142,7 @@ def _escape(text: str, *, in_class: bool) -> str:
 
 
 def _literal(char: str) -> str:
-    """Return `char` without a meaning of its own, inside a character class and outside."""
+    """Return `char` escaped, so that it stands for itself, inside a character class and outside."""
     return f"\\x{ord(char):02x}" if char.isascii() and not char.isalnum() else char
 
 

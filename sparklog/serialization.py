@@ -176,7 +176,7 @@ def serializing(given: AnySerializer | None, setting: str) -> Callable[[str, Any
     if callable(given):
         plain = given
         return lambda topic, value: plain(value)
-    raise InvalidConfigError(f"{setting} = {given!r}: a callable, or an object with serialize(topic, value)")
+    raise InvalidConfigError(f"{setting} = {given!r}: use a callable, or an object with serialize(topic, value)")
 
 
 def deserializing(given: AnyDeserializer | None, setting: str) -> Callable[[str, bytes], Any] | None:
@@ -199,4 +199,4 @@ def deserializing(given: AnyDeserializer | None, setting: str) -> Callable[[str,
     if callable(given):
         plain = given
         return lambda topic, data: plain(data)
-    raise InvalidConfigError(f"{setting} = {given!r}: a callable, or an object with deserialize(topic, data)")
+    raise InvalidConfigError(f"{setting} = {given!r}: use a callable, or an object with deserialize(topic, data)")

@@ -48,7 +48,7 @@ def history(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = 
     """Return a DataFrame of a topic's whole history: the offsets that its Delta table has come from the table, also
     those that the log has deleted, and the others from the log.
 
-    Each offset comes once. Commits of the lake worker, compactions and retention may go on meanwhile. Rows that were
+    Each offset comes once. Commits of the lake worker, compactions and retention may continue meanwhile. Rows that were
     deleted from the table are not read. A stream reads the same with `.option("startingOffsets", "history")`.
 
     Args:

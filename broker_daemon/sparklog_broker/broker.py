@@ -57,7 +57,7 @@ class Broker:
         cluster: Cluster,
         dynamic: DynamicConfig | None = None,
     ) -> None:
-        """`dynamic`: follows the images from the first one on, by which `config` goes already; None: it is made."""
+        """`dynamic`: the dynamic settings, with the first image applied to `config`; None: they are created."""
         clock = environment.clock
         self.dynamic = DynamicConfig(config) if dynamic is None else dynamic
         """Settings that change while the broker runs."""

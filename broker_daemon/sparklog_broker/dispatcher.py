@@ -219,7 +219,7 @@ class Dispatcher:
         try:
             return await self._answered(prefix, body, connection)
         except Exception as e:  # noqa: BLE001 - every error has an answer
-            error, close = _told(e, prefix.api, connection.peer_name)
+            error, close = _error_answer(e, prefix.api, connection.peer_name)
             self._requests.failed(prefix.api, (error.code,))
             return error_reply(prefix.api, prefix.correlation_id, error, close=close, throttle_ms=connection.mute_ms)
 
@@ -402,7 +402,7 @@ class Dispatcher:
         return await self._ask_controller(Api(number), request, bytes(context.header), context)
 
     async def _ask_controller(self, api: Api, request: Message, header: bytes, context: RequestContext) -> Response:
-        """The controller's response, when this broker's image has reached it. The request is repeated while the
+        """Return the controller's response, when this broker's image has reached it. The request is repeated while the
         controller is being replaced. Raises the controller's error, NotControllerError, BrokerNotAvailableError,
         RequestTimedOutError (it may have taken effect)."""
         cluster, request_id = self._broker.cluster, self._broker.environment.randomness.new_id()
@@ -427,7 +427,7 @@ class Dispatcher:
     async def _decided(
         self, api: Api, request: Message, context: RequestContext, request_id: str, is_repeated: bool
     ) -> tuple[Response | SparklogError, Version]:
-        """The outcome of a request on the controller, and the version of the image that has it."""
+        """Return the outcome of a request on the controller, and the version of the image that has it."""
         outcome: Response | SparklogError
         context = structs.replace(context, request_id=request_id, is_repeated=is_repeated)
         try:
@@ -437,8 +437,9 @@ class Dispatcher:
         return outcome, self._broker.cluster.membership.version
 
     async def _forwarded(self, forward: ForwardRequest, payload: memoryview, context: RequestContext) -> Response:
-        """Answer a request that a broker has forwarded, and checked the permissions of; it is forwarded no further.
-        Raises InvalidRequestError, UnsupportedVersionError, NotControllerError, BrokerNotAvailableError."""
+        """Answer a request that another broker has forwarded after it checked the permissions. The request is not
+        forwarded again. Raises InvalidRequestError, UnsupportedVersionError, NotControllerError,
+        BrokerNotAvailableError."""
         if forward.api not in AT_CONTROLLER:
             raise InvalidRequestError(f"brokers do not forward API {forward.api} to the controller")
         api = Api(forward.api)
@@ -473,7 +474,7 @@ class Dispatcher:
         response.header = built.header
 
 
-def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
+def _error_answer(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
     """Return the error for the peer, and True if the connection is then closed. Internal errors are logged."""
     match error:
         case UnsupportedVersionError():

@@ -111,7 +111,7 @@ def _of_file(config: BrokerConfig, name: str) -> Value:
 
 
 def _text(name: str, value: Value | None) -> str | None:
-    """Return a value without secrets; None: the value is one."""
+    """Return a value without secrets; None if the value is a secret."""
     if value is None or (is_sensitive(name) and value != ""):
         return None
     return str(value).lower() if isinstance(value, bool) else redact(str(value))

@@ -85,7 +85,7 @@ class LogFile(NamedTuple):
     """The file of `log.file`, and its limits."""
 
     path: Path
-    """The file; older ones have a number behind this name."""
+    """Path of the file; older files have this name and a number."""
     max_bytes: int = 0
     """Size at which a new file begins; 0: never."""
     backups: int = 0

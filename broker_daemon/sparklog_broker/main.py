@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def log_file_of(config: BrokerConfig) -> LogFile | None:
-    """Return the file of the broker's log; None: standard error."""
+    """Return the file of the broker's log; None for standard error."""
     if not config.log_file:
         return None
     return LogFile(config.data_dir / config.log_file, config.log_file_max_bytes, config.log_file_backups)
@@ -323,7 +323,8 @@ def give_to_group(config: BrokerConfig, environment: Environment) -> None:
             directory.chmod(mode)
         except OSError as e:
             raise InvalidConfigError(
-                f"data.file.group = {name!r}: {directory} cannot be given to it ({e.strerror}): the broker's user has to "
+                f"data.file.group = {name!r}: {directory} cannot be given to it ({e.strerror}): the broker's user has "
+                "to "
                 "be a member of the group, and own the directory"
             ) from e
 

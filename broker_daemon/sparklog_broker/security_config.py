@@ -167,7 +167,8 @@ class BrokerSecurity(Struct, frozen=True):
         secret = password if isinstance(password, Secret) else Secret(str(password))
         if bool(given) != bool(secret) or ":" in given or (set_acl and not given):
             raise InvalidConfigError(
-                "zookeeper.username (without a colon) and zookeeper.password belong together; zookeeper.set.acl needs both"
+                "zookeeper.username (without a colon) and zookeeper.password belong together; zookeeper.set.acl needs "
+                "both"
             )
         return (given, secret) if given else None
 
@@ -178,7 +179,8 @@ class BrokerSecurity(Struct, frozen=True):
         enabled, trusted, own, algorithm = (self.settings[name] for name in _ZOOKEEPER_TLS)
         if not enabled and (trusted or own):
             raise InvalidConfigError(
-                f"{_ZOOKEEPER_TLS[1 if trusted else 2]} is set, but {_ZOOKEEPER_TLS[0]} is not: nothing would be encrypted"
+                f"{_ZOOKEEPER_TLS[1 if trusted else 2]} is set, but {_ZOOKEEPER_TLS[0]} is not: nothing would be "
+                "encrypted"
             )
         return ZooKeeperTls(str(trusted), str(own), algorithm == "https") if enabled else None
 

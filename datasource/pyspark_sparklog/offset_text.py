@@ -66,7 +66,7 @@ class OffsetJson(ModuleType):
 
 
 def install() -> None:
-    """Make this process write and read such offsets, if it is the one of Spark's streaming source."""
+    """Make this process write and read offsets in this form, if it is the process of Spark's streaming source."""
     for module in (sys.modules.get("__main__"), sys.modules.get(RUNNER)):
         spec = getattr(module, "__spec__", None)
         if spec is not None and spec.name == RUNNER and getattr(module, "json", None) is json:
@@ -107,7 +107,7 @@ def _beside(text: str, positions: Mapping[str, Any], bytes_max: int) -> dict[str
 
 
 def _short(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> bytes | None:
-    """Return the state of exactly the topics and partitions of `positions`; None for any other."""
+    """Return the state of exactly the topics and partitions of `positions`; None for any other state."""
     ids, initial = beside.get(IDS, {}), beside.get(INITIAL)
     if beside.keys() - {IDS, INITIAL} or ids.keys() != positions.keys() or not positions:
         return None

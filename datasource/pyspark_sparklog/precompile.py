@@ -59,8 +59,8 @@ def precompile(archive: Path) -> int:
 
 
 def _bytecode(source: bytes, name: str, directory: Path) -> bytes | None:
-    """Return the content of the .pyc of `source`, which is called `name` in tracebacks; None: it is no valid Python (a
-    template)."""
+    """Return the content of the .pyc of `source`, which is called `name` in tracebacks; None if it is not valid Python
+    (a template)."""
     module, compiled = directory / "module.py", directory / "module.pyc"
     module.write_bytes(source)
     # by the source's hash: an archive has times without a time zone

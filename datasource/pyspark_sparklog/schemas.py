@@ -94,7 +94,8 @@ class ReadSchema:
 
 
 def common_shape(topics: Mapping[str, TopicShape]) -> TopicShape:
-    """Return the shape all `topics` (at least one) share. Raises SchemaMismatchError that names those that differ."""
+    """Return the shape all `topics` (at least one) share. Raises SchemaMismatchError that names the different
+    topics."""
     names = sorted(topics)
     kinds: dict[str, list[str]] = {}
     for name in names:
@@ -172,14 +173,15 @@ def changed_columns(name: str, schemas: Mapping[int, pa.Schema], read: ReadSchem
     ways = [_cast(first.field(f.name)) for f in widened]
     ways += ["select() of the columns that it had"] if added else []
     return (
-        f"the columns of topic {name!r} have changed since its creation: {'; '.join(was)}. If Spark refuses this query's "
+        f"the columns of topic {name!r} have changed since its creation: {'; '.join(was)}. If Spark refuses this "
+        "query's "
         f"checkpoint (STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE or …_VALUE_…), its state has the earlier columns: read "
         f"those columns, with {' and '.join(ways)}"
     )
 
 
 def _cast(before: pa.Field) -> str:
-    """Return the expression that gives a widened column its type before."""
+    """Return the expression that casts a widened column back to its earlier type."""
     spark = from_arrow_type(before.type).simpleString()
     return f'.withColumn("{before.name}", col("{before.name}").cast("{spark}"))'
 

@@ -1,8 +1,9 @@
 """The form of errors for the user of Spark: one line, the message first.
 
 A Python worker sends the JVM the text of the traceback, in which the message comes last. With `SPARK_HIDE_TRACEBACK` in
-its environment it sends the exception alone (pyspark/util.py, `handle_worker_exception`), and exits: set when an error
-leaves, the variable concerns nothing else. Imports PySpark only, as the package's `__init__` does.
+its environment it sends the exception alone (pyspark/util.py, `handle_worker_exception`), and exits. The variable is
+set only when an error leaves the worker, so it has no other effect. Imports PySpark only, as the package's `__init__`
+does.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def _is_sparks_worker() -> bool:
 
 @all_in_one_line
 class FailedStreamReader(DataSourceStreamReader):
-    """A stream reader that could not be made: it raises the reason when it is first used. Spark's runner would put an
-    error of its own in the place of one that `streamReader` raises (it stops a reader that is not there)."""
+    """A stream reader that could not be created: its first call raises the reason. If `streamReader` raised the reason
+    itself, Spark's runner would replace it by an error of its own, because it stops a reader that does not exist."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -1,8 +1,7 @@
 """Keeps Spark's Python processes quick between tasks.
 
-Spark's daemon runs a full garbage collection after everything a reused process has done. It walks over all that was
-ever imported (PySpark, Arrow, NumPy: 20 to 30 ms), in four processes per micro-batch, beside the next step of the
-batch.
+Spark's daemon runs a full garbage collection after each job of a reused process. It walks over all that was ever
+imported (PySpark, Arrow, NumPy: 20 to 30 ms), in four processes per micro-batch, beside the next step of the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ of garbage collection."""
 
 
 class ImportedObjects:
-    """The imported objects of this process, as far as garbage collection does not see them any more."""
+    """The imported objects of this process that are excluded from garbage collection."""
 
     def __init__(self) -> None:
         self._modules = 0

@@ -92,7 +92,7 @@ class ClusterBroker:
 
     @property
     def kafka_bootstrap_servers(self) -> str:
-        """Address of the broker's Kafka gateway; empty: it has none, or has not started yet."""
+        """Address of the broker's Kafka gateway; empty without a gateway, or before its start."""
         return "" if self._process is None else self._process.kafka_bootstrap_servers
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -474,7 +474,8 @@ def _lock(directory: Path) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise InvalidConfigError(
-            f"the cluster in {directory} runs already: stop it (Ctrl-C where it was started), or choose another directory"
+            f"the cluster in {directory} runs already: stop it (Ctrl-C where it was started), or choose another "
+            "directory"
         ) from None
     return descriptor
 

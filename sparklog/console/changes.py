@@ -119,7 +119,8 @@ def _reset_offsets(fields: Mapping[str, str], admin: Admin) -> Plan:
         "Reset offsets",
         f"Set these {len(moves)} offsets of group {group}?",
         [
-            "The group's consumers continue at the new offsets: behind the old ones they read records again, beyond them they skip records.",
+            "The group's consumers continue at the new offsets: behind the old ones they read records again, beyond "
+            "them they skip records.",
             "The group must have no members: stop its consumers first.",
         ],
         "Set offsets",

@@ -31,7 +31,7 @@ FORMATS = {
 
 
 class _Drain:
-    """A file that only grows, and whose bytes are taken away as they come."""
+    """A file object that is only written to; the written bytes are taken out again."""
 
     closed = False
 

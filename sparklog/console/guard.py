@@ -110,7 +110,7 @@ class Tokens:
 
 
 def session_of(headers: Headers) -> str:
-    """Return the browser's session as its cookie says; "" if it has none, or one that we did not make."""
+    """Return the session in the browser's cookie; "" without a cookie, or with one that the console has not issued."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:

@@ -92,12 +92,13 @@ class Budget:
 
 
 class RecordPage(NamedTuple):
-    """A page of records, the newest first, and how to go on; None: there is nothing there. `is_partial`: the budget
-    was spent before the page was full."""
+    """A page of records, the newest first. `is_partial`: the budget was spent before the page was full."""
 
     rows: list[Row]
     older: Cursor | None
+    """Cursor of the page with older records; None if there are none."""
     newer: Cursor | None
+    """Cursor of the page with newer records; None if there are none."""
     scanned_rows: int
     is_partial: bool
 

@@ -98,7 +98,7 @@ class Outcome(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The error that ended the statement, by its wire code."""
+    """The error that ended the statement, as its wire code and text."""
 
     code: int
     message: str

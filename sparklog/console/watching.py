@@ -51,7 +51,8 @@ class GroupSource(Protocol):
 
 
 class TopicNames:
-    """All topics with the number of their partitions, kept for a moment: of 100,000 they take long to send."""
+    """The names of all topics with their numbers of partitions, kept for a moment, because a long list takes time to
+    send."""
 
     def __init__(self, source: NamesSource, clock: MachineClock) -> None:
         self._source = source
@@ -85,7 +86,7 @@ class TopicRates:
         self._samples: OrderedDict[str, deque[GrowthSample]] = OrderedDict()
 
     def note(self, topic_id: str, sample: GrowthSample) -> Rate | None:
-        """Keep a sample; the rate over the last minute, None if there is no earlier one."""
+        """Keep a sample, and return the rate over the last minute; None without an earlier sample."""
         with self._lock:
             samples = self._samples.setdefault(topic_id, deque(maxlen=RATE_SAMPLES_MAX))
             self._samples.move_to_end(topic_id)

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class RefusedError(Exception):
-    """The console itself says no: it is read-only, or a form is not of this browser's session."""
+    """The console itself refuses the request: it is read-only, or a form is not of this browser's session."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def whole_number(values: Mapping[str, str], name: str, default: int, first: int 
     except ValueError as e:
         raise InvalidRequestError(f"{name} = {given!r}: a whole number is needed") from e
     if not first <= value <= last:
-        raise InvalidRequestError(f"{name} = {value}: {first} to {last}")
+        raise InvalidRequestError(f"{name} = {value}: use {first} to {last}")
     return value
 
 
@@ -181,8 +181,7 @@ def is_on(values: Mapping[str, str], name: str) -> bool:
 
 
 def url(path: str, **parameters: object) -> str:
-    """Return the path with the parameters that say something. None, False and "" are left out; 0 stays, as of partition
-    0."""
+    """Return the path with its parameters. None, False and "" are left out; 0 stays, because it may be a partition."""
     given = {name: value for name, value in parameters.items() if not (value is None or value is False or value == "")}
     return f"{path}?{urlencode(given)}" if given else path
 
@@ -265,7 +264,7 @@ def redirect(request: Request, path: str) -> Response:
 
 
 def new_session(randomness: Randomness) -> str:
-    """Return a key that nobody can guess."""
+    """Return a random key that cannot be guessed."""
     return randomness.token_bytes(SESSION_HEX_DIGITS // 2).hex()
 
 

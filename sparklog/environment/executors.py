@@ -47,8 +47,8 @@ class Executors(Protocol):
         ...
 
     def worker(self, name: str, run: Callable[[list[J]], None]) -> Worker[J]:
-        """Return a thread that calls `run` with the items that have gathered, in their order, at least one. `run` must
-        not raise."""
+        """Return a thread that calls `run` with all items submitted since its last call, in their order. `run` must not
+        raise."""
         ...
 
 
@@ -86,7 +86,7 @@ def future_of(
 
 
 class _DaemonExecutor(Executor):
-    """A pool's threads are waited for when the interpreter ends; this one is not."""
+    """An executor of one thread for which the interpreter does not wait at its end, unlike a pool's threads."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -128,7 +128,7 @@ class _ThreadWorker(Generic[J]):
         self._thread.join()
 
     def end(self) -> None:
-        """`stop` without waiting."""
+        """Stop as `stop` does, without waiting."""
         self._queue.put(None)
 
     def _work(self) -> None:

@@ -54,7 +54,7 @@ class File(Protocol):
         ...
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data`, or raises StorageFullError or StorageError with any part of it written."""
+        """Write all of `data`, or raise StorageFullError or StorageError after any part of it."""
         ...
 
     def truncate(self, size_bytes: int) -> None: ...
@@ -91,8 +91,8 @@ class FileSystem(Protocol):
         ...
 
     def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
-        """Create directories of one parent, which exists, with small files in them; durable on return. A failure leaves
-        any part of the new ones. It takes far less time than creating one after the other."""
+        """Create directories of one parent, which exists, with small files in them; durable on return. After a failure
+        any of the new directories may exist. It takes far less time than creating one after the other."""
         ...
 
     def rename(self, source: Path, target: Path) -> None: ...
@@ -123,7 +123,7 @@ class FileSystem(Protocol):
         ...
 
     def check_in_place(self, path: Path, identity: FileIdentity) -> None:
-        """Check that `path` still leads to that file or directory. Raises StorageError."""
+        """Check that `path` still leads to the open file or directory. Raises StorageError."""
         ...
 
     def monotonic_s(self) -> float:
@@ -205,7 +205,8 @@ _KINDS = (
 def _check_size(path: Path, size_bytes: int, limit_bytes: int) -> None:
     if size_bytes > limit_bytes:
         raise OddFileError(
-            f"{path} is larger than {limit_bytes} bytes, the most allowed: it has {size_bytes}; move it away or restore it"
+            f"{path} is larger than {limit_bytes} bytes, the most allowed: it has {size_bytes}; move it away or "
+            "restore it"
         )
 
 
@@ -216,8 +217,8 @@ def _check_kind(path: Path, mode: int) -> None:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Return a descriptor of a regular file, which is never waited for as the other end of a pipe is. Raises
-    OddFileError for anything else, OSError."""
+    """Return a descriptor of a regular file; opening never waits, as it could for a pipe. Raises OddFileError for
+    anything else, OSError."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
     except OSError as e:
@@ -278,7 +279,7 @@ def write_whole(files: FileSystem, path: Path, data: bytes) -> None:
 
 
 def sync_whole(files: FileSystem, path: Path) -> None:
-    """Fsync a file; one that is gone is fine."""
+    """Fsync a file; a missing file is no error."""
     if not files.exists(path):
         return
     try:
@@ -294,7 +295,7 @@ def sync_whole(files: FileSystem, path: Path) -> None:
 
 
 SHORTAGE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
-"""The process or the machine lacks something for the moment; says nothing about the disk."""
+"""Errors of a temporary shortage in the process or the machine; they say nothing about the disk."""
 REFUSAL_ERRNOS = frozenset({errno.EACCES, errno.EPERM})
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 FILE_MODE_DEFAULT = 0o640

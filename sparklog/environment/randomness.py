@@ -11,7 +11,7 @@ class Randomness(Protocol):
     """Source of ids and secrets."""
 
     def new_id(self) -> str:
-        """Return 32 hexadecimal digits that no other call, process or machine gives."""
+        """Return 32 random hexadecimal digits, unique among all calls, processes and machines."""
         ...
 
     def token_bytes(self, size_bytes: int) -> bytes:

@@ -102,7 +102,7 @@ PREFIX_BYTES = 8
 METADATA_BYTES_MAX = 4 * 1024 * 1024
 """A bound: a schema of 10,000 columns needs about 1 MiB of metadata."""
 HEADER_READ_BYTES = 2048
-"""One read of this many bytes holds prefix and metadata of nearly every batch."""
+"""Bytes of a first read, which holds prefix and metadata of nearly every batch."""
 
 ATTRIBUTE_LOG_APPEND_TIME = 1 << 0
 ATTRIBUTE_TRANSACTIONAL = 1 << 1

@@ -66,7 +66,8 @@ class RecoveryPoints(Struct, frozen=True):
 
 
 class CleanShutdown(Struct, frozen=True):
-    """`unclean` names the partition directories that the clean stop does not vouch for (they were offline)."""
+    """The mark of a clean stop. `unclean` names the partition directories that were offline at the stop, so that the
+    mark does not hold for them."""
 
     broker_id: int
     unclean: list[str]

@@ -53,7 +53,7 @@ _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.
 
 
 class _Token(NamedTuple):
-    """`kind`: "quoted name", "text", "word", "mark" or "end"."""
+    """A token of a DDL string. `kind`: "quoted name", "text", "word", "mark" or "end"."""
 
     kind: str
     text: str

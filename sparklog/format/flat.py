@@ -46,7 +46,8 @@ class RecordBatchMessage(NamedTuple):
 
 
 def table_field(data: Bytes, table: int, number: int) -> int:
-    """Position of field `number` of the table at `table`, or 0 if the field is absent. Raises struct.error."""
+    """Return the position of field `number` of the table at `table`, or 0 if the field is absent. Raises
+    struct.error."""
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:
         raise struct.error("a vtable lies before the first byte")
@@ -58,7 +59,7 @@ def table_field(data: Bytes, table: int, number: int) -> int:
 
 
 def root_table(data: Bytes, position: int = 0) -> int:
-    """Position of the root table of the flatbuffer that starts at `position`."""
+    """Return the position of the root table of the flatbuffer that starts at `position`."""
     root: int = _U32.unpack_from(data, position)[0]
     return position + root
 

@@ -239,7 +239,7 @@ def _are_in_place(buffers: Sequence[int], rows: int, body_bytes: int, *, has_key
 
 @lru_cache(maxsize=64)  # batches of one size follow one another
 def _places(rows: int, key_bytes: int, value_bytes: int, stamp_bytes: int, *, has_keys: bool) -> tuple[int, ...]:
-    """Position and length of the buffers."""
+    """Return the position and length of the buffers."""
     nulls, offsets = _nulls(rows), 8 + 4 * (rows + 1)
     null_sizes = len(nulls.validity), len(nulls.offsets)
     of_keys = (0, offsets, key_bytes) if has_keys else (*null_sizes, 0)
@@ -247,7 +247,7 @@ def _places(rows: int, key_bytes: int, value_bytes: int, stamp_bytes: int, *, ha
 
 
 def _place_buffers(sizes: Sequence[int]) -> list[int]:
-    """Position and length of buffers of these sizes, one behind the other."""
+    """Return the position and length of buffers of these sizes, one behind the other."""
     buffers: list[int] = []
     end = 0
     for size in sizes:

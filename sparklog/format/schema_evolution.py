@@ -117,7 +117,8 @@ def _type_refusals(
 ) -> Iterator[str]:
     if name in key_columns:
         yield (
-            f"column {name!r} is a key column and must stay {source}: as {target}, equal keys would go to other partitions"
+            f"column {name!r} is a key column and must stay {source}: as {target}, equal keys would go to other "
+            "partitions"
         )
     elif name == timestamp_column:
         yield f"column {name!r} is the timestamp column and must stay {source}, not {target}"
@@ -135,7 +136,8 @@ def check_versions(topic: str, schemas: Mapping[int, pa.Schema]) -> None:
     size = sum(s.serialize().size for s in schemas.values())
     if len(schemas) > SCHEMA_VERSIONS_MAX or size > SCHEMA_VERSIONS_BYTES_MAX:
         raise InvalidTopicError(
-            f"topic {topic!r} would have {len(schemas)} schemas of {size} bytes together; at most {SCHEMA_VERSIONS_MAX} "
+            f"topic {topic!r} would have {len(schemas)} schemas of {size} bytes together; at most "
+            f"{SCHEMA_VERSIONS_MAX} "
             f"and {SCHEMA_VERSIONS_BYTES_MAX} are allowed: create a new topic"
         )
 

@@ -100,7 +100,7 @@ class ScanEnd(Enum):
 
 
 class ScanResult(Struct, frozen=True):
-    """`position`: the first byte after the last good batch. `reason` is empty for END."""
+    """The result of a scan. `position`: the first byte after the last good batch. `reason` is empty for END."""
 
     end: ScanEnd
     position: int
@@ -336,7 +336,7 @@ def _intact_data_follow(
 
     A crash during an append leaves nothing intact behind its position, so this distinguishes a damaged batch in the
     middle of a log from a damaged tail. A batch that is by chance the content of a record's value counts, too, if its
-    offset fits: the error is then not to cut.
+    offset fits: the log is then not cut, which is the safe error.
     """
     if seal_counts and decode_seal(read, end) is not None:
         return True

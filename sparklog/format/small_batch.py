@@ -130,7 +130,7 @@ def is_small_batch(data: memoryview, position: int, header: BatchHeader) -> bool
 
 @lru_cache(maxsize=256)  # records of one size follow one another
 def _places(n: int, key_bytes: int | None, value_bytes: int) -> tuple[int, ...]:
-    """Position and length of the buffers; `key_bytes` None: there are no keys."""
+    """Return the position and length of the buffers; `key_bytes` None: there are no keys."""
     bits, offsets = (n + 7) // 8, 4 * (n + 1)
     of_keys = (bits, offsets, 0) if key_bytes is None else (0, offsets, key_bytes)
     found: list[int] = []

@@ -36,7 +36,7 @@ class Address(NamedTuple):
 
 
 class Gateway:
-    """Event-loop thread only."""
+    """The shared state of one gateway. Event-loop thread only."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class Gateway:
         connection.close()
 
     async def connect(self, client_id: str, listener: str, client: OnBehalf | None) -> BrokerConnection:
-        """A connection to the gateway's broker for a client of a listener. Raises BrokerNotAvailableError and the
-        broker's errors."""
+        """Open a connection to the gateway's broker for a client of a listener. Raises BrokerNotAvailableError and
+        the broker's errors."""
         if listener in self._local:
             connection = await BrokerConnection.connect(self._local[listener], self.memory, client_id, client)
             self.broker_id, self.cluster_id = connection.broker.broker_id, connection.broker.cluster_id
@@ -93,7 +93,7 @@ class Gateway:
                 return await BrokerConnection.connect(self._place, self.memory, client_id)
             except BrokerNotAvailableError:
                 self._place = None  # a restarted broker has another Unix socket
-        failure: SparklogError = BrokerNotAvailableError("there is no bootstrap server")
+        failure: SparklogError = BrokerNotAvailableError("no bootstrap server is given: name one as HOST:PORT")
         for endpoint in self._bootstrap:
             place = BrokerPlace(endpoint.host, endpoint.port, context=self._context)
             try:
@@ -113,14 +113,15 @@ class Gateway:
         self._place = place._replace(local_socket=broker.local_socket)
 
     def own_address(self, listener: Listener, local: tuple[str, int]) -> Address:
-        """The address of this gateway for the clients of a listener. `local`: the address that the client has used."""
+        """Return the address of this gateway for the clients of a listener. `local`: the address that the client has
+        used."""
         host, port = self._advertised.get(listener.name, local)
         return Address(self.broker_id, host, port)
 
     def addresses(
         self, brokers: Sequence[BrokerEndpoint], listener: Listener, local: tuple[str, int]
     ) -> dict[int, Address]:
-        """The addresses of the gateways of all brokers, by the brokers' ids. The gateway of another broker is
+        """Return the addresses of the gateways of all brokers, by the brokers' ids. The gateway of another broker is
         expected on that broker's host and this listener's port."""
         if self._local:  # the broker knows the gateways of the others
             return {b.broker_id: Address(b.broker_id, b.host, b.port, b.rack or None) for b in brokers}

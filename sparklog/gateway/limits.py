@@ -53,7 +53,8 @@ class MemoryBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Take memory, waiting for it in the order of the calls. More than the total is taken when all else is free."""
+        """Take memory, waiting for it in the order of the calls. A request for more than the total is granted when
+        nothing else is taken."""
         if not self._waiting and self._has_room(size):
             self.used += size
             return

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 BROKER_WAIT_S = 30.0
 SWITCH_INTERVAL_S = 0.0005
-"""Time that a converting thread keeps the interpreter while the event loop wants it."""
+"""Time in s that a converting thread keeps the interpreter while the event loop waits for it."""
 _PAUSE_S = 0.2
 _STDIN = 0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -59,7 +59,7 @@ class GatewayConfig(Struct, frozen=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of a gateway that a broker has started. Returns the exit code."""
+    """Run the command line of a gateway that a broker has started. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="sparklog.gateway", description="Runs the gateway of the parent process.")
     parser.add_argument("--start-from", type=int, required=True, metavar="FD", help="descriptor with the settings")
     given = parser.parse_args(arguments)

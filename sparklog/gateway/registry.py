@@ -18,7 +18,7 @@ from sparklog.gateway.handlers import (
     transactions,
     versions,
 )
-from sparklog.gateway.session import Handler, Served
+from sparklog.gateway.session import Handler, ServedApi
 from sparklog.gateway.wire.apis import Api
 from sparklog.gateway.wire.schema import REQUEST, messages
 
@@ -62,10 +62,10 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-def served_apis() -> dict[int, Served]:
+def served_apis() -> dict[int, ServedApi]:
     """Return all APIs by their keys."""
     found = {}
     for name, handler in HANDLERS.items():
         message = messages()[REQUEST, name]
-        found[message.api_key] = Served(Api(name, message.api_key, *message.versions), handler)
+        found[message.api_key] = ServedApi(Api(name, message.api_key, *message.versions), handler)
     return found

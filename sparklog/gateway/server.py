@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sparklog.gateway.gateway import Gateway
-from sparklog.gateway.session import Served, Session
+from sparklog.gateway.session import ServedApi, Session
 from sparklog.gateway.stream import ClientStream
 from sparklog.security.listeners import Listener
 from sparklog.security.tls import RenewedContext
@@ -24,12 +24,12 @@ STOP_S = 5.0
 
 
 class GatewayServer:
-    """Event-loop thread only."""
+    """The server of one gateway: its listeners and connections. Event-loop thread only."""
 
     def __init__(
         self,
         gateway: Gateway,
-        apis: Mapping[int, Served],
+        apis: Mapping[int, ServedApi],
         sockets: Sequence[tuple[Listener, socket.socket]],
         contexts: Mapping[str, RenewedContext] | None = None,
     ) -> None:
@@ -119,7 +119,7 @@ class GatewayServer:
 
 
 def _current_of(renewed: RenewedContext) -> ssl.SSLContext:
-    """A context whose handshakes use the newest certificates."""
+    """Return a context whose handshakes use the newest certificates."""
     first: ssl.SSLContext = renewed.current
 
     def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:

@@ -32,7 +32,7 @@ _BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenti
 Handler = Callable[["Session", Body, int], Awaitable["Body | None"]]
 
 
-class Served(NamedTuple):
+class ServedApi(NamedTuple):
     """An API and its handler. A handler returns the answer, or None for a request without one."""
 
     api: Api
@@ -40,7 +40,7 @@ class Served(NamedTuple):
 
 
 class ConnectionEndError(Exception):
-    """Ends the connection without an answer: an error that Kafka's protocol has no answer for."""
+    """An error for which Kafka's protocol has no answer: it ends the connection."""
 
 
 class Session:
@@ -50,7 +50,7 @@ class Session:
         self,
         gateway: Gateway,
         listener: Listener,
-        apis: dict[int, Served],
+        apis: dict[int, ServedApi],
         stream: ClientStream,
     ) -> None:
         self.gateway = gateway
@@ -84,7 +84,7 @@ class Session:
         self._in_work: list[asyncio.Task[None]] = []
 
     async def broker(self) -> BrokerConnection:
-        """The client's connection to the broker. Raises BrokerNotAvailableError."""
+        """Return the client's connection to the broker. Raises BrokerNotAvailableError."""
         if self._broker is None or self._broker.closed:
             async with self._connecting:
                 if self._broker is not None and self._broker.closed:
@@ -151,7 +151,7 @@ class Session:
         return True
 
     async def _read(self, size: int) -> memoryview:
-        """The rest of a request. Memory is taken as the bytes arrive: an announced size alone holds none."""
+        """Return the rest of a request. Memory is taken as the bytes arrive: an announced size alone holds none."""
         memory = self.gateway.memory
         first = min(size, SLICE_BYTES)
         data, taken = np.empty(first, np.uint8).data, 0  # not filled with zeros
@@ -179,7 +179,7 @@ class Session:
             raise ConnectionEndError(f"a request of {size} bytes; at most {limit} are allowed")
 
     async def _answer_in_turn(
-        self, served: Served | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
+        self, served: ServedApi | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
     ) -> None:
         try:
             await self._answer(served, head, data, before)
@@ -190,7 +190,7 @@ class Session:
             self._stream.close()
 
     async def _answer(
-        self, served: Served | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
+        self, served: ServedApi | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
     ) -> None:
         """Answer a request, behind the answer of the request `before` it."""
         if served is None:
@@ -243,5 +243,5 @@ class Session:
 
 
 def answer_of(**fields: Any) -> Body:
-    """An answer's fields."""
+    """Return an answer's fields."""
     return fields

@@ -17,7 +17,7 @@ AHEAD_BYTES = 64 * 1024
 
 
 class ClientStream(asyncio.BufferedProtocol):
-    """Event-loop thread only. One reader at a time."""
+    """A client's socket for one reader at a time. Event-loop thread only."""
 
     def __init__(self, on_connected: Callable[[ClientStream], None]) -> None:
         self._on_connected = on_connected
@@ -41,7 +41,7 @@ class ClientStream(asyncio.BufferedProtocol):
     # --- for the session
 
     def get_extra_info(self, name: str) -> Any:
-        """The transport's information."""
+        """Return the transport's information."""
         return self._transport.get_extra_info(name)
 
     async def read_into(self, view: memoryview) -> None:
@@ -97,13 +97,13 @@ class ClientStream(asyncio.BufferedProtocol):
     # --- the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
+        """Note that the connection is open; called by asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The place of the next bytes. An idle connection holds no memory for them."""
+        """Return the place of the next bytes. An idle connection holds no memory for them."""
         if self._target is not None:
             return self._target[self._filled :]
         if self._ahead is None:
@@ -111,7 +111,7 @@ class ClientStream(asyncio.BufferedProtocol):
         return self._ahead[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Process received bytes; called by asyncio."""
         if self._target is not None:
             self._filled += nbytes
             if self._filled == len(self._target):
@@ -126,12 +126,12 @@ class ClientStream(asyncio.BufferedProtocol):
             self._arrive()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more; it may wait for answers."""
+        """Note that the client sends nothing more; it may still wait for answers."""
         self._fail(asyncio.IncompleteReadError(b"", None))
         return self._transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended; called by asyncio."""
         self._is_lost = True
         self._fail(exc or asyncio.IncompleteReadError(b"", None))
         drained, self._drained = self._drained, None
@@ -140,11 +140,11 @@ class ClientStream(asyncio.BufferedProtocol):
             drained.exception()  # nobody may wait for it any more
 
     def pause_writing(self) -> None:
-        """The transport holds much that the client has not taken."""
+        """Pause writing, because the transport holds much data that the client has not taken."""
         self._drained = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        """The client has taken enough."""
+        """Resume writing, because the client has taken enough data."""
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)

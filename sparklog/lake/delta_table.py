@@ -44,7 +44,7 @@ _WRITER_FEATURES = frozenset(
         "vacuumProtocolCheck",
     }
 )
-"""Features of a table that ask nothing of a writer that appends plain files."""
+"""Table features without requirements for a writer that only appends plain files."""
 _STATISTICS_COLUMNS_DEFAULT = 32
 MISSING = "the package deltalake is not installed here: pip install 'sparklog[lake]'"
 
@@ -316,7 +316,8 @@ class LakeTable:
         wrong = [w for w in wrong if w not in unused or w == "identityColumns"]
         if wrong:
             raise LakePausedError(
-                f"the table has features that the lake worker does not support: {', '.join(wrong)}; drop them, then use "
+                f"the table has features that the lake worker does not support: {', '.join(wrong)}; drop them, then "
+                "use "
                 "'sparklog lake resume'"
             )
 
@@ -351,7 +352,7 @@ class LakeTable:
         return None
 
     def _commits_of_others(self, known_version: int | None) -> Iterator[dict[str, Any]]:
-        """The history behind the last commit of a worker, or behind `known_version`, the newest commit first."""
+        """Return the history behind the last commit of a worker, or behind `known_version`, the newest commit first."""
         limit = HISTORY_PAGE if known_version is None else max(0, self.version - known_version)
         seen = 0
         while limit:
@@ -373,7 +374,7 @@ class LakeTable:
         return int(self._metadata(file).num_rows) if file.rows is None else file.rows
 
     def _metadata(self, file: TableFile) -> Any:
-        """The metadata of a Parquet file of the table. Raises LakeUnavailableError."""
+        """Return the metadata of a Parquet file of the table. Raises LakeUnavailableError."""
         try:
             with self.file_system().open_input_file(unquote(file.path)) as source:
                 return pq.read_metadata(source)
@@ -718,7 +719,7 @@ class LakeTable:
 
 
 def _restored_to(others: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the version of the newest RESTORE among commits of others; None: there is none."""
+    """Return the version of the newest RESTORE among the commits that no worker has made; None without one."""
     for entry in others:
         if str(entry.get("operation", "")).upper() == "RESTORE":
             version = (entry.get("operationParameters") or {}).get("version")
@@ -742,7 +743,8 @@ def _in_layout(rows: pa.Table, file: TableFile, layout: pa.Schema) -> pa.Table:
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Return rows in the log's layout, without the views that other writers put into their files' Arrow schema."""
+    """Return rows in the log's layout, without the view types that other writers put into the Arrow schema of their
+    files."""
     columns = [
         column if _is_flat(f.type) else pa.chunked_array([plain_layout(c) for c in column.chunks], _plain_type(f.type))
         for f, column in zip(rows.schema, rows.columns, strict=True)
@@ -773,7 +775,7 @@ def _removed(files: Sequence[TableFile], *, is_change: bool) -> list[Any]:
 
 
 def _nothing(path: str) -> None:
-    """Do nothing: an object store has a file durably when it is closed."""
+    """Do nothing: a file in an object store is durable when it is closed."""
 
 
 def newest(location: str, table: LakeTable) -> LakeTable:
@@ -791,6 +793,7 @@ def newest(location: str, table: LakeTable) -> LakeTable:
 def dropped(location: str, table_id: str) -> LakePausedError:
     """Return the error of a table that is gone."""
     return LakePausedError(
-        f"the topic's table {table_id} is no longer at {location}: it was dropped or moved; use 'sparklog lake rebuild' to "
+        f"the topic's table {table_id} is no longer at {location}: it was dropped or moved; use 'sparklog lake "
+        "rebuild' to "
         "create it again from the log, or bring it back and use 'sparklog lake resume'"
     )

@@ -1,8 +1,8 @@
 """Rows of a topic from its Delta table: the history below the next offset of each partition.
 
 Files are chosen by the statistics of `_offset`, row groups by those of the Parquet files. Rows that users have deleted,
-also by deletion vectors, stay away. The rows of a partition come in the order of their offsets, whatever files a user's
-OPTIMIZE has made.
+also by deletion vectors, are left out. The rows of a partition come in the order of their offsets, whatever files a
+user's OPTIMIZE has made.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HistoryBatch:
             data: The wanted columns.
             offsets: Offset of each row.
             timestamps: Timestamp of each row in µs.
-            next_offset: Offset at which reading goes on.
+            next_offset: Offset at which reading continues.
         """
         self.tp = tp
         self._data = data

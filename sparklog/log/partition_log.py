@@ -154,8 +154,7 @@ class PartitionLog:
                     segment.close_handle()
 
     def mark_deleted(self, error: SparklogError | None = None) -> None:
-        """Close the log for good, because its topic is deleted or for the reason in `error`, which users of the log
-        get."""
+        """Close the log permanently. Its users get `error`, by default the deletion of the topic."""
         self.close(seal=False)
         gone = UnknownTopicOrPartitionError(f"{self._state.owner.topic_partition} is deleted")
         self._state.health.fail(gone if error is None else error)
@@ -197,7 +196,7 @@ class PartitionLog:
 
     @property
     def durable_log_start_offset(self) -> int:
-        """Beginning of the log after a crash, if it is before `log_start_offset`: deleted records then exist again."""
+        """Log start after a crash. It may be below `log_start_offset`: deleted records then exist again."""
         return min(self._state.durable_log_start, self._state.offsets.log_start)
 
     @property
@@ -248,7 +247,7 @@ class PartitionLog:
 
     @property
     def segments(self) -> Sequence[SegmentView]:
-        """The segments at this moment; the last one is appended to."""
+        """The present segments; the last one receives appends."""
         return self._state.segments.all
 
     @property
@@ -274,7 +273,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Readers of committed records end here: all transactions that begin below are decided."""
+        """End of the records for readers of committed records: all transactions that begin below are decided."""
         high_watermark = self._state.offsets.high_watermark  # first: transactions are entered before
         unstable = self._state.producers.open.first_unstable_offset
         if unstable is None or unstable >= high_watermark:
@@ -321,7 +320,7 @@ class PartitionLog:
 
     @property
     def local_segments(self) -> list[LogSegment]:
-        """The segments whose files are here, at this moment; the last one is appended to."""
+        """The present segments with local files; the last one receives appends."""
         return self._state.segments.local
 
     @property

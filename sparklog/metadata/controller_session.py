@@ -37,14 +37,14 @@ from sparklog.replication.controller.controller import Controller
 from sparklog.replication.controller.model import (
     BrokersChanged,
     Effect,
-    Elected,
+    ElectionResult,
     Event,
     Reload,
     Resign,
     SessionLost,
     Write,
     WriteOutcome,
-    Written,
+    WriteResult,
 )
 
 logger = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ class ControllerSession:
         self._epoch, self._fence, self._unwritten = epoch, fence, None
         self._stored = yield from znodes.load_image(self._zk, epoch, zxid, fence)
         logger.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
-        self.handle(Elected(self._stored))
+        self.handle(ElectionResult(self._stored))
         self._watch_brokers()
         self._watch_own_node()
 
@@ -349,7 +349,7 @@ class ControllerSession:
         if outcome is WriteOutcome.OK:
             self._fence = fence
             self._stored = self._stored.apply(write.delta, version)
-        self.handle(Written(write.tag, outcome, version, error))
+        self.handle(WriteResult(write.tag, outcome, version, error))
 
     def _drive(self, steps: Steps) -> None:
         """Run `steps` until the session ends."""

@@ -82,7 +82,7 @@ class DescribeAclsRequest(Message):
 
 
 class DescribeAclsResponse(Message):
-    """ACLs in the order of their keys. `more`: these were not all."""
+    """ACLs in the order of their keys. `more`: True if a further page follows."""
 
     acls: list[AclEntry]
     more: bool = False

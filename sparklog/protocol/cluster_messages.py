@@ -37,8 +37,8 @@ class MissingOffsets(Message):
 class ReplicaFetchPartition(Message):
     """State of a follower's log: it goes from `log_start_offset` to `fetch_offset`, the last record is of `last_epoch`
     (-1: there is none), and the records below `high_watermark` are known to be committed. `gaps`: missing offsets in
-    between; a leader that does not know the field would take the log for complete. `copied_to`: as in the last
-    result, so that a change is news; NOT_ASKED from a broker of an earlier release."""
+    between; a leader that does not know the field would take the log for complete. `copied_to`: the value of the last
+    result, so that the leader reports a change; NOT_ASKED from a broker of an earlier release."""
 
     topic: Name
     partition: Partition
@@ -84,31 +84,35 @@ class EpochBegin(Message):
 
 
 class ReplicaFetchResult(Message):
-    """Result for one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset to
-    `next_offset`, with the leader's stamps. `diverging_epoch` >= 0: there are no batches; the follower's last epoch, or
-    the largest epoch before it that the leader knows, is this one and ends at `diverging_end`; or the two logs lack
-    different offsets from there on. With an error the offsets are the leader's bounds. `epochs`: the leader epochs that
-    begin in the payload's offsets; compaction may have removed their first records. `segments`: the starts of the
-    leader's segments in the payload. A follower's segments begin there, too, because copies in the object store are
-    whole segments and have to fit every replica's log. `gaps`: offsets of the payload that the leader's log lacks; they
-    may be all there is. `copied_to`: every replica has the records below; -1: a replica is out of sync."""
+    """Result for one partition: whole batches in the payload from the fetch offset on, with the leader's stamps."""
 
     topic: Name
     partition: Partition
     error_code: int
+    """0, or an error; the offsets are then the leader's bounds."""
     leader_epoch: Int32 = -1
     high_watermark: Int64 = -1
     log_start_offset: Int64 = -1
     log_end_offset: Int64 = -1
     diverging_epoch: Int32 = -1
+    """The epoch at which the follower has to cut its log; -1: the logs do not diverge. It is the follower's last epoch,
+    or the largest earlier one that the leader knows. With it there are no batches."""
     diverging_end: Int64 = -1
+    """End of `diverging_epoch` in the leader's log, or the offset from which the two logs lack different offsets."""
     length_bytes: Annotated[int, Meta(ge=0)] = 0
+    """Bytes of the batches in the payload."""
     next_offset: Int64 = -1
+    """Offset behind the last batch in the payload."""
     message: str = ""
     epochs: Annotated[list[EpochBegin], Meta(max_length=EPOCHS_MAX)] = []
+    """Leader epochs that begin in the payload's offsets; compaction may have removed their first records."""
     segments: Annotated[list[Int64], Meta(max_length=SEGMENTS_MAX)] = []
+    """Starts of the leader's segments in the payload's offsets. A follower's segments begin there, too, because copies
+    in the object store are whole segments and have to fit every replica's log."""
     gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4, ignorable=True)] = []
+    """Offsets of the payload that the leader's log lacks; there may be gaps without batches."""
     copied_to: Annotated[Int64, Since(4, ignorable=True)] = -1
+    """Every replica has the records below this offset; -1: a replica is out of sync."""
 
 
 class ReplicaFetchResponse(Message):
@@ -129,7 +133,8 @@ class MetadataFetchRequest(Message):
 
 
 class ImageChange(Message):
-    """`delta` leads to the version (`controller_epoch`, `zxid`) (`replication/image_codec.py`)."""
+    """One change of the image. `delta` leads to the version (`controller_epoch`, `zxid`)
+    (`replication/image_codec.py`)."""
 
     controller_epoch: Int64
     zxid: Int64
@@ -138,7 +143,7 @@ class ImageChange(Message):
 
 class MetadataFetchResponse(Message):
     """The changes in their order, or, if the controller does not have them all any more, the whole `image` and no
-    changes; None and none: nothing is newer."""
+    changes; `image` None and no changes: nothing is newer."""
 
     image: bytes | None = None
     changes: Annotated[list[ImageChange], Meta(max_length=10_000)] = []
@@ -192,8 +197,8 @@ class ControlledShutdownRequest(Message):
 
 
 class ControlledShutdownResponse(Message):
-    """Number of partitions that the broker still leads. It repeats the request until there are none, or no other broker
-    can lead them.
+    """Number of partitions that the broker still leads. The broker repeats the request until this number is 0, or no
+    other broker can lead the partitions.
     """
 
     remaining: Annotated[int, Meta(ge=0)]
@@ -365,7 +370,7 @@ STATE_PARTITIONS_MAX = 10_000
 
 
 class CommitsFrom(Message):
-    """A partition whose commits are asked for; those by a marker at or behind `offset` in any case."""
+    """A partition of a request for commits. Commits whose marker is at or behind `offset` are returned in any case."""
 
     topic: Name
     partition: Partition

@@ -19,7 +19,7 @@ from sparklog.protocol.messages import Api
 
 
 class _Items(NamedTuple):
-    """Path of the items in a request, and the entry of a denied one in the answer's list `results`."""
+    """The path of the items in a request, and the function that makes the result of a denied item."""
 
     field: str
     response: Callable[[list[Any]], Message]

@@ -29,7 +29,7 @@ class FindCoordinatorRequest(Message):
 
 
 class FindCoordinatorResponse(Message):
-    """`host` "": the broker that was asked; it is alone."""
+    """Address of the coordinator. `host` "": the asked broker itself, which has no cluster."""
 
     broker_id: int
     host: Text = ""
@@ -64,27 +64,33 @@ class TopicPartitions(Message):
 
 
 class GroupHeartbeatRequest(Message):
-    """Heartbeat of a member (KIP-848). `member_epoch` 0: joins (`member_id` "" : the broker assigns one), -1: leaves,
-    -2: a static member leaves temporarily. `topics`, `assignor`, `owned` None: as before; `owned` are the partitions
-    that the member has now, or may take without asking. `session_timeout_ms` 0: the broker's default. `sequence` counts
-    a member's heartbeats: the broker refuses one that was overtaken (it was in an abandoned connection); -1: not
-    counted."""
+    """Heartbeat of a member (KIP-848)."""
 
     group_id: Text
     member_id: Text = ""
+    """Id of the member; "": the broker assigns one."""
     member_epoch: Int32 = 0
+    """Epoch of the member; 0: it joins, -1: it leaves, -2: a static member leaves for a while."""
     instance_id: Text | None = None
+    """Instance id of a static member; None: a dynamic member."""
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    """Subscribed topics; None: unchanged."""
     assignor: Text | None = None
+    """Wanted assignor; None: unchanged."""
     owned: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    """Partitions that the member reads, or may begin to read without a further heartbeat; None: unchanged."""
     rebalance_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 300_000
     session_timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 0
+    """Session timeout in ms; 0: the broker's default."""
     client_id: Text = ""
     sequence: Int64 = -1
+    """Number of the member's heartbeat; -1: not counted. The broker refuses an overtaken heartbeat, which comes from an
+    abandoned connection."""
 
 
 class GroupHeartbeatResponse(Message):
-    """`assigned` None: nothing has changed since the last answer; else all the member may own now."""
+    """The member's state in its group. `assigned`: all partitions that the member may own now; None if nothing has
+    changed since the last answer."""
 
     member_id: str
     member_epoch: int
@@ -94,8 +100,8 @@ class GroupHeartbeatResponse(Message):
 
 
 class OffsetCommitRequest(Message):
-    """`member_epoch` -1: not a member; only while the group is empty. `sequence` counts a member's commits up, so that
-    one that was overtaken is refused; -1: not counted."""
+    """Commit offsets of a group. `member_epoch` -1: the client is no member, which is allowed while the group is empty.
+    `sequence` numbers a member's commits, so that the broker refuses an overtaken commit; -1: not counted."""
 
     group_id: Text
     offsets: Annotated[list[CommittedOffset], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
@@ -128,7 +134,7 @@ class OffsetFetchRequest(Message):
 
 
 class FetchedOffset(Message):
-    """`offset` -1: none is committed."""
+    """A committed offset; -1 if none is committed."""
 
     topic: str
     partition: int
@@ -141,7 +147,8 @@ class FetchedOffset(Message):
 
 
 class OffsetFetchResponse(Message):
-    """Offsets by topic and partition, or in the order of the request, each once. `more`: these were not all."""
+    """Offsets by topic and partition, or in the order of the request, each once. `more`: True if a further page
+    follows."""
 
     offsets: list[FetchedOffset]
     more: Annotated[bool, Since(1)] = False
@@ -158,7 +165,8 @@ class ListGroupsRequest(Message):
 
 
 class GroupSummary(Message):
-    """`state`: Empty, Assigning, Reconciling, Stable, Dead; `kind`: "consumer", or "offsets" if it has only offsets."""
+    """A group in a list. `state`: Empty, Assigning, Reconciling, Stable, Dead; `kind`: "consumer", or "offsets" if it
+    has only offsets."""
 
     group_id: str
     state: str
@@ -167,7 +175,7 @@ class GroupSummary(Message):
 
 
 class ListGroupsResponse(Message):
-    """Groups in the order of their ids. `more`: these were not all."""
+    """Groups in the order of their ids. `more`: True if a further page follows."""
 
     groups: list[GroupSummary]
     more: Annotated[bool, Since(1)] = False
@@ -175,8 +183,8 @@ class ListGroupsResponse(Message):
 
 
 class DescribeGroupsRequest(Message):
-    """Ask for details of groups. `paged`: the client requests the rest of a long answer: the missing groups. The first
-    of them is the last one that has come, if its members from `members_from` on are missing."""
+    """Ask for details of groups. `paged`: True if the client requests the rest of a long answer. If `members_from` is
+    above 0, the first group is the last one of the page before, from this member on."""
 
     group_ids: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -209,12 +217,13 @@ class GroupDetails(Message):
 
 
 class DescribeGroupsResponse(Message):
-    """One per id of the request, in its order; an id that is named twice has one. `more`: these were not all;
-    `members_from` >= 0: the last one has more members, from this one on."""
+    """One group per id of the request, in its order; an id that is named twice has one."""
 
     groups: list[GroupDetails]
     more: Annotated[bool, Since(1)] = False
+    """True if a further page follows."""
     members_from: Annotated[int, Since(1)] = -1
+    """Number of the first member of the last group that is not in this page; -1: all its members are."""
     throttle_ms: ThrottleMs = 0
 
 
@@ -225,7 +234,7 @@ class DeleteGroupRequest(Message):
 
 
 class DeleteGroupResponse(Message):
-    """`offsets`: how many were deleted."""
+    """Result of a deletion. `offsets`: number of deleted offsets."""
 
     offsets: int
     throttle_ms: ThrottleMs = 0

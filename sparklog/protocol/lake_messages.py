@@ -46,7 +46,7 @@ class ReportLakeRequest(Message):
 
 
 class ReportLakeResponse(Message):
-    """The broker has noted what concerns its partitions."""
+    """Confirmation that the broker has noted the report for its partitions."""
 
     throttle_ms: ThrottleMs = 0
 

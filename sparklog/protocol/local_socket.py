@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 SEND_BUFFER_BYTES = 2 * 1024 * 1024
-"""The kernel's 208 KiB are written and read a dozen times for an answer of some MiB, and each time one side wakes the
-other. It may allow less (net.core.wmem_max)."""
+"""Size in bytes of the socket's send buffer. With the kernel's 208 KiB, an answer of some MiB takes a dozen rounds,
+each with a wake-up of the other side. The kernel may allow less (net.core.wmem_max)."""
 
 
 def enlarge_send_buffer(sock: socket.socket) -> None:

@@ -166,7 +166,7 @@ class HandshakeResponse(Message):
 
 
 class ProducePartition(Message):
-    """`length_bytes` bytes of whole batches for one partition, in the payload, in the order of the list."""
+    """The batches of one partition: `length_bytes` bytes of the payload, in the order of the list."""
 
     topic: Name
     partition: Partition
@@ -296,8 +296,8 @@ class OffsetsForLeaderEpochRequest(Message):
 
 
 class EpochEndOffset(Message):
-    """The largest epoch up to the one asked for of which the leader has records, and the offset behind them; -1: all
-    records that it has are of later ones, or the epoch asked for is later than all it knows."""
+    """The largest epoch, at most the requested one, of which the leader has records, and the offset behind those
+    records. -1: the leader has only records of later epochs, or the requested epoch is later than all known ones."""
 
     topic: str
     partition: int
@@ -315,8 +315,9 @@ class OffsetsForLeaderEpochResponse(Message):
 
 
 class ListOffsetsPartition(Message):
-    """`timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2 earliest, -3 largest timestamp,
-    -4 earliest on the local disk, -5 latest in the object store. `leader_epoch`: as in FetchPartition."""
+    """A look-up in one partition. `timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2
+    earliest, -3 largest timestamp, -4 earliest on the local disk, -5 latest in the object store. `leader_epoch`: as in
+    FetchPartition."""
 
     topic: Name
     partition: Partition
@@ -337,9 +338,9 @@ class ListOffsetsRequest(Message):
 
 
 class ListOffsetsResult(Message):
-    """`offset` -1 and `timestamp_ms` -1: nothing matches. `leader_epoch`: of the record before the offset, -1: not
-    known. `has_commits_behind`: a transaction may be committed behind the latest offset, which is the last stable
-    one."""
+    """The result of a look-up. `offset` -1 and `timestamp_ms` -1: nothing matches. `leader_epoch`: of the record before
+    the offset, -1: not known. `has_commits_behind`: a transaction may be committed behind the latest offset, which is
+    the last stable one."""
 
     topic: str
     partition: int
@@ -455,7 +456,8 @@ class DeleteRecordsRequest(Message):
 
 
 class DeleteRecordsResult(Message):
-    """`low_watermark`: the smallest log start of the partition's replicas: nothing below it can be read anywhere."""
+    """Result for one partition. `low_watermark`: the smallest log start of the partition's replicas: nothing below it
+    can be read anywhere."""
 
     topic: str
     partition: int
@@ -564,7 +566,8 @@ _ERROR_DECODER = msgpack_decoder(ErrorBody)
 
 
 class _Decoders(dict[Api, msgspec.msgpack.Decoder[Any]]):
-    """Made when first needed: all of them, from the messages' annotations, take longer than everything else here."""
+    """Decoders of messages, created at their first use: creating all of them takes longer than the rest of the
+    import."""
 
     def __init__(self, type_of: Callable[[ApiSpec], type[Message]]) -> None:
         super().__init__()
@@ -614,7 +617,7 @@ def decode_request(api: int, version: int, header: bytes | bytearray | memoryvie
     """Decode a request. Raises UnsupportedApiError, UnsupportedVersionError or InvalidRequestError, nothing else."""
     spec = APIS.get(api)  # type: ignore[call-overload]
     if spec is None:
-        raise UnsupportedApiError(f"no API {api}")
+        raise UnsupportedApiError(f"API {api} is unknown to this broker: upgrade the broker, or use an older client")
     if not spec.version_min <= version <= spec.version_max:
         raise UnsupportedVersionError(
             f"{Api(api).name} version {version}: this broker speaks {spec.version_min} to {spec.version_max}",
@@ -641,12 +644,12 @@ def decode_response(api: Api, header: bytes | bytearray | memoryview, response_t
 
 
 def decode_error(header: bytes | bytearray | memoryview) -> str:
-    """Return the message of an error response; a text of its own if it cannot be read."""
+    """Return the message of an error response; if it cannot be read, a text that says so."""
     return decode_error_body(header).message
 
 
 def decode_error_body(header: bytes | bytearray | memoryview) -> ErrorBody:
-    """Return an error response; with a text of its own if it cannot be read."""
+    """Return the body of an error response; if it cannot be read, a body that says so."""
     try:
         return _ERROR_DECODER.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

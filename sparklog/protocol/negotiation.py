@@ -71,8 +71,8 @@ class SpokenVersions:
 
 @lru_cache(maxsize=RANGES_CACHED_MAX)
 def _agree(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
-    """Return the broker's versions, and the newest common one, per API. Brokers of one release say the same with each
-    connection. Raises ValueError."""
+    """Return the broker's versions, and the newest common version, per API. The result is kept, because brokers of one
+    release send the same list with each connection. Raises ValueError."""
     theirs: dict[int, tuple[int, int]] = {}
     for number, oldest, newest in ranges:
         if oldest > newest or number in theirs:

@@ -55,8 +55,9 @@ class ReassignmentTarget(Message):
 
 
 class AlterPartitionReassignmentsRequest(Message):
-    """`throttle_bytes`: per second that each broker sends to, and takes as, a replica that is being added (KIP-73); 0:
-    as fast as it goes; -1: as it is. It ends with the last reassignment."""
+    """Start or cancel reassignments. `throttle_bytes`: bytes per second that each broker sends to replicas that are
+    being added, and receives as such a replica (KIP-73); 0: unlimited; -1: unchanged. The limit ends with the last
+    reassignment."""
 
     partitions: Annotated[list[ReassignmentTarget], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
     throttle_bytes: Annotated[int, Meta(ge=-1, le=2**62)] = -1
@@ -70,7 +71,7 @@ class AlterPartitionReassignmentsResponse(Message):
 
 
 class ListPartitionReassignmentsRequest(Message):
-    """`topics` None: all."""
+    """Request the running reassignments of `topics`; None: of all topics."""
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
 
@@ -98,8 +99,8 @@ class ListPartitionReassignmentsResponse(Message):
 
 
 class ElectLeadersRequest(Message):
-    """`kind` 0: the first replica of the assignment leads if it is in sync; 1: a partition without a leader gets one
-    even if that lacks acknowledged records. `partitions` None: all."""
+    """Elect leaders of `partitions`; None: of all. `kind` 0: the first replica of the assignment leads if it is in
+    sync; 1: a partition without a leader gets one even if that lacks acknowledged records. `partitions` None: all."""
 
     kind: Annotated[int, Meta(ge=0, le=1)]
     partitions: Annotated[list[PartitionName], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)] | None = None
@@ -134,7 +135,7 @@ class DescribeClusterRequest(Message):
 
 
 class BrokerState(Message):
-    """A broker that there is, or has been: `broker_epoch` -1 and no host: it is not registered now. `is_stopping`: it
+    """A present or former broker. `broker_epoch` is -1 and `host` empty if it is not registered. `is_stopping`: it
     leads nothing any more and is about to stop."""
 
     broker_id: int
@@ -209,7 +210,7 @@ class AlterBrokerConfigsResponse(Message):
 
 
 class DescribeBrokerConfigsRequest(Message):
-    """Asks a broker for its own settings: each has to be asked for its own."""
+    """Request the settings of the asked broker; each broker reports only its own."""
 
     broker_id: int
     """Id of the asked broker; -1: the values for all brokers, which any broker knows."""

@@ -70,8 +70,8 @@ class Rule(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """`error`: for the whole request, nothing of it is done. Else `denied_items` are the places, in the request's
-    list, of those that get `item_error` as their result."""
+    """The decision about one request. With `error` nothing of the request is done. Otherwise the items at the places
+    `denied_items` of the request's list get the result `item_error`."""
 
     error: SparklogError | None = None
     denied_items: frozenset[int] = frozenset()
@@ -305,7 +305,7 @@ def _fulfils(rule: Rule, name: str, peer: Peer, authorizer: Authorizer) -> bool:
 
 
 def _error(rule: Rule, name: str) -> SparklogError:
-    """Return the same text whether the resource exists or not."""
+    """Return the error of a denied resource; its text does not tell if the resource exists."""
     what = f"the {rule.resource_type} {name!r}" if name else f"this {rule.resource_type}"
     what = "the cluster" if rule.resource_type is ResourceType.CLUSTER else what
     if rule.or_else is not None and rule.or_else[1] == ANY_TOPIC:  # an additional need, no alternative

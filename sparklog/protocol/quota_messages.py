@@ -46,7 +46,8 @@ class DescribeClientQuotasRequest(Message):
 
 
 class DescribeClientQuotasResponse(Message):
-    """Quotas in the order of their keys. `more`: these were not all. `throttled`: at this broker, at most 1,000."""
+    """Quotas in the order of their keys. `more`: True if a further page follows. `throttled`: at this broker, at most
+    1,000."""
 
     entries: list[QuotaEntry]
     more: bool = False

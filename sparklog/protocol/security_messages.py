@@ -30,7 +30,7 @@ class SaslHandshakeRequest(Message):
 
 
 class SaslHandshakeResponse(Message):
-    """`mechanisms`: those that the listener takes. If the chosen one is not among them the answer is an error, and the
+    """The mechanisms that the listener accepts. If the chosen one is not among them the answer is an error, and the
     broker closes the connection."""
 
     error_code: int
@@ -94,7 +94,7 @@ class AlterUserScramCredentialsResponse(Message):
 
 
 class DescribeUserScramCredentialsRequest(Message):
-    """`names` None: all users, in the order of their names, those after `after`."""
+    """Request users by `names`. None: all users after `after`, in the order of their names."""
 
     names: Annotated[list[UserName], Meta(max_length=USERS_MAX)] | None = None
     after: UserName = ""
@@ -116,7 +116,7 @@ class UserCredentials(Message):
 
 
 class DescribeUserScramCredentialsResponse(Message):
-    """`more`: ask again with the last name as `after`."""
+    """A page of users. `more`: the next page is requested with the last name as `after`."""
 
     users: list[UserCredentials]
     more: bool = False

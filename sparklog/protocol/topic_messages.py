@@ -28,22 +28,23 @@ TOPIC_ID_CHARS_MAX = 64
 
 
 class MetadataRequest(Message):
-    """Ask for metadata. `topics` None: all; a topic that is named twice is answered once.
-
-    `paged`: the client requests the rest of a long answer. `after`: the topics behind this one, by name or in the order
-    of `topics`; `schemas_from` >= 0: before them this topic's schemas from that id on, without its partitions.
-    `with_schemas`, `with_partitions` False: these are not sent (`partition_count` is). `create_missing`: the client is
-    about to write to `topics`, at most AUTO_CREATED_MAX; missing ones are created if the broker's
-    auto.create.topics.enable allows it.
-    """
+    """Ask for metadata. A topic that is named twice is answered once."""
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    """Topics to describe; None: all."""
     paged: Annotated[bool, Since(1, ignorable=True)] = False
+    """True if the client requests the rest of a long answer."""
     after: Annotated[Name, Since(1)] = ""
+    """Start of a page: the topics behind this one, by name or in the order of `topics`."""
     schemas_from: Annotated[Int32, Since(1)] = -1
+    """If not -1, the page begins with the schemas of the topic `after` from this id on, without its partitions."""
     with_schemas: Annotated[bool, Since(1, ignorable=True)] = True
+    """False leaves out the topics' schemas."""
     with_partitions: Annotated[bool, Since(1, ignorable=True)] = True
+    """False leaves out the partitions, but not their number (`partition_count`)."""
     create_missing: Annotated[bool, Since(1, ignorable=True)] = False
+    """True if the client is about to write to `topics`, at most AUTO_CREATED_MAX. The broker creates missing topics if
+    its auto.create.topics.enable allows it."""
     at_least: AtLeast = NO_VERSION
 
 
@@ -221,7 +222,7 @@ class AlterSchemaRequest(Message):
 
 
 class AlterSchemaResponse(Message):
-    """The topic, with its newest schema last; nothing new if the change was there already."""
+    """The topic, with its newest schema last; unchanged if the topic had the change already."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0

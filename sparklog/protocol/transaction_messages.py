@@ -39,7 +39,7 @@ class InitProducerIdResponse(Message):
 
 class EndTxnRequest(Message):
     """Commits or aborts the open transaction of a transactional id. `keeps_epoch`: the producer keeps its epoch and
-    goes on counting sequence numbers, as Kafka's clients do before version 5 of END_TXN."""
+    continues counting sequence numbers, as Kafka's clients do before version 5 of END_TXN."""
 
     transactional_id: Text
     producer_id: Int64
@@ -71,8 +71,9 @@ class JoinSharedTxnRequest(Message):
 
 
 class JoinSharedTxnResponse(Message):
-    """`committed`: True if the version is committed already, so that no task may write; otherwise the answer has an
-    identity for one task. `last_committed_*`: the application's newest commit, see EndSharedTxnRequest; -1: not sent.
+    """The identity of a participant. `committed`: True if the version is committed already, so that no task may write;
+    otherwise the answer has an identity for one task. `last_committed_*`: the application's newest commit, see
+    EndSharedTxnRequest; -1: not sent.
     """
 
     committed: bool
@@ -114,7 +115,8 @@ class RenewSharedTxnRequest(Message):
 
 
 class RenewSharedTxnResponse(Message):
-    """`known`: the run has opened the transaction, or ended it; `is_open`: it has not ended."""
+    """The state of the transaction. `known`: the run has opened the transaction, or ended it; `is_open`: it has not
+    ended."""
 
     known: bool
     is_open: bool
@@ -155,7 +157,7 @@ class TransactionSummary(Message):
 
 
 class ListTransactionsResponse(Message):
-    """Transactions in the order of their ids. `more`: these were not all."""
+    """Transactions in the order of their ids. `more`: True if a further page follows."""
 
     transactions: list[TransactionSummary]
     more: Annotated[bool, Since(1)] = False
@@ -163,8 +165,8 @@ class ListTransactionsResponse(Message):
 
 
 class DescribeTransactionsRequest(Message):
-    """Ask for details of transactions. `paged`: the client requests the rest of a long answer: the missing ids. The
-    first of them is the last one that has come, if its partitions from `partitions_from` on are missing."""
+    """Ask for details of transactions. `paged`: True if the client requests the rest of a long answer. If
+    `partitions_from` is above 0, the first id is the last one of the page before, from this partition on."""
 
     transactional_ids: Annotated[list[TransactionalId], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -200,12 +202,13 @@ class TransactionDetails(Message):
 
 
 class DescribeTransactionsResponse(Message):
-    """One per id of the request, in its order; an id that is named twice has one. `more`: these were not all;
-    `partitions_from` >= 0: the last one has more partitions, from this one on."""
+    """One transaction per id of the request, in its order; an id that is named twice has one."""
 
     transactions: list[TransactionDetails]
     more: Annotated[bool, Since(1)] = False
+    """True if a further page follows."""
     partitions_from: Annotated[int, Since(1)] = -1
+    """Number of the first partition of the last transaction that is not in this page; -1: all its partitions are."""
     throttle_ms: ThrottleMs = 0
 
 
@@ -220,7 +223,7 @@ class AbortTransactionRequest(Message):
 
 
 class AbortTransactionResponse(Message):
-    """`partitions`: in how many an abort marker was written."""
+    """Result of an abort. `partitions`: number of partitions with a new abort marker."""
 
     partitions: int
     throttle_ms: ThrottleMs = 0

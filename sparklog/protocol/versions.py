@@ -94,14 +94,15 @@ def _check_left_out(message: Message, version: int) -> None:
     for name, mark in _since(type(message)).items():
         if mark.version > version and not mark.ignorable and getattr(message, name) != _default(type(message), name):
             raise UnsupportedVersionError(
-                f"version {version} of {type(message).__name__}, the newest that both sides have, has no field {name!r}: upgrade "
+                f"version {version} of {type(message).__name__}, the newest that both sides have, has no field "
+                f"{name!r}: upgrade "
                 f"the other side to version {mark.version}"
             )
 
 
 def forget_newer(message: Message, version: int) -> None:
     """Reset the fields that `version` does not have to their defaults: a peer of that version has not sent them, and
-    other bytes may be in their places."""
+    the bytes at their places may mean something else."""
     if newest_field_version(type(message)) <= version:
         return
     for name, mark in _since(type(message)).items():

@@ -26,7 +26,8 @@ def _column(number: int, name: str, t: Any, check: str) -> str:
         return f"#{number} AS {quoted(name)}"
     as_number = f"epoch_us({written(name)}), a number of microseconds, or as " if t.id == "interval" else ""
     text = (
-        f"column {name}: an INTERVAL has at most {HOURS_MAX:,} hours (292 years) in a result; longer ones can be read as "
+        f"column {name}: an INTERVAL has at most {HOURS_MAX:,} hours (292 years) in a result; longer ones can be read "
+        "as "
         f"{as_number}{written(name)}::VARCHAR"
     ).replace("'", "''")
     return f"CASE WHEN {check} THEN error('{text}') ELSE #{number} END AS {quoted(name)}"

@@ -28,7 +28,8 @@ def topics_named(query: str, known: Collection[str]) -> list[str]:
         topic = word if word in same else same[0]
         if found.setdefault(word.lower(), topic) != topic:
             raise InvalidQueryError(
-                f"the topics {found[word.lower()]!r} and {topic!r} cannot be in one statement: SQL names are the same in "
+                f"the topics {found[word.lower()]!r} and {topic!r} cannot be in one statement: SQL names are the same "
+                "in "
                 "any case"
             )
     return sorted(found.values())
@@ -46,5 +47,5 @@ def quoted(name: str) -> str:
 
 
 def written(name: str) -> str:
-    """Return a name as one writes it in SQL: in double quotes if it needs them."""
+    """Return a name in the notation of SQL: in double quotes if necessary."""
     return quoted(name) if needs_quotes(name) else name

@@ -49,8 +49,8 @@ class NewestRows(NamedTuple):
 def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str]) -> list[NewestRows]:
     """Return the SELECTs for newest rows in a statement, in the form of `json_serialize_sql`.
 
-    `row_functions`: functions that give a value for each row, and the same value when they run again. The topics are
-    names only: their existence is not known here.
+    `row_functions`: functions with one value for each row, which is the same at every run. The topics are names only:
+    their existence is not known here.
     """
     named = {entry.get("key", "").lower() for entry in _ctes(statement)}
     found = []

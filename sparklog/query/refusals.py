@@ -17,7 +17,8 @@ _FILES = "statements cannot write files, and read files only with --allow-files:
 _EXTENSIONS = "extensions cannot be installed, loaded or updated: use the functions and types of DuckDB itself"
 _DATABASES = "topics are the only tables, and no other database can be attached; create views and tables in the session"
 _SETTINGS = (
-    "the settings of DuckDB are locked; times are UTC, and memory is limited by memory_limit_bytes (--memory-limit). SET "
+    "the settings of DuckDB are locked; times are UTC, and memory is limited by memory_limit_bytes (--memory-limit). "
+    "SET "
     "VARIABLE is allowed"
 )
 REASONS = {

@@ -25,7 +25,7 @@ NO_LEADER = -1
 NO_EPOCH = -1
 UNKNOWN_WRITES = -1
 DELETED_MAX = 1_000
-"""Deletions that are kept. A broker that comes back after more of them puts the files of the topics aside."""
+"""Largest number of kept deletions. A broker that comes back after more of them puts the files of the topics aside."""
 MIN_INSYNC_SETTING = "min.insync.replicas"
 INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
 """An internal topic with this number of replicas needs this number in sync (Kafka's transaction.state.log.min.isr):

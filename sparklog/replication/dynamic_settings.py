@@ -92,7 +92,8 @@ def altered_configs(
     count = sum(key.startswith(_PREFIX) and value is not None for key, value in after.items())
     if count > ENTRIES_MAX and any(value is not None for value in found.values()):
         raise PolicyViolationError(
-            f"{count} settings of brokers would be stored; at most {ENTRIES_MAX} are allowed: set some for all brokers instead"
+            f"{count} settings of brokers would be stored; at most {ENTRIES_MAX} are allowed: set some for all "
+            "brokers instead"
         )
     return found
 

@@ -13,7 +13,7 @@ is in one of these states:
 A member without a heartbeat for its session timeout is removed. A static member (`instance_id`) that leaves with epoch
 -2 keeps its place until then, and a new member with the same instance id inherits it.
 
-All changes are appended to `out` as records; `from_values` creates the same group from them.
+All changes are appended to `out` as records; `group_from_values` creates the same group from them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Member(Struct):
         return self.wish.instance_id or self.member_id
 
     @property
-    def away(self) -> bool:
+    def is_absent(self) -> bool:
         return self.epoch == EPOCH_AWAY
 
     @property
@@ -118,7 +118,7 @@ class Member(Struct):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """`assigned` None: as in the last answer."""
+    """The answer to a heartbeat. `assigned` is None if it is unchanged since the last answer."""
 
     member_id: str
     epoch: int
@@ -183,7 +183,8 @@ class Group(Struct):
         if member is None:
             self._check_instance(request)
             raise UnknownMemberIdError(
-                f"group {self.group_id!r} has no member {request.member_id!r} (its session may have timed out): join again"
+                f"group {self.group_id!r} has no member {request.member_id!r} (its session may have timed out): join "
+                "again"
             )
         self._check_order(member, request)
         if not self.safeguards.member_epoch or request.member_epoch == member.epoch:
@@ -248,7 +249,8 @@ class Group(Struct):
             return self._replace(holder, request.member_id, wish), False
         if len(self.members) >= self.config.group_size_max:
             raise GroupMaxSizeReachedError(
-                f"group {self.group_id!r} has {len(self.members)} members, group.max.size is {self.config.group_size_max}"
+                f"group {self.group_id!r} has {len(self.members)} members, group.max.size is "
+                f"{self.config.group_size_max}"
             )
         member = Member(request.member_id, wish)
         self.members[member.member_id] = member
@@ -258,7 +260,7 @@ class Group(Struct):
 
     def _replace(self, holder: Member, member_id: str, wish: MemberValue) -> Member:
         """Replace a static member that is back under a new id: it inherits the place."""
-        if not holder.away:
+        if not holder.is_absent:
             raise UnreleasedInstanceIdError(
                 f"instance {wish.instance_id!r} of group {self.group_id!r} is in use by member {holder.member_id!r}; "
                 "if that process has ended, the instance id is free after its session timeout"
@@ -344,7 +346,7 @@ class Group(Struct):
             if self.targets.get(member_id) != target:
                 self._put_target(member_id, target)
         for member in self.members.values():
-            if member.away and member.owned - targets[member.member_id]:
+            if member.is_absent and member.owned - targets[member.member_id]:
                 self._keep_only_target(member)
                 self._put_current(member)
         value = GroupValue(self.epoch, self.assignor, self.empty_since_ms, self.basis)
@@ -380,7 +382,7 @@ class Group(Struct):
 
     def is_stable(self, member: Member) -> bool:
         """Return True if the member has exactly its target's partitions."""
-        if member.away:
+        if member.is_absent:
             return True
         target = self.targets.get(member.member_id, _NONE)
         return member.epoch == self.epoch and not member.revoking and member.owned == target

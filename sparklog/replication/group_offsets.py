@@ -106,7 +106,7 @@ class GroupOffsets:
                 yield group_id, tp, committed.value
 
     def delete(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[Record]:
-        """Forget offsets; the records that say so."""
+        """Forget offsets, and return the records of their deletion."""
         out: list[Record] = []
         for tp in partitions:
             self.remove(group_id, tp)

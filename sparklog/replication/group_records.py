@@ -77,7 +77,7 @@ class CurrentValue(NamedTuple):
 
 
 class DecodedKey(NamedTuple):
-    """`member`: of kinds 2 to 4; `partition`: of kind 0."""
+    """The key of a record. `member`: of kinds 2 to 4; `partition`: of kind 0."""
 
     kind: int
     group_id: str

@@ -210,7 +210,8 @@ class GroupCoordinator:
         if not member_id and member_epoch == NO_EPOCH:
             if group is not None and group.members:
                 raise NonEmptyGroupError(
-                    f"group {group_id!r} has members ({len(group.members)}), and only they can change its offsets: stop them first"
+                    f"group {group_id!r} has members ({len(group.members)}), and only they can change its offsets: "
+                    "stop them first"
                 )
             return None
         member = None if group is None else group.members.get(member_id)
@@ -220,7 +221,8 @@ class GroupCoordinator:
             raise UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}; it has to join again")
         if member_epoch != member.epoch and self._safeguards.member_epoch:
             raise StaleMemberEpochError(
-                f"member {member_id!r} of group {group_id!r} names epoch {member_epoch}, but its epoch is {member.epoch}"
+                f"member {member_id!r} of group {group_id!r} names epoch {member_epoch}, but its epoch is "
+                f"{member.epoch}"
             )
         return member
 

@@ -62,7 +62,7 @@ class ReplicaRole(Protocol):
         ...
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
-        """Note that a follower has everything below `fetch_offset`. Raises ValueError for a stranger."""
+        """Note that a follower has all records below `fetch_offset`. Raises ValueError for any other broker."""
         ...
 
     def on_log_start(self) -> None:

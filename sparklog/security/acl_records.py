@@ -150,7 +150,7 @@ def filter_from_texts(
 
 
 def parse_choice(choices: type[E], text: str, what: str) -> E:
-    """Return the member whose text it is, in any case, with or without separators. Raises InvalidConfigError."""
+    """Return the member of the enumeration for a text, regardless of case and separators. Raises InvalidConfigError."""
     wanted = _plain(text)
     for member in choices:
         if _plain(member.value) == wanted:

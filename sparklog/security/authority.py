@@ -78,7 +78,9 @@ class Authority:
             (name,) = old.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
             extensions = {type(extension.value): extension.value for extension in old.extensions}
         except ValueError:
-            raise InvalidConfigError("the certificate cannot be read, or does not have one name") from None
+            raise InvalidConfigError(
+                "the certificate cannot be read, or has no common name or several: use a PEM certificate with one"
+            ) from None
         hosts = extensions.get(x509.SubjectAlternativeName, ())
         usages = extensions.get(x509.ExtendedKeyUsage, ())
         return self.issue(

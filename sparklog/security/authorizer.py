@@ -126,7 +126,7 @@ class AclAuthorizer:
         return frozenset(self._acls)
 
     def add(self, acls: Iterable[Acl]) -> int:
-        """Add entries, all or none of them; say how many were new. Raises InvalidConfigError."""
+        """Add entries, all or none of them; return the number of new ones. Raises InvalidConfigError."""
         new = {check_acl(acl) for acl in acls} - self._acls
         for acl in new:
             self._by_type[acl.resource_type].add(acl)
@@ -135,7 +135,7 @@ class AclAuthorizer:
         return len(new)
 
     def remove(self, acls: Iterable[Acl]) -> int:
-        """Remove entries; say how many there were. Raises InvalidConfigError."""
+        """Remove entries; return their number. Raises InvalidConfigError."""
         gone = {check_acl(acl) for acl in acls} & self._acls
         for acl in gone:
             self._by_type[acl.resource_type].remove(acl)

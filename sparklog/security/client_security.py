@@ -271,7 +271,7 @@ class ClientFile:
 
 def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file) -> ClientFile:
     """Return a file of Java properties as Kafka's tools take it. Settings that are neither about security nor addresses
-    are passed over: such files are shared with other clients. Raises InvalidConfigError that names the file."""
+    are ignored, because such files are shared with other clients. Raises InvalidConfigError that names the file."""
     try:
         given = parse_properties(read_file(path))
         _check_spelling(given)
@@ -306,8 +306,11 @@ def asks_for_nothing(name: str, value: object) -> bool:
 
 
 def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[Security, dict[str, Any]]:
-    """Return `security`, and a client's Python parameters (underscores for dots): those about security go to it, the
-    others are given back. Raises InvalidConfigError if both say something."""
+    """Return the security settings of a client, and its other Python parameters.
+
+    The security settings are `security`, or the parameters about security (with underscores for dots). Raises
+    InvalidConfigError if both are given.
+    """
     names = {setting.parameter: name for name, setting in settings_of(Scope.CLIENT).items()}
     found = {names[p]: value for p, value in parameters.items() if p in names and value is not None}
     others = {p: value for p, value in parameters.items() if p not in names}
@@ -430,7 +433,8 @@ def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
     if url.startswith("file:///"):
         if client_id or client_secret or scope or ca_location:
             raise InvalidConfigError(
-                f"{_TOKEN[3]}: a file holds the token itself: leave the client's id, secret, scope and https.ca.location out"
+                f"{_TOKEN[3]}: a file holds the token itself: leave the client's id, secret, scope and "
+                "https.ca.location out"
             )
     elif not url.startswith("https://"):
         raise InvalidConfigError(
@@ -438,7 +442,8 @@ def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
         )
     elif not client_id or not client_secret:
         raise InvalidConfigError(
-            f"{_TOKEN[3]} needs the client's id and secret: set {_TOKEN[0]} and {_TOKEN[1]}, or clientId and clientSecret in "
+            f"{_TOKEN[3]} needs the client's id and secret: set {_TOKEN[0]} and {_TOKEN[1]}, or clientId and "
+            "clientSecret in "
             "sasl.jaas.config"
         )
     return TokenEndpoint(url, client_id, Secret(client_secret), scope, ca_location)

@@ -195,8 +195,9 @@ def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None)
 
 
 def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
-    """Create a new authority beside the one before: both are trusted, the new one signs. The files that say whom to
-    trust. The old one's key is gone afterwards. Raises InvalidConfigError: there are two already."""
+    """Create a new authority beside the present one: both are trusted, and the new one signs. Returns the files that
+    name the trusted authorities. The private key of the old authority is deleted. Raises InvalidConfigError if there
+    are two already."""
     trusted = _trusted_certificates(directory)
     if len(trusted) != 1:
         raise InvalidConfigError(

@@ -37,9 +37,10 @@ HANDSHAKES_BEFORE_KNOWN_MAX = 2
 MESSAGES_PER_EXCHANGE_MAX = 8
 """No mechanism has more than two."""
 QUICK_TOKEN_BYTES_MAX = 256
-"""Messages of SCRAM have 90 to 240 bytes with the nonces and names that there are."""
+"""Largest message that is handled on the event loop, in bytes. SCRAM's messages have 90 to 240 bytes with usual nonces
+and names."""
 REAUTHENTICATION_INTERVAL_MS_MIN = 1_000
-"""Sooner again is refused, as Kafka does: it would be work without a use."""
+"""Shortest time in ms between two authentications of a connection; an earlier one is refused, as in Kafka."""
 
 
 _OUT_OF_ORDER = "not allowed before or during the authentication: does security.protocol (SASL_SSL, SASL_PLAINTEXT) fit the listener?"
@@ -57,7 +58,7 @@ class ListenerRules(Struct, frozen=True):
     reauthentication_ms_max: int = 0
     """`connections.max.reauth.ms`"""
     authentication_timeout_ms: int = 30_000
-    """A connection that is not known by then is closed."""
+    """Time in ms after which a connection that is not authenticated is closed."""
 
     def __post_init__(self) -> None:
         unknown = set(self.mechanisms) - set(MECHANISMS)
@@ -186,7 +187,8 @@ class Authentication:
         return self._mechanism in SCRAM_MECHANISMS and len(token) <= QUICK_TOKEN_BYTES_MAX
 
     def expire(self, now_ms: int) -> list[Effect]:
-        """End a connection whose time is over, also one that only waits. Call it at `deadline_ms`."""
+        """End a connection whose session or time for authentication has ended, also one that only waits. Call it at
+        `deadline_ms`."""
         deadline_ms = self.deadline_ms
         if deadline_ms is None or now_ms < deadline_ms:
             return []
@@ -221,7 +223,9 @@ class Authentication:
         if not self._rules.mechanisms or self.state not in (State.UNKNOWN, State.KNOWN):
             return self._out_of_order(f"SASL_HANDSHAKE in the state {self.state.value!r}")
         if mechanism not in self._rules.mechanisms:
-            error = UnsupportedSaslMechanismError(f"this listener takes {', '.join(self._rules.mechanisms)}")
+            error = UnsupportedSaslMechanismError(
+                f"mechanism {mechanism[:64]!r} is not enabled: use one of {', '.join(self._rules.mechanisms)}"
+            )
             return self._fail(error, "mechanism", f"asked for the mechanism {mechanism[:64]!r}", self._rules.mechanisms)
         if again and mechanism != self._mechanism:
             return self._out_of_order(f"{mechanism} again after {self._mechanism}")

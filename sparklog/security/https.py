@@ -71,6 +71,6 @@ def _no_redirects() -> urllib.request.HTTPRedirectHandler:
 
     class NoRedirects(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: object) -> None:
-            """Return None: the redirect is the answer, and so an error."""
+            """Return None: a redirect is not followed, and counts as an error."""
 
     return NoRedirects()

@@ -1,4 +1,4 @@
-"""`sasl.jaas.config` as Kafka's clients take it, read into the settings that we have for the same.
+"""`sasl.jaas.config` as Kafka's clients take it, translated into our settings.
 
     org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="…";
 

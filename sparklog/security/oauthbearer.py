@@ -31,7 +31,7 @@ JWKS_CHARS_MAX = 1024 * 1024
 KEYS_MAX = 256
 RSA_BITS_MIN = 2_048
 RSA_BITS_MAX = 16_384
-"""OpenSSL verifies with no larger ones."""
+"""Largest RSA key, in bits, that OpenSSL accepts for verification."""
 _SEPARATOR = "\x01"
 _KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _CLAIMS = {"exp": "expiry (exp)", "iss": "issuer (iss)", "aud": "audience (aud)"}
@@ -71,7 +71,8 @@ class TokenVerifier:
             raise InvalidConfigError(f"sasl.oauthbearer algorithms: use some of {', '.join(ALGORITHMS)}")
         if not rules.audiences and not rules.issuer:
             raise InvalidConfigError(
-                "sasl.oauthbearer.expected.audience or .expected.issuer is needed: otherwise this broker would accept tokens for other services"
+                "sasl.oauthbearer.expected.audience or .expected.issuer is needed: otherwise this broker would accept "
+                "tokens for other services"
             )
         self._rules = rules
         self._jwt = require("jwt", "OAUTHBEARER")

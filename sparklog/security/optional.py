@@ -9,7 +9,7 @@ from sparklog.errors import InvalidConfigError
 
 
 def require(module: str, purpose: str) -> ModuleType:
-    """Import `module`. Raises InvalidConfigError that names the extra if it is not installed."""
+    """Import `module`. Raises InvalidConfigError, which names the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as e:

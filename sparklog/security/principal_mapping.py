@@ -77,7 +77,7 @@ def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
 
 
 def _parse_rule(text: str, at: int) -> tuple[MappingRule, int]:
-    """Return the rule that begins at `at`, and where the next one may."""
+    """Return the rule that begins at position `at`, and the first position of the next rule."""
     if text.startswith("DEFAULT", at):
         rule, end = MappingRule("DEFAULT"), at + len("DEFAULT")
     elif text.startswith("RULE:", at):

@@ -65,7 +65,8 @@ RATES_MIN: Mapping[QuotaKey, float] = {
     QuotaKey.REQUEST_PERCENTAGE: 0.000_001,
     QuotaKey.CONNECTION_CREATION_RATE: 0.01,
 }
-"""Less is no rate but a ban: ACLs are for that. A stored one counts as this."""
+"""Smallest rates. A smaller rate would be a ban, which is the task of ACLs; a smaller stored rate counts as this one.
+"""
 THROTTLE_MS_MAX = 3_600_000
 """Longest single delay. The rest of the debt counts for the next request."""
 NUMBERS = (QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS)
@@ -91,8 +92,8 @@ Group = tuple[str | None, str | None]
 
 
 class Window(NamedTuple):
-    """`quota.window.num` and `quota.window.size.seconds`: a group that was idle may do this many seconds' worth at
-    once."""
+    """The settings `quota.window.num` and `quota.window.size.seconds`: after idle time, a group may use the quota of
+    this many seconds at once."""
 
     num: int = 11
     size_s: int = 1
@@ -181,7 +182,7 @@ def _check(entity: Entity, key: QuotaKey, limit: float) -> None:
 
 
 def check_entity(entity: Entity) -> None:
-    """Check the user of a quota that is set now. Raises InvalidConfigError for a name that no principal has."""
+    """Check the user of a quota that is set now. Raises InvalidConfigError for a name that no principal can have."""
     if entity.user not in (None, DEFAULT):
         check_name(str(entity.user))
 
@@ -225,7 +226,7 @@ class Throttles:
                 yield Throttled(key, group, min(wait_ms, THROTTLE_MS_MAX))
 
     def charge(self, key: QuotaKey, user: str, client_id: str, cost: float, now_ms: int) -> int:
-        """Count `cost`, and say how long the connection has to be muted (ms).
+        """Count `cost`, and return the time in ms for which the connection has to be muted.
 
         `cost` is in bytes; for `request_percentage` in milliseconds of a thread; for `connection_creation_rate` in
         connections.

@@ -33,7 +33,7 @@ class RecordKind(StrEnum):
 
 
 class RecordId(NamedTuple):
-    """`kind` is the text of a `RecordKind`."""
+    """The id of a security record. `kind` is the text of a `RecordKind`."""
 
     kind: str
     key: str
@@ -55,8 +55,8 @@ def size_of(changes: Records | RecordChanges) -> int:
 
 
 def settled(before: Records, changes: RecordChanges) -> RecordChanges:
-    """Return the changes without secrets that exist already. If several brokers create a secret at the same time, the
-    first one counts, and values derived from it stay valid.
+    """Return the changes, leaving out new secrets for which there is a stored one. If several brokers create a secret
+    at the same time, the first one counts, and values derived from it stay valid.
     """
     return {
         name: value

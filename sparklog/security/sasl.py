@@ -17,8 +17,8 @@ CREDENTIALS_WRONG = "authentication failed: invalid credentials"
 
 
 class SaslStep(NamedTuple):
-    """The server's answer to one message. `principal` is set at the end of the exchange; `expires_ms` is then the end
-    of the proof (None: never)."""
+    """The server's answer to one message. `principal` is set at the end of the exchange; `expires_ms` is then the time
+    at which the proof of identity ends (None: never)."""
 
     challenge: bytes
     principal: Principal | None = None
@@ -29,4 +29,5 @@ class SaslServer(Protocol):
     """The server's side of one exchange; used once."""
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """Return the answer to the client's next message. Raises SaslAuthenticationFailedError; then it is over."""
+        """Return the answer to the client's next message. Raises SaslAuthenticationFailedError, which ends the
+        exchange."""

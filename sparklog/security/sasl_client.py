@@ -20,7 +20,7 @@ class SaslClient(Protocol):
         """Return the first message."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return the message to send after the broker's one; None: the exchange is over. Raises
+        """Return the message to send after the broker's one; None at the end of the exchange. Raises
         SaslAuthenticationFailedError if the broker fails to prove its identity."""
 
 

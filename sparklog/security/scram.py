@@ -65,8 +65,8 @@ def checked_name(name: str) -> str:
 
 
 def login_name(name: str) -> str:
-    """Return the name of the user that a peer logs in as: the prepared form of the name that the peer sends, for not
-    every client prepares it. Raises InvalidConfigError if no user can have it."""
+    """Return the name of the user that a peer logs in as: the prepared form of the name that the peer sends, because
+    not every client prepares it. Raises InvalidConfigError if no user can have it."""
     return check_user_name(_prepared(name, "the user's name"))
 
 
@@ -151,7 +151,7 @@ class UnknownUsers:
         self._shapes = counts.most_common(SHAPES_MAX) or [(Shape(), 1)]
 
     def credential(self, name: str) -> ScramCredential:
-        """Return the credential of an unknown name: no password matches it, and it is the same at every call."""
+        """Return a credential for an unknown name. No password matches it, and every call returns the same one."""
         shape = self._shape(name)
         stored, server = self._derive(f"stored\0{name}"), self._derive(f"server\0{name}")
         # another shape, another salt: so it looks like a new password

@@ -82,7 +82,7 @@ def secure_setup(directory: Path, place: Place, now: datetime.datetime, user: st
 
 
 class SuperUser(NamedTuple):
-    """The first one. `credential`: the salted one of `password`, for SCRAM-SHA-512."""
+    """The first super user. `credential`: the salted form of `password` for SCRAM-SHA-512."""
 
     name: str
     password: Secret

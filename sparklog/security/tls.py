@@ -31,7 +31,8 @@ CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required"
 PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TO_PEM = (
     "`openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem` writes a PKCS12 store as PEM, "
-    "`keytool -importkeystore -srckeystore STORE.jks -destkeystore STORE.p12 -deststoretype PKCS12` a JKS store as PKCS12"
+    "`keytool -importkeystore -srckeystore STORE.jks -destkeystore STORE.p12 -deststoretype PKCS12` a JKS store as "
+    "PKCS12"
 )
 """Remedy for the stores of Java programs."""
 TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -132,14 +133,15 @@ def _context(side: ssl._SSLMethod, settings: Mapping[str, object], material: Tls
     except (ssl.SSLError, OSError, ValueError) as e:
         reason = getattr(e, "reason", None) or type(e).__name__
         raise InvalidConfigError(
-            f"TLS: OpenSSL does not accept the certificates or the key ({reason}): do they belong together, is ssl.key.password correct?"
+            f"TLS: OpenSSL does not accept the certificates or the key ({reason}): do they belong together, is "
+            "ssl.key.password correct?"
         ) from None
     return context
 
 
 def _pem(settings: Mapping[str, object], texts: tuple[str, ...], files: tuple[str, ...], kind: str) -> str:
-    """Return the PEM text of the first setting that is set. Raises InvalidConfigError if it has no
-    block of this kind."""
+    """Return the PEM text of the first of the settings that has a value. Raises InvalidConfigError if it has no block
+    of this kind."""
     for name in texts:
         text = _text(settings, name)
         if text:

@@ -15,8 +15,8 @@ WAIT_MS_MAX = 2**31 - 1
 
 
 class Rate(NamedTuple):
-    """`per_second` > 0 tokens a second; `burst` > 0 tokens at once. `throttle_ms_max`: longer waits are cut, the debt
-    with them."""
+    """A rate of `per_second` > 0 tokens a second, and of `burst` > 0 tokens at once. `throttle_ms_max`: longer waits
+    are cut, the debt with them."""
 
     per_second: float
     burst: float
@@ -24,7 +24,7 @@ class Rate(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """`tokens` at the time `now_ms`; negative: a debt."""
+    """The number of `tokens` at the time `now_ms`; a negative number is a debt."""
 
     tokens: float
     now_ms: int

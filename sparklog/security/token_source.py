@@ -91,8 +91,8 @@ _lock = threading.Lock()
 
 
 def token_source(endpoint: TokenEndpoint | None) -> TokenSource:
-    """Return the process's one for an endpoint, so that connections share tokens. Raises
-    InvalidConfigError for none."""
+    """Return the process's token source for an endpoint, so that connections share tokens. Raises InvalidConfigError
+    without an endpoint."""
     if endpoint is None:
         raise InvalidConfigError("OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url")
     with _lock:

@@ -198,7 +198,7 @@ class Broker:
 
     def _resign(self, leader: int = -1, leader_epoch: int = -1) -> None:
         if self.leader is not None:
-            self._carry_out(self.leader.handle(replica_model.Resigned(leader, leader_epoch), self.world.zk.now_ms))
+            self._carry_out(self.leader.handle(replica_model.Resignation(leader, leader_epoch), self.world.zk.now_ms))
 
     def _tick(self) -> None:
         now = self.world.zk.now_ms
@@ -238,7 +238,7 @@ class Broker:
 
         self.tokens[token] = on_done
         now = self.world.zk.now_ms
-        self._carry_out(leader.handle(replica_model.Appended(), now))
+        self._carry_out(leader.handle(replica_model.LogGrowth(), now))
         self._carry_out(leader.handle(replica_model.WaitForReplicas(token, offset + 1), now))
         if self.world.flush_each:
             self.world.later(self.world.choose(40), self.in_this_life(self._flushed))
@@ -246,7 +246,7 @@ class Broker:
     def _flushed(self) -> None:
         self.log.flush()
         if self.leader is not None:
-            self._carry_out(self.leader.handle(replica_model.Appended(), self.world.zk.now_ms))
+            self._carry_out(self.leader.handle(replica_model.LogGrowth(), self.world.zk.now_ms))
 
     def _carry_out(self, effects: list[replica_model.LeaderEffect]) -> None:
         for effect in effects:
@@ -273,7 +273,7 @@ class Broker:
         self.log.high_watermark = offset
 
     def serve(self, fetch: replica_model.FollowerFetch, answer: Callable[[Any], None]) -> None:
-        """Handle a follower's fetch; the answer has the fields of FetchAnswer or Failed, without the number."""
+        """Handle a follower's fetch; the answer has the fields of FetchAnswer or FetchFailure, without the number."""
         leader = self.replica
         if not isinstance(leader, Leader):
             answer(("failed", errors.NotLeaderError("no leader"), 0, 0))
@@ -372,14 +372,14 @@ class Broker:
                 case ("diverging", epoch, high_watermark, start, end):
                     event = FetchAnswer(fetch.number, epoch, high_watermark, start, diverging=end)
                 case (_, error, start, end):
-                    event = replica_model.Failed(fetch.number, error, start, end)
+                    event = replica_model.FetchFailure(fetch.number, error, start, end)
             current = self.replica
             if isinstance(current, Follower):
                 self._follower_effects(current, current.handle(event, self.world.zk.now_ms))
 
         def on_timeout() -> None:
             if self.replica is follower and self.fetches == fetch.number:
-                failed = replica_model.Failed(fetch.number, errors.RequestTimedOutError("no answer"))
+                failed = replica_model.FetchFailure(fetch.number, errors.RequestTimedOutError("no answer"))
                 self._follower_effects(follower, follower.handle(failed, self.world.zk.now_ms))
 
         leader = self.world.brokers[fetch.leader]

@@ -39,7 +39,8 @@ class _StopRequested(Exception):  # noqa: N818  (not an error: the broker stops)
 
 
 class _Trouble(Struct):
-    """A log that is not compacted before `retry_at_s` (None: never), after `failures` in a row."""
+    """A log whose compaction has failed `failures` times in a row; it is not tried before `retry_at_s` (None:
+    never)."""
 
     log: PartitionLog
     failures: int
@@ -58,7 +59,7 @@ class Cleaner:
         deletions_may_go: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
         """`deletions_may_go`: returns True if every replica of a partition has the committed records; called by the
-        threads. None: there is one replica."""
+        threads. None if each partition has one replica."""
         self._logs = logs
         self._deletions_may_go = deletions_may_go if deletions_may_go is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads

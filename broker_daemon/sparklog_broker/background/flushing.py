@@ -50,8 +50,8 @@ class Flushing:
         await self._due.stop()
 
     async def _flush_due(self) -> None:
-        """Flush rolled segments and logs whose `flush.ms` is over, between the intervals. A start after a crash then
-        has little to scan.
+        """Flush rolled segments and logs whose `flush.ms` has passed, between the full flushes, so that a start after a
+        crash scans little.
         """
         logs = self._storage.logs
         await self._loop.run_in_executor(self._thread, logs.recover_writes)
@@ -59,7 +59,8 @@ class Flushing:
             await self._storage.run(logs.checkpoint)
 
     def _tick_s(self) -> float:
-        """Return the pause that keeps a topic's `flush.ms` to within half of it, but not below FLUSH_TICK_S_MIN."""
+        """Return the pause between two looks: half of the shortest `flush.ms`, at least FLUSH_TICK_S_MIN and at most
+        FLUSH_TICK_S."""
         configs = [self._config.topic_defaults, *(t.configs for t in self._partitions.topics.values())]
         waits_ms = [int(str(ms)) for c in configs if (ms := c.get("flush.ms", -1)) not in (-1, "-1")]
         return max(FLUSH_TICK_S_MIN, min([FLUSH_TICK_S, *(ms / 2000 for ms in waits_ms)]))

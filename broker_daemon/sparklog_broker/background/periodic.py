@@ -28,7 +28,7 @@ class Periodic:
         self._loop = loop
         self._work = work
         self._pause_s = pause_s
-        self._wanted = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, first_pause_s: float = 0.0) -> None:
@@ -36,7 +36,7 @@ class Periodic:
 
     def run_soon(self) -> None:
         """End the pause, because there is something to do."""
-        self._wanted.set()
+        self._wake_up.set()
 
     async def stop(self) -> None:
         """Stop the repetition. Work in progress on a thread ends by itself."""
@@ -47,10 +47,10 @@ class Periodic:
     async def _run(self, pause_s: float) -> None:
         while True:
             if pause_s > 0:
-                timer = self._loop.call_later(pause_s, self._wanted.set)  # wait_for can swallow a cancellation
-                await self._wanted.wait()
+                timer = self._loop.call_later(pause_s, self._wake_up.set)  # wait_for can swallow a cancellation
+                await self._wake_up.wait()
                 timer.cancel()
-            self._wanted.clear()
+            self._wake_up.clear()
             pause_s = self._pause_s()
             try:
                 if await self._work():
@@ -68,7 +68,7 @@ class Rounds:
     def __init__(
         self, name: str, loop: asyncio.AbstractEventLoop, thread: Executor, run: Callable[[], bool], *, pause_s: float
     ) -> None:
-        """`thread` is a daemon's; it is shut down at the stop."""
+        """`thread`: an executor of one daemon thread; `stop` shuts it down."""
         self._thread = thread
         self._run = run
         self._running: Future[bool] | None = None

@@ -48,8 +48,8 @@ class Tierer:
         store: ObjectStore | None,
         leading: Callable[[TopicPartition], int] | None = None,
     ) -> None:
-        """`leading`: returns the leader epoch in which this broker leads a partition, or -1; None: it is the only
-        broker."""
+        """`leading`: returns the leader epoch in which this broker leads a partition, or -1; None for the only broker
+        of a cluster."""
         self._leading = leading
         self._looked: dict[TopicPartition, int] = {}
         """The leader epoch in which the store was checked for copies of other leaders."""

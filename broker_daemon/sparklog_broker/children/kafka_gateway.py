@@ -53,7 +53,7 @@ class KafkaGateway:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> KafkaGateway | None:
-        """Return the gateway of `kafka.listeners`; None: there is none. Raises ListenError."""
+        """Return the gateway of `kafka.listeners`; None if that setting is empty. Raises ListenError."""
         kafka = config.security.kafka
         return None if kafka is None else cls(kafka, config.security)
 

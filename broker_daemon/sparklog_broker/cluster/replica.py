@@ -17,7 +17,6 @@ from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.leader import Leader
 from sparklog.replication.replica.model import (
     AlterAnswered,
-    Appended,
     BeginEpoch,
     FetchAccepted,
     FetchDiverging,
@@ -26,9 +25,10 @@ from sparklog.replication.replica.model import (
     ImageChanged,
     LeaderEffect,
     LeaderEvent,
+    LogGrowth,
     ProposeIsr,
     ReplicaConfig,
-    Resigned,
+    Resignation,
     SetHighWatermark,
 )
 from sparklog.types import TopicPartition
@@ -158,7 +158,7 @@ class ClusterReplica:
 
     def on_append(self, log_end_offset: int) -> None:
         if isinstance(self.state, Leader):
-            self.handle(Appended())
+            self.handle(LogGrowth())
             self._around.has_news(self.key)
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
@@ -251,7 +251,7 @@ class ClusterReplica:
         self._hear_of(image)
         if isinstance(self.state, Leader):
             self._proposed = self.state.proposed
-            self.handle(Resigned(image.leader, image.leader_epoch))
+            self.handle(Resignation(image.leader, image.leader_epoch))
             self.state = None
             self._around.has_news(self.key)
             self._check_deletions()

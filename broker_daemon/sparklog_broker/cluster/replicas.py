@@ -18,8 +18,8 @@ from sparklog.replication.cluster_image import NO_EPOCH, NO_LEADER, ClusterImage
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.leader import Leader
 from sparklog.replication.replica.model import (
-    Failed,
     Fetch,
+    FetchFailure,
     FollowerEffect,
     ImageChanged,
     ProposeIsr,
@@ -408,7 +408,7 @@ class Replicas:
         if error is not None:
             log.warning("partition %s: the leader's response cannot be applied: %s", following.key, error)
             # not the error itself: in an answer it would name the leader's log end
-            failed = Failed(fetch.number, StorageError(str(error)))
+            failed = FetchFailure(fetch.number, StorageError(str(error)))
             self._carry_out(following, following.follower.handle(failed, self.now_ms()))
             return
         if partition is not None:

@@ -71,7 +71,7 @@ class Producer(NamedTuple):
 
 
 class ReplayedRecord(NamedTuple):
-    """One record of a partition. With `key` None it is a marker: the end of `header.producer_id`'s transaction."""
+    """One record of a partition. `key` is None in a marker, which ends the transaction of `header.producer_id`."""
 
     offset: int
     key: bytes | None

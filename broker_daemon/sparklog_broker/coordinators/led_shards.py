@@ -26,7 +26,7 @@ class LedShards(Generic[S]):
 
     @property
     def led(self) -> list[S]:
-        """The shards of the partitions that this broker leads."""
+        """The present shards: those of the partitions that this broker leads."""
         return [shard for shard in self.all if self.leads(shard.number)]
 
     def leads(self, number: int) -> bool:

@@ -75,7 +75,8 @@ class Shard(ABC, Generic[C, E]):
 
     @abstractmethod
     def _lost(self, failed: Sequence[E], waiting: Sequence[E], error: Exception) -> None:
-        """Fail changes whose records are lost: `failed` by `error`, `waiting` because they came later."""
+        """Fail the changes whose records are lost: `failed` with `error`, and `waiting`, which were queued behind
+        them."""
 
     def ready(self) -> C:
         """Return the coordinator. Raises CoordinatorLoadingError, BrokerShuttingDownError."""

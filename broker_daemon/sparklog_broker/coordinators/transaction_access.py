@@ -39,8 +39,8 @@ class TransactionAccess:
     async def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> int:
-        """Add partitions as `TransactionCoordinator.add_partitions` does. Raises what it does, and
-        CoordinatorNotAvailableError while nobody else can be asked."""
+        """Add partitions as `TransactionCoordinator.add_partitions` does. Raises the same errors, and
+        CoordinatorNotAvailableError while the coordinator cannot be reached."""
         wanted = tuple(partitions)
         try:
             return await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)
@@ -111,7 +111,9 @@ class TransactionAccess:
     ) -> int:
         leader = self._topic.leader_of(self._topic.partition_for(transactional_id))
         if leader not in self._other_brokers.ids():
-            raise CoordinatorNotAvailableError(f"{transactional_id!r} has no coordinator now")
+            raise CoordinatorNotAvailableError(
+                f"transactional id {transactional_id!r} has no coordinator now: try again"
+            )
         try:
             return await self._other_brokers.add_partitions(
                 leader, transactional_id, producer_id, producer_epoch, partitions

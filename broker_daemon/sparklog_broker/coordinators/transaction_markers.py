@@ -109,9 +109,9 @@ class MarkerWriter:
     async def write_here(self, markers: Iterable[Marker], coordinator_epoch: int, started_ms: int = -1) -> set[Marker]:
         """Write markers to partitions that this broker leads, and return the written ones.
 
-        Markers of other brokers' partitions are not written, nor those of topics that this broker does not know yet: it
-        may learn of them later. Readers see the partitions' new ends at the same moment, after the attempt: one request
-        for all of them contains the whole transaction or nothing of it.
+        Markers of other brokers' partitions are not written, nor markers of topics that are not yet in this broker's
+        image. Readers see the partitions' new ends at the same moment, after the attempt: one request for all of them
+        contains the whole transaction or nothing of it.
         """
         by_partition: dict[TopicPartition, list[Marker]] = {}
         for marker in markers:

@@ -156,8 +156,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
             self._apply(self.coordinator.tick(self._clock.now_ms(), expiry_ms))
 
     def _reserve_at_hand(self) -> None:
-        """Reserve ids ahead: the few requests that need one do not wait, and the others never do, while the store is
-        away."""
+        """Reserve ids ahead. The few requests that need an id then do not wait, and the other requests do not wait
+        either while the store is away."""
         while len(self._ids) < IDS_MIN and (taken := self._storage.id_source.reserve_at_hand()) is not None:
             self._ids.add(taken)
 

@@ -41,10 +41,10 @@ from sparklog.replication.transactions import (
     EndShared,
     InitProducer,
     Join,
-    Joined,
+    JoinAnswer,
     Marker,
     Renew,
-    Renewed,
+    RenewAnswer,
     TransactionLimits,
     is_shared,
 )
@@ -115,7 +115,7 @@ class TransactionCoordinator:
         self._ticker.start(self._tick_s)
 
     def joined(self, *, is_sole: bool) -> None:
-        """Note that the broker has joined its cluster and has its roles. `is_sole`: it is the only broker."""
+        """Note that the broker has joined its cluster and has its roles. `is_sole`: True if it is the only broker."""
         if is_sole and (not self.topic.exists or len(self._shards.led) == self.topic.partitions):
             self._tasks = [self._loop.create_task(self._load()), self._loop.create_task(self._settle())]
         else:
@@ -252,7 +252,7 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
     ) -> int:
         """Note durably that the producer's open transaction (which this may begin) includes these partitions; return
-        the time at which the transaction began, -1: it has ended meanwhile.
+        the time at which the transaction began, or -1 if it has ended.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,
         InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
@@ -293,14 +293,14 @@ class TransactionCoordinator:
 
     async def join(
         self, app_id: str, version: int, run_id: str, fencing_token: int, timeout_ms: int, lease_ms: int = 0
-    ) -> Joined:
+    ) -> JoinAnswer:
         """Return an identity of a new participant. Raises InvalidProducerIdMappingError (the fencing token was not
         issued), ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError,
         StorageError.
         """
         number = number_of(fencing_token)
         request = Join(shared_transactional_id(app_id), version, run_id, number, timeout_ms, lease_ms)
-        found: Joined = await self._shard_of_run(request).request(request)
+        found: JoinAnswer = await self._shard_of_run(request).request(request)
         return found
 
     async def end_shared(
@@ -324,10 +324,10 @@ class TransactionCoordinator:
         )
         return bool(await self._shard_of_run(request).request(request))
 
-    async def renew(self, app_id: str, version: int, run_id: str) -> Renewed:
+    async def renew(self, app_id: str, version: int, run_id: str) -> RenewAnswer:
         """Restart the lease of the transaction. Raises CoordinatorLoadingError."""
         request = Renew(shared_transactional_id(app_id), version, run_id)
-        found: Renewed = await self._shard(request.transactional_id).request(request)
+        found: RenewAnswer = await self._shard(request.transactional_id).request(request)
         return found
 
     def last_committed(self, app_id: str) -> tuple[int, str]:

@@ -28,7 +28,7 @@ AUTO_CREATED = "auto.create.topics.enable"
 
 
 async def create_missing(context: RequestContext, topics: Sequence[str] | None) -> RequestContext:
-    """Create the missing ones of `topics` as envelope topics, because the columns of a typed topic are unknown.
+    """Create the missing topics among `topics` as envelope topics, because the columns of a typed topic are unknown.
 
     Topics that the peer may not create are denied in the returned context. Raises InvalidRequestError if there are too
     many, StorageFullError, StorageError.
@@ -53,8 +53,8 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
 
 
 async def _make(context: RequestContext, name: str) -> bool:
-    """Create the topic; return False if another request was quicker. The audit log has a line of it, as
-    of CREATE_TOPIC, however it ends."""
+    """Create the topic; return False if another request was quicker. Each attempt, successful or not, is a line in the
+    audit log, as with CREATE_TOPIC."""
     code = UnknownServerError.code
     try:
         assert context.ask_controller is not None

@@ -36,6 +36,7 @@ async def describe_broker_configs(
     broker = context.broker
     if request.broker_id not in (ALL_BROKERS, broker.config.broker_id):
         raise InvalidRequestError(
-            f"this is broker {broker.config.broker_id}: send the request for broker {request.broker_id}'s settings to broker {request.broker_id}"
+            f"this is broker {broker.config.broker_id}: send the request for broker {request.broker_id}'s settings to "
+            f"broker {request.broker_id}"
         )
     return Response(DescribeBrokerConfigsResponse(list(broker.dynamic.describe(request.broker_id))))

@@ -34,7 +34,7 @@ async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, conte
 
 
 async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the changes since the broker's image, when there are any. Only the controller answers."""
+    """Answer with the changes since the broker's image, as soon as there are any. Only the controller answers."""
     known = Version(request.controller_epoch, request.zxid)
     cluster, clock = context.broker.cluster, context.broker.environment.clock
     began_s = clock.monotonic_s()
@@ -66,7 +66,7 @@ async def controlled_shutdown(
 
 
 async def directory_failed(request: DirectoryFailedRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the broker leads none of the partitions any more. Only the controller answers."""
+    """Answer when the broker no longer leads any of the partitions. Only the controller answers."""
     partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
     if request.room:
         moved = await context.broker.cluster.membership.ask(

@@ -30,7 +30,8 @@ SLICES_PER_PARTITION_MAX = 32
 SLICES_PER_ANSWER_MAX = 1_000
 """Each may keep a segment file open; the next fetch continues."""
 WAITING_PARTITIONS_MAX = 2_000
-"""A fetch of more partitions is not woken by them, but waits for its full `max_wait_ms`."""
+"""Largest number of partitions whose appends wake a fetch; a fetch of more partitions waits for its full `max_wait_ms`.
+"""
 
 
 async def fetch(request: FetchRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -129,7 +130,7 @@ class _FetchReader:
             self.results[i] = self._failure(wanted, _Offsets(), error)
 
     async def wait(self, times: RequestTimes) -> None:
-        """Wait until another read is worthwhile, or the request's time is over."""
+        """Wait until another read is worthwhile, or the request's `max_wait_ms` has passed."""
         clock = self._broker.environment.clock
         began_s = clock.monotonic_s()
         try:
@@ -274,8 +275,8 @@ class _FetchReader:
 
     def _is_caught_up(self, partition: Partition, offset: int) -> bool:
         """True if this broker leads the partition, or knows that everything below `offset` is committed. A follower
-        knows it later than the leader, and lets the reader wait. Raises OffsetNotAvailableError if the follower lacks
-        the records.
+        learns of commits later than the leader; its reader waits meanwhile. Raises OffsetNotAvailableError if the
+        follower lacks the records.
         """
         if partition.replicas.leader == self._broker.config.broker_id:
             return True
@@ -310,7 +311,7 @@ class _FetchReader:
 
 
 def _brokers_named(result: FetchResult) -> tuple[int, int]:
-    """Return the brokers that the result names for the reader."""
+    """Return the ids of the brokers that the result names for the reader."""
     return result.leader_id, result.preferred_replica
 
 

@@ -25,7 +25,7 @@ from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one
 from sparklog_broker.network.reply import Response
 
 TOGETHER_MAX = 1_000
-"""Up to this number of offsets, or partitions, unknown ones are not removed first."""
+"""Number of offsets or partitions up to which unknown partitions are not removed before the commit."""
 
 
 async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -105,7 +105,7 @@ def _exists(broker: Broker, offset: m.CommittedOffset) -> bool:
 
 
 def _no_partition(offset: m.CommittedOffset) -> m.OffsetResult:
-    error = UnknownTopicOrPartitionError(f"there is no partition {TopicPartition(offset.topic, offset.partition)}")
+    error = UnknownTopicOrPartitionError(f"partition {TopicPartition(offset.topic, offset.partition)} does not exist")
     return m.OffsetResult(offset.topic, offset.partition, error.code, str(error))
 
 

@@ -21,7 +21,7 @@ UNKNOWN = -1
 
 
 class LeaderHint(NamedTuple):
-    """The leader and its epoch; -1: nothing to tell."""
+    """The leader and its epoch; -1: no leader is known."""
 
     leader_id: int = UNKNOWN
     leader_epoch: int = UNKNOWN

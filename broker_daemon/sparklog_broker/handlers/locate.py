@@ -26,8 +26,8 @@ async def locate_segments(
     *,
     aborted_ranges_max: int = ABORTED_RANGES_MAX,
 ) -> Response:
-    """Answer peers on this host; `data_dir_id` tells a peer if it sees the same files. A read_committed answer ends
-    after about `aborted_ranges_max` aborted ranges.
+    """Answer peers on this host; A peer compares `data_dir_id` to find out if it sees the same files. A read_committed
+    answer ends after about `aborted_ranges_max` aborted ranges.
     """
     broker = context.broker
     if not broker.config.local_read_enabled:
@@ -36,7 +36,8 @@ async def locate_segments(
         raise LocalReadUnavailableError(f"{context.peer_host} is another host")
     if broker.cluster.may_cut_committed(request.topic):
         raise LocalReadUnavailableError(
-            f"topic {request.topic!r} has unclean.leader.election.enable: its files may be truncated while a reader has them mapped"
+            f"topic {request.topic!r} has unclean.leader.election.enable: its files may be truncated while a reader "
+            "has them mapped"
         )
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()

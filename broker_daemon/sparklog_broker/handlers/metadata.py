@@ -149,7 +149,7 @@ def unknown_topic(name: str) -> TopicState:
 
 async def topic_answer(context: RequestContext, response: Message, name: str) -> Response:
     """Return `response`, which describes one topic, with the topic's present state. If not all schemas fit, only the
-    newest are sent: the change is made, and its answer must not fail any more.
+    newest are sent, because the change is stored and its answer must not fail.
     """
     broker = context.broker
     topic = broker.partitions.topics.get(name)

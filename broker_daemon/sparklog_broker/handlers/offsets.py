@@ -90,7 +90,8 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
 async def offsets_for_leader_epoch(
     request: OffsetsForLeaderEpochRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer with the ends of epochs, as far as consumers may read; they are in memory (KIP-320)."""
+    """Answer with the ends of leader epochs, up to the last offset that consumers may read (KIP-320). The epochs are in
+    memory."""
     broker = context.broker
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition))
     results = (_epoch_end(broker, wanted) for wanted in request.partitions)
@@ -135,7 +136,7 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
             offset = extent.start if p.timestamp_ms == EARLIEST_TIMESTAMP else extent.end
             results.append(ListOffsetsResult(p.topic, p.partition, 0, offset))
         elif broker.partitions.find(TopicPartition(p.topic, p.partition)) is None:
-            text = f"there is no partition {p.topic}-{p.partition}"
+            text = f"partition {p.topic}-{p.partition} does not exist"
             results.append(ListOffsetsResult(p.topic, p.partition, UnknownTopicOrPartitionError.code, message=text))
         else:
             results.append(_failure(p, _refusal(broker, p, request.isolation)))
@@ -143,7 +144,8 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
 
 
 def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> SparklogError:
-    """Return the reason why a snapshot lacks a partition: this broker's own one, if it leads the partition."""
+    """Return the reason why a snapshot lacks a partition; for a partition that this broker leads, this broker's own
+    reason."""
     try:
         extent_of(broker, TopicPartition(wanted.topic, wanted.partition), isolation)
     except NotLeaderError:
@@ -164,7 +166,7 @@ async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found
 
 
 def _known_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
-    """Return an offset that needs no file, or None; `end` None: the high watermark."""
+    """Return an offset that is known without reading a file, or None. `end` None stands for the high watermark."""
     match timestamp_ms:
         case _ if timestamp_ms == EARLIEST_TIMESTAMP:
             return partition_log.log_start_offset

@@ -75,8 +75,8 @@ async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isol
 async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
     """Return the extents with ends that lie inside no transaction.
 
-    The commits behind the ends come first. The start of the earliest one bounds the headers that are read of all
-    partitions. A transaction that began before, and is cut by the lowered ends, moves the bound back.
+    First the commits behind the ends are collected. The earliest start of their transactions bounds the headers that
+    are read in all partitions. A lowered end may cut a transaction that began earlier; the bound then moves back.
     """
     ends = {tp: extent.end for tp, extent in found.extents.items()}
     commits = await _commits(broker, {tp: ends[tp] for tp in found.behind if tp in ends}, _NEVER_MS)
@@ -131,7 +131,8 @@ def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
     count = sum(map(len, found.values()))
     if count > COMMITS_MAX:
         raise InvalidRequestError(
-            f"{count} transactions were committed behind an open transaction; at most {COMMITS_MAX} can be compared. End the open transaction: "
+            f"{count} transactions were committed behind an open transaction; at most {COMMITS_MAX} can be compared. "
+            "End the open transaction: "
             "'sparklog transaction list' shows it"
         )
 

@@ -23,8 +23,8 @@ def allowed_names(config: BrokerConfig) -> frozenset[str]:
 
 
 def is_allowed(host: str | None, names: frozenset[str]) -> bool:
-    """True if a request with this `Host` header is answered. A request without one (None) comes from no browser, and an
-    address belongs to no foreign page.
+    """True if a request with this `Host` header is answered. A request without the header (None) does not come from a
+    browser, and a foreign page cannot have an address as its name.
     """
     if host is None or ANY in names:
         return True

@@ -91,7 +91,8 @@ PLACES: tuple[tuple[MetricInfo, Callable[[Sums], float], Callable[[PartitionRow]
     (
         MetricInfo(
             "kafka_cluster_partition_atminisr",
-            "Partitions with exactly min.insync.replicas in-sync replicas: one more failure stops acks=all. Partitions with a single replica do not count.",
+            "Partitions with exactly min.insync.replicas in-sync replicas: one more failure stops acks=all. "
+            "Partitions with a single replica do not count.",
         ),
         lambda s: s.at_min_isr,
         is_at_min_isr,

@@ -85,7 +85,8 @@ def lake_families(rows: list[LakeRow]) -> Iterator[Metric]:
         ("sparklog_lake_lag_records", "Lag of the topic's Delta table, in offsets.", [r.lag for r in rows]),
         (
             "sparklog_lake_lag_seconds",
-            "Delay of the topic's Delta table: age of the newest time up to which the table has all records; 0 if it is complete.",
+            "Delay of the topic's Delta table: age of the newest time up to which the table has all records; 0 if it "
+            "is complete.",
             [r.lag_seconds for r in rows],
         ),
         ("sparklog_lake_files", "Files of the topic's Delta table.", [r.files for r in rows]),

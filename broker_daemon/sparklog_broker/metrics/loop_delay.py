@@ -10,7 +10,7 @@ INTERVAL_S = 0.1
 
 
 class LoopDelay:
-    """Measures from `start` on. Event-loop thread only, except for `delays`."""
+    """Measures the delays of the event loop from `start` on. Event-loop thread only, except for `delays`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.delays = Histogram()

@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 class Slices:
-    """The slices of one scrape, on one thread. `rest` sleeps for that many seconds, or less."""
+    """The slices of one scrape, on one thread. `rest(seconds)` sleeps for this time at most."""
 
     def __init__(self, now_s: Callable[[], float], rest: Callable[[float], object]) -> None:
         self._now_s = now_s
         self._rest = rest
-        self._left = ITEMS_PER_LOOK
+        self._remaining = ITEMS_PER_LOOK
         self._ends_s = now_s() + SLICE_S
         self.count = 1
         """Slices so far."""
@@ -31,9 +31,9 @@ class Slices:
     def each(self, items: Iterable[T]) -> Iterator[T]:
         """Yield `items`, with pauses between them."""
         for item in items:
-            self._left -= 1
-            if not self._left:
-                self._left = ITEMS_PER_LOOK
+            self._remaining -= 1
+            if not self._remaining:
+                self._remaining = ITEMS_PER_LOOK
                 self.look()
             yield item
 

@@ -252,7 +252,7 @@ class Connection:
             return
         except OSError:  # reset by the peer
             self.close()
-        except Exception as e:  # noqa: BLE001 - the loop would log it and go on with the rest of the frame
+        except Exception as e:  # noqa: BLE001 - the loop would log it and continue with the rest of the frame
             self._fail(e)
 
     def _read(self) -> None:

@@ -220,7 +220,7 @@ def one_by_one(messages: Iterable[Message], version: int | None = None) -> Itera
 
 
 def joined(parts: Iterable[bytes]) -> list[bytes]:
-    """Return the same bytes with small parts joined."""
+    """Return the bytes with small parts joined."""
     pieces: list[bytes] = []
     small = bytearray()
     for part in parts:

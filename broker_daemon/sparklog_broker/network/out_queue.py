@@ -22,7 +22,8 @@ number of bytes. Raises BlockingIOError, OSError."""
 
 
 class ShortFileError(Exception):
-    """A file ends before the slice that was announced; the connection must be closed, for nothing may be padded."""
+    """A file ends before the slice that was announced; the connection must be closed, because padding would be false
+    data."""
 
 
 class OutQueue:
@@ -43,7 +44,7 @@ class OutQueue:
         return bool(self._parts)
 
     def extend(self, parts: Iterable[Part]) -> None:
-        """Take over `parts`. Small ones are put together, slices of files among them read for that."""
+        """Take over `parts`. Small parts are joined into one, and small slices of files are read into it."""
         for part in parts:
             added = part if isinstance(part, _BYTES) else _read_if_small(part)
             if isinstance(added, _BYTES):
@@ -99,8 +100,8 @@ class OutQueue:
 
 
 def _read_if_small(part: Slice) -> bytes | Slice:
-    """Return the bytes of a small slice, and release it; or return the slice itself, if it is too large or cannot be
-    read."""
+    """Return the bytes of a small slice, and release the slice. A slice that is too large or cannot be read is returned
+    unchanged."""
     if part.length_bytes > GATHERED_BYTES_MAX:
         return part
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from sparklog.settings import MIB
 
 BUFFER_BYTES_MIN = 64 * 1024
-"""Smaller ones are not worth keeping."""
+"""Smallest size in bytes of a buffer that is kept."""
 _REFERENCES_OF_THE_LAST_OWNER = 3
 """The caller's variable, the parameter, and `getrefcount`'s own."""
 
@@ -22,7 +22,7 @@ class ReceiveBuffers:
 
     def __init__(self, kept_bytes_max: int) -> None:
         self._kept_bytes_max = kept_bytes_max
-        self._kept: list[np.ndarray] = []
+        self._free: list[np.ndarray] = []
         self.kept_bytes = 0
 
     def take(self, size_bytes: int) -> np.ndarray:
@@ -30,7 +30,7 @@ class ReceiveBuffers:
         memory (only addresses) where nothing has been written yet. Raises MemoryError."""
         if size_bytes < BUFFER_BYTES_MIN:
             return np.empty(size_bytes, np.uint8)
-        fitting = [b for b in self._kept if len(b) >= size_bytes]
+        fitting = [b for b in self._free if len(b) >= size_bytes]
         if not fitting:
             rounded = (
                 size_bytes if size_bytes < MIB else -(-size_bytes // MIB) * MIB
@@ -38,10 +38,10 @@ class ReceiveBuffers:
             try:
                 return np.empty(rounded, np.uint8)
             except MemoryError:
-                self._kept, self.kept_bytes = [], 0  # the kept buffers may hold the missing memory
+                self._free, self.kept_bytes = [], 0  # the kept buffers may hold the missing memory
                 return np.empty(rounded, np.uint8)
         found = min(fitting, key=len)
-        self._kept = [b for b in self._kept if b is not found]
+        self._free = [b for b in self._free if b is not found]
         self.kept_bytes -= len(found)
         return found
 
@@ -52,5 +52,5 @@ class ReceiveBuffers:
             BUFFER_BYTES_MIN <= size_bytes <= self._kept_bytes_max - self.kept_bytes
             and sys.getrefcount(buffer) <= _REFERENCES_OF_THE_LAST_OWNER
         ):
-            self._kept.append(buffer)
+            self._free.append(buffer)
             self.kept_bytes += size_bytes

@@ -22,7 +22,8 @@ from sparklog_broker.network.reply import Slice
 from sparklog_broker.network.transport import SocketEvents, prepare
 
 OFF_LOOP_BYTES = 64 * 1024
-"""Bytes from which a thread is used. They take the loop 50 to 100 µs; a thread costs it about half of that."""
+"""Smallest number of bytes that a thread encrypts. The same bytes would take the loop 50 to 100 µs; the hand-over to a
+thread costs about half of that."""
 PIECE_BYTES = 128 * 1024
 """Size of the pieces in which a slice of a file is read and encrypted: the kernel cannot encrypt it."""
 

@@ -1,4 +1,4 @@
-"""A connection's socket: its events on the loop and its bytes, in the clear. `tls_transport` has them encrypted."""
+"""A connection's socket: its events on the loop and its unencrypted bytes. `tls_transport` is the encrypted form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sparklog_broker.network.reply import Slice
 class SocketEvents:
     """Calls `on_readable` and `on_writable` as long as they are wanted, but not while the socket is held.
 
-    `pending` returns True if bytes can be read although the socket is not readable; None: that never is so.
+    `pending` returns True if bytes can be read although the socket is not readable; None if the transport has no such
+    bytes.
     """
 
     def __init__(
@@ -111,8 +112,8 @@ class Transport(Protocol):
         """
 
     def when_idle(self, then: Callable[[], None]) -> None:
-        """Call `then` as soon as nothing uses the buffers that `recv_into` and `write` were given: often at once. No
-        event is reported from now on."""
+        """Call `then` as soon as no thread uses the buffers of `recv_into` and `write`, often immediately. Events are
+        no longer reported."""
 
     def shutdown(self) -> None:
         """End our side, in a way that the peer can tell from a cut. Raises OSError."""
@@ -148,7 +149,7 @@ class PlainTransport:
 
 
 def prepare(sock: socket.socket) -> None:
-    """Make `sock` one that does not block and sends small pieces at once."""
+    """Set `sock` to non-blocking, and let it send small pieces without delay."""
     sock.setblocking(False)
     with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

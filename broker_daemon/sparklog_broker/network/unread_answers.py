@@ -17,7 +17,7 @@ from sparklog_broker.network.memory import MemoryBudget
 log = logging.getLogger(__name__)
 
 SHARE = 2
-"""Answers may hold one part in SHARE of the budget; requests keep the rest."""
+"""Divisor of the budget: unread answers may hold 1/SHARE of it, requests the rest."""
 _MOMENT_S = 0.001
 """Added to every time, so that the amount decides between answers of the same moment."""
 

@@ -37,8 +37,8 @@ INLINE_SLOW_S = 0.05
 """Duration of an append on the loop that shows a busy disk: for a while the threads append."""
 INLINE_PAUSE_S = 1.0
 INLINE_LOOK_AGE_S = 0.8
-"""Age of the last check of a log directory at which appends leave the loop: they may have to check, and a dead mount
-hangs.
+"""Age in s of the last check of a log directory from which appends leave the event loop: the append may have to check
+the directory, and the check of a dead mount hangs.
 """
 
 Outcomes = list[AppendInfo | Exception]
@@ -157,7 +157,8 @@ class Appender:
         if await self._produces.wait(keys, replicated, timeout_ms / 1000) is not Outcome.SATISFIED:
             for i, (write, _) in waiting.items():
                 outcomes[i] = RequestTimedOutError(
-                    f"partition {write.partition.key}: written to the leader, but not replicated to all in-sync replicas within {timeout_ms} ms"
+                    f"partition {write.partition.key}: written to the leader, but not replicated to all in-sync "
+                    f"replicas within {timeout_ms} ms"
                 )
 
     def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:

@@ -55,10 +55,10 @@ class OffsetSnapshots:
         task = self._under_way.get((owner, name))
         if task is None:
             task = self._under_way[owner, name] = asyncio.get_running_loop().create_task(take())
-            task.add_done_callback(partial(self._taken, owner, name))
+            task.add_done_callback(partial(self._on_taken, owner, name))
         return await asyncio.shield(task)  # not cancelled with the first request: others wait for it
 
-    def _taken(self, owner: Hashable, name: str, task: asyncio.Task[Snapshot]) -> None:
+    def _on_taken(self, owner: Hashable, name: str, task: asyncio.Task[Snapshot]) -> None:
         del self._under_way[owner, name]
         if task.cancelled() or task.exception() is not None:
             return

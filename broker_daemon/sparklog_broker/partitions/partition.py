@@ -90,8 +90,8 @@ class Partition:
     def stable_offset(self) -> int:
         """End of the records for readers of committed records. Raises as `log`.
 
-        It is the log's last stable offset, or lower while the end of a transaction is held back until its other
-        partitions have it. It never decreases.
+        The end is the log's last stable offset, or lower while the end of a transaction is held back until its other
+        partitions have it. The end never decreases.
         """
         stable = self.log.last_stable_offset
         return min(stable, *self._held.values()) if self._held else stable

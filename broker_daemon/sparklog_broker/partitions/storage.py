@@ -134,7 +134,7 @@ class Storage:
         return IdSource(self.producer_ids.successor(SMALL_BLOCK_IDS), self._loop, self._ids)
 
     def stop_reading(self) -> None:
-        """End the work that waits for the object store. Blocks."""
+        """End the work that waits for the object store. It blocks until the threads have ended."""
         self.remote_reads.shutdown(cancel_futures=True)
         if self.remote.cache is not None:
             self.remote.cache.close()
@@ -167,7 +167,8 @@ def check_alone(config: BrokerConfig, files: FileSystem) -> None:
     member = member_of_cluster(files, config.data_dir)
     if member is not None and not files.exists(config.data_dir / METADATA_FILE):
         raise StorageError(
-            f"{config.data_dir} is the directory of broker {member.broker_id} of cluster {member.cluster_id}: start it with "
+            f"{config.data_dir} is the directory of broker {member.broker_id} of cluster {member.cluster_id}: start "
+            "it with "
             f"--broker-id {member.broker_id} --zookeeper HOST:PORT,…/PATH, or choose another directory"
         )
 

@@ -96,7 +96,7 @@ def partition_specs(
     was_made: WasMade | None = None,
 ) -> Iterator[PartitionSpec]:
     """Make the specifications of a topic's partitions from `first` on, restricted to those of this broker by `is_here`.
-    `was_made` is as `PartitionSpec.made`; None: no directory is missed.
+    `was_made` is as `PartitionSpec.made`; None: no directory is expected to exist.
     """
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(first, topic.partitions):

@@ -36,7 +36,7 @@ class OwnedIds:
     """Makes ids that prove their owner, and checks them. Event-loop thread only, except for `is_of`."""
 
     def __init__(self, records: SecurityRecords, token_bytes: Callable[[int], bytes]) -> None:
-        """`token_bytes`: random ones, that many."""
+        """`token_bytes(n)`: returns n random bytes."""
         self._token_bytes = token_bytes
         self._secret = b""
         records.watch(RecordKind.SECRETS, self._follow)
@@ -45,8 +45,8 @@ class OwnedIds:
         self._secret = changes.get(SECRET_NAME) or self._secret
 
     def new_secret(self) -> SecurityRecordChange | None:
-        """Return the record to store before the first id is issued; None: there is a secret. If several brokers store
-        one, the first one stays."""
+        """Return the record to store before the first id is issued; None if there is a secret already. If several
+        brokers store one, the first one stays."""
         if self._secret:
             return None
         return SecurityRecordChange(RecordKind.SECRETS, SECRET_NAME, self._token_bytes(SECRET_BYTES))
@@ -68,7 +68,8 @@ class OwnedIds:
         if is_owned(producer_id) and belongs_to(self._secret, producer_id, principal):
             return None
         return InvalidProducerIdMappingError(
-            f"producer id {producer_id} was issued to another principal: request one with INIT_PRODUCER_ID, without a transactional id"
+            f"producer id {producer_id} was issued to another principal: request one with INIT_PRODUCER_ID, without a "
+            "transactional id"
         )
 
 

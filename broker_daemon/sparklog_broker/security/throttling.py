@@ -85,7 +85,7 @@ class Throttling:
         return TimedRequest(principal.name, client_id, self._monotonic_s())
 
     def fitted(self, request: Message, begun: TimedRequest) -> tuple[Message, TimedRequest]:
-        """Return the request to handle instead of this one, after the limits of its quotas."""
+        """Return the request with the limits of its quotas applied: it is handled in place of the original."""
         if isinstance(request, FetchRequest):
             who = (begun.user, begun.client_id)
             debt_ms = self._throttles.debt_ms(QuotaKey.CONSUMER_BYTE_RATE, *who, self._now_ms())

@@ -36,8 +36,9 @@ class TokenKeys:
         *,
         fetch: Callable[..., bytes] = fetch,
     ) -> None:
-        """`settings`: those of the listener; `threads`: for readings because of unknown keys; `fetch`: reads an https
-        address, as `security.https.fetch`. Raises InvalidConfigError that names the wrong or missing setting.
+        """`settings`: those of the listener; `threads`: executor of the requests that an unknown key causes; `fetch`:
+        reads an https address, as `security.https.fetch`. Raises InvalidConfigError that names the wrong or missing
+        setting.
         """
         self._threads = threads
         self._fetch = fetch

@@ -39,7 +39,8 @@ class Users:
                     self._records[name] = decode_user(record)
                     if reason := name_refusal(name):
                         log.warning(
-                            "user %r cannot log in: %s. An earlier release has stored the name; add the user under another "
+                            "user %r cannot log in: %s. An earlier release has stored the name; add the user under "
+                            "another "
                             "one, then: sparklog user remove",
                             name, reason,
                         )  # fmt: skip

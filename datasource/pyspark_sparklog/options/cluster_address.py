@@ -1,8 +1,8 @@
 """The address of a cluster and the settings of its connections, as they go to Spark's tasks.
 
 Spark pickles them into its messages to executors: over its own connections, from memory to memory. References
-(`${file:/path}`, `${env:NAME}`) are sent unchanged, and resolved by each process that connects; only a secret that an
-option holds literally goes along itself. The `repr` shows no secret, nor do the names of partitions, plans or errors.
+(`${file:/path}`, `${env:NAME}`) are sent unchanged, and resolved by each process that connects; only literal secrets in
+options are sent as they are. The `repr` shows no secret, nor do the names of partitions, plans or errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_BOOTSTRAP = (
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """The brokers to ask first, and the security settings as they were given."""
+    """The bootstrap servers, and the security settings with unresolved references."""
 
     bootstrap_servers: str
     security: SecuritySettings = field(default_factory=SecuritySettings)

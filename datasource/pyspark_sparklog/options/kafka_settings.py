@@ -40,10 +40,11 @@ Convert = Callable[[str, Setting | None], ConvertedValue]
 
 
 class KafkaSetting(NamedTuple):
-    """One setting of Kafka's clients. `where`: the side it is treated so on; on the other side it has no effect.
+    """One setting of Kafka's clients.
 
-    `text`: for MAPPED the option it stands for, else the reason, which for REFUSED is the whole message. `elsewhere`:
-    why it has no effect on the other side.
+    `where`: the side (read or write) to which the treatment applies; the setting has no effect on the other side.
+    `text`: for MAPPED the option's name, else the reason, which for REFUSED is the whole message. `elsewhere`: the
+    reason why the setting has no effect on the other side.
     """
 
     name: str
@@ -59,8 +60,8 @@ class KafkaSetting(NamedTuple):
 
 
 def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
-    """Return a whole number of Kafka's, brought into the bounds of `setting`. Raises
-    InvalidConfigError if it is none."""
+    """Return Kafka's whole number, limited to the bounds of `setting`. Raises InvalidConfigError if the text is no
+    whole number."""
     try:
         value = int(text)
     except ValueError as e:
@@ -195,12 +196,15 @@ _IGNORED: tuple[tuple[str, OptionUse, str], ...] = (
 )
 
 _STARTS = (
-    "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'startingoffsets' to 'earliest' or "
-    "'latest' to specify where to start. Structured Streaming manages which offsets are consumed internally, rather than "
+    "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'startingoffsets' to 'earliest' "
+    "or "
+    "'latest' to specify where to start. Structured Streaming manages which offsets are consumed internally, rather "
+    "than "
     "relying on the consumer to do it"
 )
 _DESERIALIZED = (
-    "Kafka option '{0}.deserializer' is not supported as {0}s are deserialized as byte arrays. Use DataFrame operations to "
+    "Kafka option '{0}.deserializer' is not supported as {0}s are deserialized as byte arrays. Use DataFrame "
+    "operations to "
     "explicitly deserialize the {0}s"
 )
 _SERIALIZED = (
@@ -276,8 +280,8 @@ KAFKA_SETTINGS = _table()
 
 
 def kafka_setting(name: str, value: str) -> KafkaSetting | None:
-    """Return the setting of this name; None: there is none. Names of a provider of secrets (KIP-297) have the
-    provider's name in them."""
+    """Return the setting of this name; None if Kafka has no such setting. Names of a provider of secrets (KIP-297) have
+    the provider's name in them."""
     if not name.startswith("config.providers."):
         return KAFKA_SETTINGS.get(name)
     is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_KNOWN

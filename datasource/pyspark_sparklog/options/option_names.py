@@ -74,12 +74,13 @@ def recognised(options: Mapping[str, str], where: OptionUse) -> RecognisedOption
             remarks.append(_without_effect(written, name, where))
             continue
         if values.setdefault(name, value) != value:
-            raise InvalidConfigError(f"{everywhere[name].name} is given twice with different values")
+            raise InvalidConfigError(f"{everywhere[name].name} is given twice with different values: give it once")
     return RecognisedOptions(values, tuple(remarks))
 
 
 def _of_kafka(setting: KafkaSetting, value: str, where: OptionUse, given: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return (the option it stands for, "" if none; its value; the remark about it)."""
+    """Return three values for one of Kafka's settings: the option that it stands for ("" if none), the option's value,
+    and the remark about it."""
     if setting.about_security and setting.name != SECURITY_PROTOCOL:
         protocol = given.get(KAFKA + SECURITY_PROTOCOL, given.get(OWN + SECURITY_PROTOCOL))
         if is_plaintext(protocol):

@@ -1,5 +1,4 @@
-"""Options as the reader and the writer work with them: values parsed and checked. `option_names` has found out which
-are meant."""
+"""Parsed and checked options of reader and writer. `option_names` recognises the given names before."""
 
 from __future__ import annotations
 
@@ -32,8 +31,10 @@ TRIGGER_DELAY_MS = 15 * 60_000
 LONG_MAX = 2**63 - 1
 """Java's Long.MaxValue: jobs write it for "no limit" and "the end of time"."""
 NO_OPTIONS = (
-    "Spark has given no options, as it does for tables of the catalog. A table keeps them if it is made with CREATE TABLE t USING "
-    "sparklog OPTIONS (…) and without columns; any other table needs them in each query: SELECT … FROM t WITH (…), INSERT INTO t "
+    "Spark has given no options, as it does for tables of the catalog. A table keeps them if it is made with CREATE "
+    "TABLE t USING "
+    "sparklog OPTIONS (…) and without columns; any other table needs them in each query: SELECT … FROM t WITH (…), "
+    "INSERT INTO t "
     'WITH (…), spark.read.option(…).table("t"); DROP TABLE removes the table, not the topic'
 )
 
@@ -144,7 +145,7 @@ class SinkOptions:
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-    """Check a read's options. `streaming` None: not known yet (schema inference), options of both are taken.
+    """Check a read's options. `streaming` None: unknown (schema inference), so options of both kinds are accepted.
 
     Raises InvalidConfigError that names the option and the right form.
     """
@@ -241,7 +242,8 @@ def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tu
         return None, 0
     if streaming and "txnVersion" in names:
         raise InvalidConfigError(
-            "txnVersion: only batch writes (also those in foreachBatch) take it; a streaming query's version is its batch id: "
+            "txnVersion: only batch writes (also those in foreachBatch) take it; a streaming query's version is its "
+            "batch id: "
             "leave it out"
         )
     if len(names) == 1 and not streaming:
@@ -321,7 +323,7 @@ def _trigger_delay_ms(given: Mapping[str, str]) -> int:
 
 
 def _consumer(given: Mapping[str, str], name: str, default: int) -> int:
-    """Return a consumer's setting `name` that a read has as well, with a default of its own."""
+    """Return the setting `name`, which consumers and reads have with different defaults."""
     text = given.get(f"sparklog.{name}")
     return default if text is None else int(settings_of(Scope.CONSUMER)[name].parse(text))
 
@@ -344,7 +346,8 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
         raise InvalidConfigError(f"One of the following options must be specified: {', '.join(STRATEGIES)}")
     if len(names) > 1:
         raise InvalidConfigError(
-            f"Only one of the following options can be specified: {', '.join(STRATEGIES)}; given are {' and '.join(names)}"
+            f"Only one of the following options can be specified: {', '.join(STRATEGIES)}; given are "
+            f"{' and '.join(names)}"
         )
     text = given[names[0].lower()].strip()
     if names[0] == "subscribePattern":
@@ -390,7 +393,8 @@ def _end_position(given: Mapping[str, str]) -> Position:
 
 
 def _where(position: Position, kind: str, offset: int) -> str | None:
-    """Return the partition that is given `offset`; "" if all of them are of `kind`, None if none is."""
+    """Return the partition with the given `offset`; "" if the position is of `kind` for all partitions, None if for
+    none."""
     if position.kind == kind:
         return ""
     offsets = position.per_partition if position.kind == "offsets" else {}

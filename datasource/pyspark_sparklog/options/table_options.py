@@ -1,7 +1,7 @@
 """Tables of Spark's catalog: `CREATE TABLE … USING sparklog OPTIONS (…)`, and the rest of them when a write creates
 one.
 
-Spark asks a Python source for the columns of a new table and hands it the table's options only then. A later read or
+Spark gives a Python source the table's options only once: when it asks for the columns of a new table. A later read or
 insert gets the columns, with the metadata that the catalog keeps of them, and no option. So the options are kept with
 the first column, as metadata. Every column also has a mark: only rows that have all columns of the table are an insert
 into it.
@@ -47,7 +47,8 @@ def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
     if not any(name in options for name in SUBSCRIPTIONS):
         if "topic" not in options:
             raise InvalidConfigError(
-                "the table names no topic: CREATE TABLE t USING sparklog OPTIONS ('sparklog.bootstrap.servers' 'host:port', "
+                "the table names no topic: CREATE TABLE t USING sparklog OPTIONS ('sparklog.bootstrap.servers' "
+                "'host:port', "
                 "subscribe 'topic')"
             )
         options["subscribe"] = options["topic"]
@@ -64,8 +65,10 @@ def _check_secrets(options: Mapping[str, str]) -> None:
     security = {known: options[name] for name, known in given.items() if name != known and is_about_security(known)}
     if literal := SecuritySettings(security).literal_secrets:
         raise InvalidConfigError(
-            f"a table's options are kept in the catalog, where others can read {literal[0]}: write ${{file:/path}} in place of "
-            "the secret, a file on the driver and on each executor that only Spark's user may read; or leave it out and give it "
+            f"a table's options are kept in the catalog, where others can read {literal[0]}: write ${{file:/path}} in "
+            "place of "
+            "the secret, a file on the driver and on each executor that only Spark's user may read; or leave it out "
+            "and give it "
             "with each query, as in SELECT … FROM t WITH (…)"
         )
 
@@ -109,8 +112,9 @@ def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
 
 
 def tells_new_tables() -> bool:
-    """True if an SQL execution inside another one, in the driver of this process, is a write that creates a table of
-    the catalog.
+    """True if this driver shows a write that creates a table of the catalog: as an SQL execution inside another one.
+    Programs of `pyspark` and `spark-submit` do. The shell `spark-sql` runs each command inside another execution, and
+    drivers that are started in other ways are not known.
 
     That holds in programs of `pyspark` and `spark-submit`. The shell `spark-sql` runs each command inside another
     execution, and drivers that are started in other ways are not known.
@@ -138,8 +142,10 @@ def refuse_new_table() -> None:
     own, root = (context.getLocalProperty(f"spark.sql.execution.{name}") for name in ("id", "root.id"))
     if own is not None and root is not None and own != root:
         raise InvalidConfigError(
-            "nothing is written: saveAsTable and writeTo(…).create() would leave a table without options, which nobody can "
-            'read. Write with df.write.format("sparklog").option(…).mode("append").save(); for a table make one with CREATE '
+            "nothing is written: saveAsTable and writeTo(…).create() would leave a table without options, which "
+            "nobody can "
+            'read. Write with df.write.format("sparklog").option(…).mode("append").save(); for a table make one with '
+            "CREATE "
             "TABLE t USING sparklog OPTIONS (…)"
         )
 

@@ -67,7 +67,8 @@ def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
     last committed one."""
     if last.version > transaction.version:
         raise StaleCheckpointError(
-            f"batch {transaction.version} of {transaction.app_id} is not written: batches up to {last.version} have been committed "
+            f"batch {transaction.version} of {transaction.app_id} is not written: batches up to {last.version} have "
+            "been committed "
             f"before, and Spark repeats only the last batch. {_WAYS_OUT}"
         )
 
@@ -86,14 +87,17 @@ def check_input(transaction: SharedTransaction, last: LastCommit, ours: BatchInp
         log.warning("%s: cannot check if it was committed with the same input", transaction.app_id)
     elif not ours.is_same(theirs):
         raise StaleCheckpointError(
-            f"batch {transaction.version} of {transaction.app_id} has been committed before with other input ({_difference(theirs, ours)}): "
+            f"batch {transaction.version} of {transaction.app_id} has been committed before with other input "
+            f"({_difference(theirs, ours)}): "
             f"its {ours.rows} rows are not in the topic. {_WAYS_OUT}"
         )
 
 
 _WAYS_OUT = (
-    "The checkpoint was set back (restored from a copy, or deleted in part), or another query writes under the same txnAppId. "
-    "Either start the query with a new checkpoint location, or set the option txnAppId to a name that was not used before: "
+    "The checkpoint was set back (restored from a copy, or deleted in part), or another query writes under the same "
+    "txnAppId. "
+    "Either start the query with a new checkpoint location, or set the option txnAppId to a name that was not used "
+    "before: "
     "then this batch and all later batches are written. Choose starting offsets behind the input of the records that "
     "the topic already has"
 )

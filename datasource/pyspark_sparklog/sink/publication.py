@@ -96,7 +96,7 @@ class SinkCommitMessage(WriterCommitMessage):
     offsets: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
 
-class Ending(NamedTuple):
+class EndRequest(NamedTuple):
     """The request of a commit: the records of `committed_participants` (producer ids) become visible."""
 
     transaction: SharedTransaction
@@ -111,9 +111,9 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
     return found
 
 
-def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
-    """Return the request for the messages of all tasks; None: there is no transaction. Raises SparklogError if the
-    tasks do not belong to one transaction."""
+def end_request_of(messages: Sequence[SinkCommitMessage]) -> EndRequest | None:
+    """Return the request that ends the transaction in the messages of all tasks; None if the write has no transaction.
+    Raises SparklogError if the tasks do not belong to one transaction."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
         raise SparklogError(f"the tasks wrote in different transactions, so nothing is committed: {transactions}")
@@ -122,7 +122,7 @@ def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
         return None
     committed_participants = tuple(m.producer_id for m in messages if m.producer_id >= 0)
     # also if there are none: attempts that lost may have written something, and an earlier run must be fenced
-    return Ending(transaction, committed_participants)
+    return EndRequest(transaction, committed_participants)
 
 
 class _Runs:
@@ -150,12 +150,12 @@ _runs = _Runs()
 
 @dataclass(frozen=True)
 class Publisher:
-    """The transaction of one write, on the driver and in its tasks; goes to them by pickle.
+    """The transaction of one write, on the driver and, pickled, in its tasks.
 
     `fencing_token` AT_LEAST_ONCE: there is no transaction. None: the publisher writes nothing and only ends the
     transactions of others; it draws a token on demand. `is_stream`: run and version are those of the query's run and
-    batch, which only tasks know, and so is `app_id` if it is None. `checkpoint` "": the query's is not known; nor is
-    its name if `query_name` is "".
+    batch, which only tasks know, and so is `app_id` if it is None. `checkpoint` and `query_name` are the query's; "" if
+    unknown.
     """
 
     address: ClusterAddress
@@ -185,7 +185,8 @@ class Publisher:
             return self._own_transaction(self.fencing_token)
         if not place.query_id or place.batch_id < 0:
             raise SparklogError(
-                "Spark does not pass the query id and batch id to the task, so the batch cannot be written exactly once: "
+                "Spark does not pass the query id and batch id to the task, so the batch cannot be written exactly "
+                "once: "
                 'set .option("sparklog.delivery.guarantee", "at-least-once")'
             )
         return SharedTransaction(self.app_id or place.query_id, place.batch_id, place.run_id, self.fencing_token)
@@ -206,7 +207,8 @@ class Publisher:
         return not input_digest(message.checkpoint, message.place.query_id, message.place.batch_id)
 
     def join(self, transaction: SharedTransaction) -> Participant | None:
-        """Return a producer identity for one task; None: the version is committed already, nothing may be written.
+        """Return a producer identity for one task; None if the version is committed already: the task must write
+        nothing.
 
         Raises ProducerFencedError when a newer run has taken over, StaleCheckpointError for a batch below the last one.
         """
@@ -229,7 +231,7 @@ class Publisher:
 
         Raises ProducerFencedError, TransactionAbortedError, StaleCheckpointError: then no record is visible.
         """
-        ending = ending_of(messages)
+        ending = end_request_of(messages)
         if ending is None:
             return
         transaction, committed_participants = ending
@@ -272,7 +274,8 @@ class Publisher:
             if found is None:
                 if self.fencing_token != AT_LEAST_ONCE:
                     log.warning(
-                        "no task reported the failed transaction: it is aborted when the batch runs again, or after %d ms",
+                        "no task reported the failed transaction: it is aborted when the batch runs again, or after "
+                        "%d ms",
                         self.timeout_ms,
                     )
                 return
@@ -333,7 +336,8 @@ class Publisher:
     def _aborted_error(self, transaction: SharedTransaction) -> TransactionAbortedError:
         return TransactionAbortedError(
             f"{_describe(transaction)} was aborted before it could be committed (it took longer than "
-            f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or a newer run "
+            f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or "
+            "a newer run "
             "took over); none of its records is visible: run it again, with a longer timeout if necessary"
         )
 
@@ -408,7 +412,7 @@ def _publisher(
 
 
 def task_place() -> TaskPlace:
-    """Return the place of this task; empty in a process that is no task."""
+    """Return the place of this task in its stage; empty outside of a task."""
     context = TaskContext.get()
     if context is None:
         return NOWHERE

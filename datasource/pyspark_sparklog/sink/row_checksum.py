@@ -17,7 +17,7 @@ _PLACE = 0x9E3779B97F4A7C15
 _PLACE_INVERSE = pow(_PLACE, -1, 1 << 64)
 _NULL = np.uint64(0xD1B54A32D192ED03)
 _BYTES_PER_STEP = 1 << 18
-"""Bytes of data hashed at once: eight times as many are in memory for it."""
+"""Number of bytes hashed in one step; a step takes eight times as much memory."""
 
 
 def row_checksum(batch: pa.RecordBatch) -> int:
@@ -105,7 +105,7 @@ def _of_ranges(items: np.ndarray, ends: np.ndarray) -> np.ndarray:
         here = np.clip(ends[low : high + 1], start, stop)
         begin = here[:-1] - start
         part = (upto[here[1:] - start] - upto[begin]) * inverses[begin]
-        if ends[low] < start:  # the range began in an earlier step: its places go on
+        if ends[low] < start:  # the range began in an earlier step: its places continue
             part[:1] *= np.uint64(pow(_PLACE, start - int(ends[low]), 1 << 64))
         sums[low:high] += part
     return _mix(sums ^ np.diff(ends).astype(np.uint64))

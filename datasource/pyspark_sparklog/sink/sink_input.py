@@ -47,16 +47,16 @@ class TopicBatch(NamedTuple):
     data: pa.RecordBatch | pa.Table
 
 
-class Fitted(NamedTuple):
-    """The columns of the rows in the log: for each its name there, "" if it is left out; the columns without a place;
-    and if all can be handed on unchanged."""
+class ColumnFit(NamedTuple):
+    """The mapping of a row's columns to the log: each column's name there, "" if it is left out; the columns without a
+    place in the topic; True if all columns fit unchanged."""
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
     unchanged: bool
 
 
-def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *, strict: bool = False) -> Fitted:
+def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *, strict: bool = False) -> ColumnFit:
     """Find the place of every column of rows for `topic` of `shape`; `topic` None: a column names the topic.
 
     Names are compared as they are, then without regard to case. With `strict` a column that an envelope topic does not
@@ -65,7 +65,7 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
     if topic is not None and shape is not None and shape.kind != KIND_ENVELOPE:
         names = _spelt_as(schema.names, shape.schema.names)
         _check_typed(_rename_columns(schema, names), topic, shape)
-        return Fitted(names, (), names == tuple(schema.names))
+        return ColumnFit(names, (), names == tuple(schema.names))
     names = _spelt_as(schema.names, _ENVELOPE_INPUT)
     if topic is None and "topic" not in names:
         raise SchemaMismatchError(
@@ -87,14 +87,15 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
         elif not _accepts(f.name, f.type):
             kinds = _ENVELOPE_INPUT[f.name][1]
             problems.append(
-                f"{f.name} attribute unsupported type {f.type}. {f.name} must be a(n) {kinds}: cast, rename or drop the column"
+                f"{f.name} attribute unsupported type {f.type}. {f.name} must be a(n) {kinds}: cast, rename or drop "
+                "the column"
             )
         places.append(place)
     if problems:
         where = f"topic {topic!r}" if topic is not None else "an envelope topic"
         more = "" if topic is not None else "; for a typed topic set the option topic"
         raise SchemaMismatchError(f"the rows do not fit {where}: " + "; ".join(problems) + more)
-    return Fitted(tuple(places), tuple(left_out), tuple(places) == tuple(schema.names))
+    return ColumnFit(tuple(places), tuple(left_out), tuple(places) == tuple(schema.names))
 
 
 def _spelt_as(given: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:
@@ -116,7 +117,7 @@ def _rename_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def in_log_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Return `batch` with its columns under `names`, those without a name left out (see `Fitted`)."""
+    """Return `batch` with its columns under `names`, those without a name left out (see `ColumnFit`)."""
     kept = [(batch.column(i), name) for i, name in enumerate(names) if name]
     return pa.RecordBatch.from_arrays([c for c, _ in kept], names=[n for _, n in kept])
 
@@ -172,7 +173,8 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) 
     if names.null_count:
         row = pc.index(pc.is_null(names), True).as_py()
         raise SchemaMismatchError(
-            f"the data contains a null topic, in {names.null_count} of {len(names)} rows (the first is row {row} of its batch): "
+            f"the data contains a null topic, in {names.null_count} of {len(names)} rows (the first is row {row} of "
+            "its batch): "
             "use the option topic for setting a default topic, fill the column, or filter those rows out"
         )
     encoded = names.dictionary_encode()

@@ -32,7 +32,7 @@ _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 @dataclass(frozen=True)
 class SinkTask:
     """A task of a write; Spark pickles it. `keyed`: the topic is typed and has key columns. `names`: the columns' names
-    in the log (`sink_input.Fitted`); None: the names of the rows."""
+    in the log (`sink_input.ColumnFit`); None: the names of the rows."""
 
     options: SinkOptions
     envelope: bool
@@ -118,7 +118,8 @@ class SinkTask:
 
 
 def _take_result(message: SinkCommitMessage, future: Any) -> None:
-    """Wait for a hand-over (the producer's delivery.timeout.ms bounds it) and note where its rows went."""
+    """Wait for the delivery of rows (at most the producer's delivery.timeout.ms), and note their partitions and
+    offsets."""
     for stored in future.result():
         tp = (stored.topic, stored.partition)
         first, last = message.offsets.get(tp, (stored.offset, -1))

@@ -66,8 +66,8 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
     commit."""
 
     def __init__(self, task: SinkTask, make_task: Callable[[], SinkTask] | None = None) -> None:
-        """Keep the task. With `make_task` the `task` is good to commit and abort only; for writing, `make_task` creates
-        another one."""
+        """Keep the task. With `make_task`, `task` serves to commit and abort only; for writing, `make_task` creates
+        another task."""
         self._task = task
         self._make_task = make_task
 
@@ -131,14 +131,18 @@ def stream_writer(
     if overwrite:
         raise InvalidConfigError(
             'outputMode("complete") replaces the whole result with every batch, a topic can only be appended to: use '
-            'outputMode("append") with a watermark, or write each result yourself with .foreachBatch(lambda rows, batch_id: '
-            'rows.write.format("sparklog").mode("append").options(**OPTIONS).options(**once("NAME", batch_id)).save()), once '
+            'outputMode("append") with a watermark, or write each result yourself with .foreachBatch(lambda rows, '
+            "batch_id: "
+            'rows.write.format("sparklog").mode("append").options(**OPTIONS).options(**once("NAME", '
+            "batch_id)).save()), once "
             "from pyspark_sparklog.delta"
         )
     if not STREAMS_CAN_BE_WRITTEN:
         raise InvalidConfigError(
-            "writing a stream to sparklog needs PySpark 4.1 or newer; with 4.0 write each batch in .foreachBatch(lambda rows, "
-            'batch_id: rows.write.format("sparklog").mode("append").options(**OPTIONS).options(**once("NAME", batch_id))'
+            "writing a stream to sparklog needs PySpark 4.1 or newer; with 4.0 write each batch in "
+            ".foreachBatch(lambda rows, "
+            'batch_id: rows.write.format("sparklog").mode("append").options(**OPTIONS).options(**once("NAME", '
+            "batch_id))"
             ".save()), once from pyspark_sparklog.delta"
         )
     options = parse_sink_options(given, streaming=True)
@@ -165,8 +169,8 @@ def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str, quer
 
 
 class _Kind(NamedTuple):
-    """The kind of the target: True for envelope topics, True for a typed one that has key columns; and the columns'
-    names there, if they are not the rows'."""
+    """The kind of the target topic. `keyed`: the topic is typed and has key columns. `names`: names of the columns in
+    the log, if they differ from those of the rows."""
 
     envelope: bool
     keyed: bool

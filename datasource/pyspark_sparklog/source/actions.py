@@ -54,7 +54,7 @@ FIXED = Edges(start=False, end=False)
 
 class Frame(NamedTuple):
     """A DataFrame's read: a name of its own, and its topics with their numbers of partitions at the planning. `grows`:
-    it is to read all partitions."""
+    True if it also reads partitions that are added later."""
 
     name: str
     partitions: dict[str, int]
@@ -76,7 +76,8 @@ class Frame(NamedTuple):
                 _warnings.warn_once(
                     self.name,
                     action,
-                    "the broker is older than this client: the DataFrame keeps the records of its first action; load it again",
+                    "the broker is older than this client: the DataFrame keeps the records of its first action; load "
+                    "it again",
                 )
                 return planned
             start = max(start, first) if edges.start else start
@@ -97,8 +98,8 @@ class Frame(NamedTuple):
 
 
 def _action() -> str:
-    """Return the id of the action that the running task belongs to, "" if this is no task. Without one
-    (`DataFrame.rdd`) the stage's, which its tasks have in common, too."""
+    """Return the id of the running task's action; "" outside of a task. An action without an id (`DataFrame.rdd`) gets
+    the id of its stage."""
     context = TaskContext.get()
     if context is None:
         return ""
@@ -113,7 +114,7 @@ class _Warnings:
         self._first: OrderedDict[str, str | None] = OrderedDict()
 
     def warn_once(self, what: str, action: str, text: str, *, first_too: bool = False) -> None:
-        """Log a warning once, at the second action with it, or at the first one with `first_too`."""
+        """Log a warning once: at the second action that causes it, or with `first_too` at the first."""
         first = self._first.setdefault(what, action)
         if first is not None and (first_too or first != action):
             self._first[what] = None

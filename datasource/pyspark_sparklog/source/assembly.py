@@ -72,7 +72,7 @@ class BatchAssembler:
             yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rest."""
+        """Yield the remaining rows."""
         pending, self._pending = self._pending, []
         self._pending_rows = self._pending_bytes = 0
         if len(pending) == 1:

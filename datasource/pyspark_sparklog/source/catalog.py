@@ -140,8 +140,8 @@ class Catalog:
     ) -> dict[TopicPartition, Extent]:
         """Return the first offset and end of every partition that exists.
 
-        `reached`: where a reader stands already. If that is beyond the last stable offset (it has read with
-        read_uncommitted before), the log still has it: then the partition ends there, and nothing is lost.
+        `reached`: positions of a reader. A position may be beyond the last stable offset if the reader has read with
+        read_uncommitted before; the partition then ends at that position, and no loss is reported.
         """
         wanted = sorted(partitions)
         answers = self._list_offsets(dict.fromkeys(wanted, (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))

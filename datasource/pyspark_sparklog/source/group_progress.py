@@ -22,7 +22,7 @@ ONE_ATTEMPT = RetryPolicy(timeout_ms=0, request_timeout_ms=5_000)
 
 
 class GroupProgress:
-    """Publishes for `group_id`; None: nothing."""
+    """Publishes the offsets of `group_id`; publishes nothing if it is None."""
 
     def __init__(self, address: ClusterAddress, group_id: str | None) -> None:
         self._address = address
@@ -31,8 +31,8 @@ class GroupProgress:
         self._failure = ""
 
     def publish(self, positions: Positions) -> None:
-        """Commit the positions that have changed since the last time. A failure is a line in the log, once while it
-        is the same; the next call tries again."""
+        """Commit the positions that have changed since the last time. A failure is logged once until it changes; the
+        next call tries again."""
         changed = {tp: o for tp, o in positions.items() if self._published_positions.get(tp) != o}
         if self._group_id is None or not changed:
             return

@@ -18,13 +18,13 @@ log = logging.getLogger("pyspark_sparklog")
 LOOK_S = 30.0
 """Interval in s between a query's looks, and age in s of an open transaction that is worth a line in the log."""
 AGAIN_S = 600.0
-"""A line about the same transaction comes no sooner."""
+"""Pause in s between two warnings about the same transaction."""
 WARNED_MAX = 1_000
 TIMEOUT_MS = 5_000
 
 
 class HeldUp:
-    """The watch of one reader for transactions that hold it up. Nothing here can fail a read."""
+    """Looks for transactions that hold up one reader. Nothing here can fail a read."""
 
     def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
         self._catalog = Catalog(catalog.address, 0, READ_UNCOMMITTED)
@@ -34,8 +34,8 @@ class HeldUp:
         self._warned_at: dict[str, float] = {}
 
     def look(self, extents: Mapping[TopicPartition, Extent]) -> None:
-        """Warn if records that are there are not among `extents`, because an old transaction is open before them.
-        Looks again only after LOOK_S."""
+        """Warn if stored records lie beyond `extents` because an old transaction is open before them. Checks again only
+        after LOOK_S."""
         now_s = self._clock()
         if not self._on or now_s - self._looked_s < LOOK_S:
             return
@@ -78,7 +78,8 @@ class HeldUp:
             self._warned_at.clear()
         self._warned_at[what] = now_s
         log.warning(
-            "%s%s: records from offset %d on are not visible, because %s has been open for %d s. If its producer has ended: "
+            "%s%s: records from offset %d on are not visible, because %s has been open for %d s. If its producer has "
+            "ended: "
             "`%s --bootstrap-servers %s`",
             tp,
             f" and {count - 1} more partitions" if count > 1 else "",

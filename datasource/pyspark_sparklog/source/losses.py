@@ -30,7 +30,8 @@ class LossReporter:
             listed += f"; and {len(fresh) - LISTED_MAX} more"
         if self._fail and all(loss.reason == UNSUBSCRIBED for loss in fresh):
             raise DataLossError(
-                f"topics were removed from the subscription: {listed}. Subscribe to them again; or, to continue without "
+                f"topics were removed from the subscription: {listed}. Subscribe to them again; or, to continue "
+                "without "
                 'their unread records, restart the query with .option("failOnDataLoss", "false")'
             )
         if self._fail:

@@ -46,7 +46,7 @@ class Loss(NamedTuple):
 
 
 def backlog(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """Return records between `start` and `end`; a partition that `start` does not know counts nothing."""
+    """Return records between `start` and `end`; a partition that is not in `start` counts as 0."""
     return sum(max(0, e - start.get(tp, e)) for tp, e in end.items())
 
 
@@ -69,8 +69,8 @@ def limit_end(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, 
 def split_ranges(
     ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Return the tasks for `ranges`: none of more than `max_records`, about `min_partitions` or more of them, none
-    empty."""
+    """Return the tasks for `ranges`: at least about `min_partitions` tasks of at most `max_records` records, none of
+    them empty."""
     result = [r for r in ranges if r.size > 0]
     if max_records is not None:
         result = [piece for r in result for piece in _divide(r, -(-r.size // max_records))]
@@ -147,7 +147,7 @@ def next_end(
     ids: Mapping[str, str],
     subscribed: Callable[[str], bool] = lambda _: True,
 ) -> tuple[Positions, Positions, list[Loss]]:
-    """Return (The end of the next batch, the largest possible end, the losses) for a query that stands at `start`.
+    """Return (the end of the next batch, the largest possible end, the losses) for a query that stands at `start`.
 
     Both positions cover exactly the existing partitions (`extents`). Partitions that only `start` has are lost, because
     the topic was deleted, or because the query does not subscribe to it any more (`subscribed`).

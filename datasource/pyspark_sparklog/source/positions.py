@@ -86,12 +86,14 @@ def _per_partition(position: Position, extents: Mapping[TopicPartition, Extent])
     if missing:
         how = f" ({EARLIEST_OFFSET} is earliest, {LATEST_OFFSET} latest)" if position.kind == "offsets" else ""
         raise InvalidConfigError(
-            f"{position.option} must name every partition that is read; missing: {missing}{how}. The partitions specified don't "
+            f"{position.option} must name every partition that is read; missing: {missing}{how}. The partitions "
+            "specified don't "
             "match what are assigned"
         )
     if surplus:
         raise InvalidConfigError(
-            f"{position.option} names partitions that are not read: {surplus}. The partitions specified don't match what are "
+            f"{position.option} names partitions that are not read: {surplus}. The partitions specified don't match "
+            "what are "
             "assigned"
         )
     return given

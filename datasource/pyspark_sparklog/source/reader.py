@@ -1,4 +1,4 @@
-"""Reading: a task's work on its range of one partition, and the batch reader that plans the ranges."""
+"""The task that reads a range of one partition, and the batch reader that plans the ranges."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class SparklogBatchReader(DataSourceReader):
         self._name = uuid.uuid4().hex
 
     def partitions(self) -> list[InputPartition]:
-        """Return the ranges to read, one Spark task each; a partition that is empty has one, too, if its end is not
+        """Return the ranges to read, one Spark task each. An empty partition has a range, too, if its end is not
         fixed."""
         options = self._options
         kind = options.starting.kind

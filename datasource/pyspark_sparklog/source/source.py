@@ -20,8 +20,8 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE
 
 
 def infer_schema(given: Mapping[str, str]) -> StructType:
-    """Return the schema of the topics that the options name; that of a table that Spark makes has
-    its options with it."""
+    """Return the schema of the topics that the options name. The schema of a table that Spark creates contains the
+    table's options."""
     table = of_new_table(given)
     if table is not None:
         return kept_with(infer_schema(readable(table)), table)
@@ -56,7 +56,8 @@ def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType)
     picked = project(full, schema)
     if options.columns is not None and options.columns != tuple(schema.fieldNames()):
         raise SchemaMismatchError(
-            f"the option columns ({', '.join(options.columns)}) and the given schema ({', '.join(schema.fieldNames())}) "
+            f"the option columns ({', '.join(options.columns)}) and the given schema "
+            f"({', '.join(schema.fieldNames())}) "
             "pick different columns: leave one of them out"
         )
     return picked

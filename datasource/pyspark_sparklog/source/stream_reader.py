@@ -101,7 +101,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next micro-batch that begins at `start`; `start` itself when there is nothing to read.
 
         With nothing to read it waits up to 100 ms for data, instead of being asked again at once. Spark 4.0 and 4.1
-        give neither argument; then the batch goes on from the last position known.
+        give neither argument; then the batch continues from the last known position.
         """
         limit = self.getDefaultReadLimit() if limit is None else limit
         begin = self._position if start is None else SourceOffset.from_dict(start)
@@ -141,8 +141,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _warn_of_changed_columns(self) -> None:
-        """Warn of changed columns in a query that goes on from a checkpoint: Spark's own error about its state does not
-        name the way."""
+        """Warn of changed columns in a query that continues from a checkpoint: Spark's own error about the state names
+        no remedy."""
         for name, info in self._catalog.topics(self._options.subscription, missing_is_error=False).items():
             if warning := changed_columns(name, info.schemas, self._reads.schema):
                 log.warning("%s", warning)

@@ -141,7 +141,7 @@ class TopicDescription:
     key_columns: tuple[str, ...]
     """Names of the columns that choose a row's partition; empty: none."""
     timestamp_column: str | None
-    """Name of the column with the event time; None: none."""
+    """Name of the column with the event time; None if the topic has none."""
     configs: dict[str, object]
     """Settings of this topic alone; `setting` returns the value in effect."""
     created_ms: int
@@ -268,7 +268,7 @@ class Admin:
         wait_for_broker: bool = True,
         **settings: Any,
     ) -> None:
-        """Create an Admin. It connects with the first call.
+        """Create an Admin. The first call connects.
 
         Args:
             bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
@@ -753,8 +753,8 @@ class Admin:
     ) -> LakeDescription:
         """Make a topic a Delta table, too. The table is created, and a lake worker fills it from the first record on.
 
-        The table has the topic's columns (or key, value and headers), then `_partition`, `_offset` and `_timestamp`. A
-        table that the topic had at the location before goes on where it ended.
+        The table has the topic's columns (or key, value and headers), then `_partition`, `_offset` and `_timestamp`. An
+        earlier table of the topic at this location is continued.
 
         Args:
             topic: The topic's name.
@@ -809,7 +809,7 @@ class Admin:
 
     @arg.takes(topic=arg.text)
     def disable_lake(self, topic: str) -> None:
-        """Stop filling the Delta table of a topic. The table stays; `enable_lake` with its location goes on with it.
+        """Stop filling the Delta table of a topic. The table stays; `enable_lake` with its location continues it.
 
         Args:
             topic: The topic's name.
@@ -840,7 +840,7 @@ class Admin:
 
         Args:
             topic: The topic's name.
-            from_table: True goes on behind the last row of each partition in the table, whatever offsets the table's
+            from_table: True continues behind the last row of each partition in the table, whatever offsets the table's
                 transactions have. It is for a table that was restored to an older version: the rows that are missing
                 since are appended again, and so are rows that users deleted behind the last one.
 

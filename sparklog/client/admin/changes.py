@@ -41,7 +41,7 @@ def change(
     """Send a change until it is answered, or as long as `repeating` allows.
 
     The result is the answer; None if the change is made but its answer was lost. `is_made` looks if the change has
-    taken effect. Raises the broker's refusal, and the last error when the time is over.
+    taken effect. Raises the broker's refusal, and the last error at the time limit.
     """
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
     repeating = RepeatPolicy() if repeating is None else repeating

@@ -89,7 +89,7 @@ class LogDirDescription:
     path: str
     """Path on the broker's host."""
     error: str
-    """Reason why the directory cannot be used; empty: it can."""
+    """Reason why the directory cannot be used; empty if it can be used."""
     total_bytes: int
     """Size of the disk in bytes; -1: not known."""
     usable_bytes: int

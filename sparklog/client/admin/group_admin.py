@@ -66,7 +66,7 @@ class MemberDescription:
     member_id: str
     """Id of the member."""
     instance_id: str | None
-    """The `group.instance.id` of a static member; None: no static member."""
+    """The `group.instance.id` of a static member; None for a dynamic member."""
     client_id: str
     """The member's `client.id`."""
     host: str
@@ -88,13 +88,13 @@ class PartitionLag:
     partition: TopicPartition
     """The partition."""
     committed: OffsetAndMetadata | None
-    """Committed offset; None: none."""
+    """Committed offset; None if nothing is committed."""
     end: int
     """Last stable offset; -1 if the topic is gone."""
     lag: int | None
     """Number of offsets left to read; 0: all readable records are read, None: no offset is committed."""
     member: MemberDescription | None
-    """Member that has the partition; None: none."""
+    """Member that has the partition; None if no member has it."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,8 @@ class GroupAdmin:
         commit_offsets(self._cluster, GroupMetadata(group_id), offsets, policy=self._policy)
 
     def delete(self, group_id: str) -> int:
-        """Delete a group. The number of its offsets; 0 if an attempt whose answer was lost has deleted it."""
+        """Delete a group, and return the number of its offsets; 0 if an earlier attempt, whose answer was lost, has
+        deleted it."""
         attempts, repeating = Retries(self._policy), RepeatPolicy((GroupIdNotFoundError,))
         request, key = DeleteGroupRequest(group_id), group_key(group_id)
         while True:
@@ -214,7 +215,8 @@ class GroupAdmin:
                 attempts.pause(e)
 
     def _with_hint(self, error: SparklogError, group_id: str) -> SparklogError:
-        """The error of a group that does not exist, with the nearest name; another error as it is."""
+        """Return an error with a hint at the nearest name, if the error says that a group does not exist; any other
+        error unchanged."""
         if not isinstance(error, GroupIdNotFoundError):
             return error
         near: list[str] = []

@@ -103,7 +103,8 @@ def enable_lake(
     place = normal_location(location)
     if known.location and normal_location(known.location) != place:
         raise InvalidConfigError(
-            f"topic {info.name!r} has its Delta table at {known.location}; use 'sparklog lake disable {info.name}' before "
+            f"topic {info.name!r} has its Delta table at {known.location}; use 'sparklog lake disable {info.name}' "
+            "before "
             "another location"
         )
     given: dict[str, object | None] = {
@@ -120,7 +121,8 @@ def enable_lake(
     check_partition_by(settings.partition_by, schema)
     if mode == MODE_UPSERT and not info.is_envelope and not info.key_columns:
         raise InvalidConfigError(
-            f"lake.mode = upsert needs a key: topic {info.name!r} has no key columns; create a topic with --key-columns, or "
+            f"lake.mode = upsert needs a key: topic {info.name!r} has no key columns; create a topic with "
+            "--key-columns, or "
             "use mode append"
         )
     table = LakeTable.open(place)
@@ -138,7 +140,8 @@ def enable_lake(
         )
     if tuple(table.partition_columns) != settings.table_partitions:
         raise InvalidConfigError(
-            f"the topic's table at {place} is partitioned by {', '.join(table.partition_columns) or 'nothing'}, mode and "
+            f"the topic's table at {place} is partitioned by {', '.join(table.partition_columns) or 'nothing'}, mode "
+            "and "
             f"partition columns ask for {', '.join(settings.table_partitions) or 'nothing'}; choose an empty location"
         )
     alter(info.name, {**given, "lake.table.id": table.table_id})
@@ -180,7 +183,8 @@ def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> Non
             if offset < starts[partition]:
                 raise LakePausedError(
                     f"the table has rows of partition {partition} up to offset {offset - 1}, the log begins at "
-                    f"{starts[partition]}: the offsets between are gone; set lake.hold.retention=false to continue without them"
+                    f"{starts[partition]}: the offsets between are gone; set lake.hold.retention=false to continue "
+                    "without them"
                 )
         try:
             table.reset(table.schema(), info.topic_id, offsets, keep_rows=True)

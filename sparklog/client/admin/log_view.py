@@ -36,7 +36,7 @@ from sparklog.types import READ_UNCOMMITTED, TopicPartition
 
 OFFSET_MAX = 2**63 - 1
 FETCH_BYTES = 4 * MIB
-"""Bytes of one fetch. A larger batch comes alone."""
+"""Bytes of one fetch; a larger batch is fetched alone."""
 SEGMENTS_MAX = 10_000
 
 

@@ -23,7 +23,7 @@ OffsetTarget = Position | ShiftBy
 
 
 class Move(NamedTuple):
-    """The move of one partition's offset; `committed` None: none was committed."""
+    """The move of one partition's offset; `committed` is None if nothing was committed."""
 
     committed: int | None
     offset: int

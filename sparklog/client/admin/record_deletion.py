@@ -23,8 +23,8 @@ def delete_records(
 ) -> dict[TopicPartition, int]:
     """Delete the records below an offset in each partition.
 
-    All offsets are compared with the partitions' ends first: nothing is deleted if one of them is refused. Where a
-    leader changes meanwhile, its successor is asked again.
+    All offsets are compared with the partitions' ends first: nothing is deleted if one of them is refused. If a leader
+    changes meanwhile, the request is repeated at the new leader.
 
     Returns:
         The new low watermark of each partition.
@@ -76,7 +76,7 @@ def _is_open(outcome: int | SparklogError | None) -> bool:
 
 
 def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-    """Raise OffsetOutOfRangeError that names every partition that ends below its offset."""
+    """Raise OffsetOutOfRangeError that names every partition whose end is below its offset."""
     beyond = [f"{tp} ends at {ends[tp]}" for tp, offset in wanted.items() if offset > ends[tp]]
     if not beyond:
         return
@@ -90,7 +90,7 @@ def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPart
 
 
 def _check_offset(tp: object, offset: object) -> int:
-    """Return the offset if it is one. Raises InvalidRequestError."""
+    """Return the offset if it is valid. Raises InvalidRequestError."""
     number = whole_number(offset)
     if number is None or not ALL <= number < 2**63:
         raise InvalidRequestError(f"{tp}: delete records before {offset!r}: an offset is needed, or -1 for all")

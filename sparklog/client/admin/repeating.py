@@ -1,8 +1,8 @@
 """The rule that decides if a change is sent again.
 
-A request without an answer may have taken effect. It is sent again; its earlier effect can make the later request fail,
-and that failure then proves that the change is made. A request that was refused at once, with nothing unclear before
-it, has failed.
+A request without an answer may have taken effect. It is sent again. Its earlier effect can make the repetition fail,
+and that failure then proves that the change is made. A request that is refused without an unclear attempt before it has
+failed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class NextStep(Enum):
 
 
 class RepeatPolicy:
-    """The attempts of one change. `made_if`: errors that an attempt may fail with because an earlier one has done
-    it. `once`: it must not be made twice, so that an unclear attempt is the last one."""
+    """The attempts of one change. `made_if`: errors which show that an earlier attempt has made the change. `once`: the
+    change must not be made twice, so an unclear attempt is the last one."""
 
     def __init__(self, made_if: tuple[type[SparklogError], ...] = (), *, once: bool = False) -> None:
         self._made_if = made_if
@@ -42,8 +42,8 @@ class RepeatPolicy:
         """True if an attempt may have taken effect."""
 
     def after(self, error: SparklogError, *, sent: bool) -> NextStep:
-        """Return the next step after an error. `sent`: the request was sent to a broker; else none could be reached,
-        and nothing has become unclear."""
+        """Return the next step after an error. `sent`: True if the request was sent to a broker; False if no broker
+        could be reached, so that the change certainly was not made."""
         if not isinstance(error, UNCLEAR):
             return NextStep.LOOK if self.is_unclear and isinstance(error, self._made_if) else NextStep.RAISE
         if not sent:

@@ -75,7 +75,7 @@ def backup(
 ) -> Manifest:
     """Copy the committed records of topics, their definitions and the groups' offsets into a store.
 
-    The cut is one moment for all topics: of each transaction it has all records or none. Clients go on meanwhile.
+    The cut is one moment for all topics: of each transaction it has all records or none. Clients continue meanwhile.
     Objects of the store's newest backup are used again, so only newer records are written.
 
     Args:

@@ -59,8 +59,8 @@ class Calls:
         self._signal.set()
 
     def enter_to_close(self, call: list[int], wake: Callable[[], None], timeout_s: float) -> None:
-        """`enter` for a close: a call of another thread ends first, with ClosedError if it waits. `wake` ends its wait.
-        Raises ConcurrentModificationError if that call goes on for longer than `timeout_s`."""
+        """Enter as `enter` does, for a close: first the call of another thread ends, with ClosedError if it waits.
+        `wake` ends its wait. Raises ConcurrentModificationError if that call continues for longer than `timeout_s`."""
         until = time.monotonic() + timeout_s
         while (held := self._inside.setdefault("call", call))[0] != call[0]:
             left = self._call_ended = threading.Event()

@@ -24,7 +24,7 @@ from sparklog.client.consumer.deserialized import RecordDeserializer
 from sparklog.client.consumer.fetch_request import FetcherConfig
 from sparklog.client.consumer.fetcher import CLOSE_S_MAX, RESET_TO, Fetcher
 from sparklog.client.consumer.group_reader import GroupReader
-from sparklog.client.consumer.position import Fetched, Position
+from sparklog.client.consumer.position import FetchedBatch, Position
 from sparklog.client.consumer.records_in_hand import RecordsInHand
 from sparklog.client.group.committer import Callback
 from sparklog.client.group.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer, Listener, require_group
@@ -79,7 +79,7 @@ class Consumer:
     names. Unless `enable_auto_commit` is False, poll and close commit the records of earlier polls: process the records
     of a poll before the next poll. Without `group_id` the consumer commits nothing and may read from any position.
 
-    While the broker is away, poll returns nothing; it goes on with the broker's return. Every other error of a
+    While the broker is away, poll returns nothing; reading continues when the broker is back. Every other error of a
     partition is raised by poll after all records read before it. Such errors are an offset out of range with
     auto.offset.reset=none, a damaged batch, and a deleted topic. Poll raises the error again until the partition is
     sought or assigned again.
@@ -104,7 +104,7 @@ class Consumer:
         security: Security = None,
         **settings: Any,
     ) -> None:
-        """Create a consumer. It connects with the first call that needs a broker.
+        """Create a consumer. The first call that needs a broker connects.
 
         Args:
             bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
@@ -211,8 +211,9 @@ class Consumer:
         Args:
             topics: Names of topics, which need not exist yet. None: `pattern` is given.
             pattern: A regular expression. All topics are read whose whole name matches. None: `topics` is given.
-            on_assign: Called with the list of partitions that have come; it may call `seek`. None: no call.
-            on_revoke: Called with the list of partitions before they go; it may call `commit`. None: no call.
+            on_assign: Called with the list of newly assigned partitions; it may call `seek`. None: no call.
+            on_revoke: Called with the list of partitions before they are revoked; it may call `commit`. None: no
+                call.
             on_lost: Called with the list of partitions that another member may have already. None: `on_revoke` is
                 called.
 
@@ -647,7 +648,7 @@ class Consumer:
 
     @one_thread
     def poll_batches(self, timeout_ms: float = 1000) -> list[ConsumedBatch]:
-        """Return all batches at hand without copying them.
+        """Return all received batches without copying them.
 
         The call returns at least one batch, unless none came in time. Batches beyond `prefetch.bytes` (or
         `max.partition.fetch.bytes`, if that is more) are left to the next call.
@@ -790,7 +791,7 @@ class Consumer:
     def _close_timeout_ms(self) -> int:
         return min(self._api_timeout_ms, CLOSE_TIMEOUT_MS)
 
-    def _take(self, timeout_ms: float, *, only_ready: bool = False) -> Fetched | None:
+    def _take(self, timeout_ms: float, *, only_ready: bool = False) -> FetchedBatch | None:
         rest = self._hand.take_rest()
         if rest is not None:
             return rest
@@ -823,8 +824,8 @@ class Consumer:
             group.update()
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """Return the records up to the first that cannot be deserialized. Of that record only the error is kept, so
-        that other partitions go on."""
+        """Return the records up to the first that cannot be deserialized. Only the error of that record is kept, so
+        that other partitions are not delayed."""
         assert self._deserializer is not None
         try:
             return self._deserializer.records(records)
@@ -833,7 +834,7 @@ class Consumer:
             self._fail(self._hand.position, e)
             raise
 
-    def _unreadable(self, fetched: Fetched, error: Exception) -> SparklogError:
+    def _unreadable(self, fetched: FetchedBatch, error: Exception) -> SparklogError:
         """Return the error that poll raises for the partition from now on."""
         batch, position = fetched.batch, fetched.position
         if not isinstance(error, SparklogError):

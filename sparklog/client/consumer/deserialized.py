@@ -1,4 +1,4 @@
-"""Records whose keys and values are made objects of, as far as that works."""
+"""Records whose keys and values are deserialized, up to the first record that cannot be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Convert = Callable[[str, bytes], Any]
 
 
 class RecordDeserializer:
-    """`key` and `value` as `sparklog.serialization.deserializing` gives them; None leaves the bytes."""
+    """The deserializers of keys and values, as `sparklog.serialization.deserializing` gives them; None leaves keys or
+    values as bytes."""
 
     def __init__(self, key: Convert | None, value: Convert | None) -> None:
         self._key = key

@@ -102,7 +102,7 @@ class Part:
 
 
 def headers_of(data: pa.Buffer) -> tuple[list[tuple[int, BatchHeader]], CorruptBatchError | None]:
-    """Return the headers of the batches in `data` with their positions, and the damage behind them."""
+    """Return the headers of the intact batches in `data` with their positions, and the damage behind them, if any."""
     found: list[tuple[int, BatchHeader]] = []
     try:
         found.extend(iterate_batches(memoryview(data), verify=False))

@@ -21,7 +21,7 @@ from sparklog.client.consumer.fetch_request import FetcherConfig, fetch_request
 from sparklog.client.consumer.fetch_turn import PART_HEADER_BYTES, SPARSE_BYTES, FetchTurn
 from sparklog.client.consumer.file_fetcher import FileFetcher, Piece
 from sparklog.client.consumer.position import Divergence, Position, ReadyBatches
-from sparklog.client.consumer.serving import Serving
+from sparklog.client.consumer.serving import BrokerChoice
 from sparklog.client.consumer.truncation import check_positions
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.background import daemon_thread
@@ -49,8 +49,8 @@ UNKNOWN_TRIES = 4
 
 
 class Shared(Protocol):
-    """The state that lanes share (the Fetcher). `changed` guards and announces it; a method that needs it held says
-    so."""
+    """The state that all lanes of a consumer share (the Fetcher). `changed` is the lock and the condition of this
+    state; methods that need it held say so."""
 
     lock: threading.RLock
     changed: threading.Condition
@@ -92,7 +92,7 @@ class FetchLane:
         self.turn = FetchTurn(shared.lock)
         self._is_first = is_first
         self._cluster = cluster
-        self._serving = Serving(cluster)
+        self._broker_choice = BrokerChoice(cluster)
         self._config = config
         self._shared = shared
         self._connection = FetchConnection(cluster, shared.lock, config.request_timeout_ms)
@@ -133,7 +133,7 @@ class FetchLane:
             self._connection.abort()
 
     def forget_request(self) -> None:
-        """Drop the request under way: the poll that was about to receive it was interrupted."""
+        """Drop the request in flight, because the poll that was about to receive its answer was interrupted."""
         self.under_way = None
         self.turn.leave_socket()
 
@@ -147,15 +147,15 @@ class FetchLane:
         return under_way if self.turn.is_polls(under_way.connection) else None
 
     def receive_here(self, deadline: float) -> None:
-        """Receive the answer on the polling thread, if it comes in time, all of it, and nothing has to be asked for;
-        without the lock."""
+        """Receive the answer on the polling thread, without the lock. This needs a complete answer in time, and no
+        other request to send."""
         under_way = self.under_way
         if under_way is not None:
             connection, positions = under_way.connection, under_way.positions
             is_there = connection.read_ahead()
             while not (is_there or connection.is_answer_large) and self.turn.is_readable(connection, deadline):
                 is_there = connection.read_ahead()
-            if is_there and self._serving.knows(positions):
+            if is_there and self._broker_choice.knows(positions):
                 self.under_way = None
                 self._step(positions, under_way)
             elif is_there or connection.has_read_ahead:
@@ -276,7 +276,7 @@ class FetchLane:
                 self._take_answer(under_way)
 
     def _mine_by_leader(self, wanted: list[Position]) -> list[Position]:
-        """Return the positions of this lane's leader; the others go to the lanes of their leaders."""
+        """Return the positions that this lane's leader serves; other positions go to the lanes of their leaders."""
         by_broker: dict[Endpoint, list[Position]] = {}
         topics = {p.tp.topic for p in wanted if p.in_doubt or self._cluster.last_leader(p.tp) is None}
         failed: dict[str, SparklogError] = {}
@@ -289,7 +289,7 @@ class FetchLane:
             try:
                 if position.tp.topic in failed:
                     raise failed[position.tp.topic]
-                by_broker.setdefault(self._serving.broker_of(position), []).append(position)
+                by_broker.setdefault(self._broker_choice.broker_of(position), []).append(position)
             except SparklogError as e:
                 if e.retriable:
                     self._retry(position, e)
@@ -329,7 +329,7 @@ class FetchLane:
 
     def _check_epochs(self, positions: list[Position]) -> None:
         """Ask new leaders if they have the records that were read (KIP-320)."""
-        unchecked = self._serving.unchecked(positions)
+        unchecked = self._broker_choice.unchecked(positions)
         if unchecked:
             found = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
             self._shared.diverge(found)
@@ -347,7 +347,7 @@ class FetchLane:
             room_bytes=room_bytes,
             wait_ms=config.max_wait_ms,
             is_probe=self._is_probe,
-            epoch_of=self._serving.epoch_of,
+            epoch_of=self._broker_choice.epoch_of,
             now=time.monotonic(),
         )
         connection = self._connection.to(broker)
@@ -418,7 +418,7 @@ class FetchLane:
         if not is_room or not wanted or not last.is_for(wanted):
             return
         with contextlib.suppress(SparklogError):  # the next request meets it again, when the received records are safe
-            if all(self._serving.stays(p, last.broker) for p in wanted):
+            if all(self._broker_choice.stays(p, last.broker) for p in wanted):
                 self.under_way = self._ask(wanted, taken_bytes=taken_bytes)
 
     def _take_part(self, part: Part) -> None:
@@ -480,8 +480,8 @@ class FetchLane:
         return files is not None and position.is_new and files.may_read(position.tp)
 
     def _leave_to_files(self, parts: list[Part]) -> dict[Position, float]:
-        """Return the partitions that this answer has not brought to their ends, so that reading files pays, with their
-        bytes per offset; they are not fetched from now on."""
+        """Return the partitions that this answer has not brought to their ends, with their bytes per offset: their
+        files are worth reading. From now on they are not fetched."""
         behind: dict[Position, float] = {}
         files = self._shared.files
         for part in parts if files is not None else ():

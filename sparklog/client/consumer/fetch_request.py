@@ -28,7 +28,7 @@ class FetcherConfig(NamedTuple):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> FetcherConfig:
-        """Create it from the consumer's settings. Raises InvalidConfigError."""
+        """Return the fetcher's settings from a consumer's settings. Raises InvalidConfigError."""
         return cls(
             min_bytes=settings["fetch.min.bytes"],
             max_wait_ms=settings["fetch.max.wait.ms"],

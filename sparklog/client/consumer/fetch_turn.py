@@ -30,7 +30,8 @@ IDLE_S = 1.0
 
 
 class FetchTurn:
-    """Guarded by the fetcher's lock, which must be held for everything but `is_readable`."""
+    """The right to receive the fetches of one consumer. It is guarded by the fetcher's lock, which must be held for
+    everything but `is_readable`."""
 
     def __init__(self, lock: threading.RLock, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -72,8 +73,8 @@ class FetchTurn:
         self._condition.wait(timeout_s)
 
     def leave_to_poll(self, connection: Connection | None) -> None:
-        """Wait as long as the answer on `connection` is surely left to poll (None: it is being received), or until
-        `tell`."""
+        """Wait while the answer on `connection` is left to poll, or until `notify`. `connection` is None if poll is
+        receiving the answer."""
         idle_s = self.idle_s
         self._condition.wait(idle_s if connection is None else min(idle_s / 2, max(self._left_s(connection), 0)))
 
@@ -90,7 +91,7 @@ class FetchTurn:
         self.poll_receives = True
 
     def leave_socket(self) -> None:
-        """Note that poll has received, or that nothing came."""
+        """Note that poll has received the answer, or that none came."""
         self.poll_receives = False
 
     def is_readable(self, connection: Connection, deadline: float) -> bool:

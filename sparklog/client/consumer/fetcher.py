@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from sparklog.client.consumer.fetch_lane import FetchLane
 from sparklog.client.consumer.fetch_request import FetcherConfig
 from sparklog.client.consumer.file_fetcher import FileFetcher, FileFetcherConfig, Piece
-from sparklog.client.consumer.position import Divergence, Fetched, Position, ReadyBatches
+from sparklog.client.consumer.position import Divergence, FetchedBatch, Position, ReadyBatches
 from sparklog.client.consumer.truncation import go_on_at
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
@@ -99,7 +99,7 @@ class Fetcher:
         for lane in self.lanes:
             lane.turn.close()
 
-    def take(self, timeout_s: float, interrupted: Callable[[], bool] = lambda: False) -> Fetched | None:
+    def take(self, timeout_s: float, interrupted: Callable[[], bool] = lambda: False) -> FetchedBatch | None:
         """Return the next batch; None if none came within `timeout_s`.
 
         The wait also ends when `interrupted` is True after a `wake`, or when `has_diverged` is. Raises the error of a

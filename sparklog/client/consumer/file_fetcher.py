@@ -67,11 +67,11 @@ class Taker(Protocol):
         ...
 
     def has_room(self) -> bool:
-        """True if there is memory for another piece; with `changed` held."""
+        """True if there is memory for another piece. Call it with `changed` held."""
         ...
 
     def deliver(self, position: Position, piece: Piece) -> None:
-        """Drop it if the position is not wanted any more."""
+        """Hand batches to poll; they are dropped if the position is no longer read."""
         ...
 
     def take_back(self, position: Position) -> None:
@@ -210,7 +210,7 @@ class FileFetcher:
         return True
 
     def _next_turn(self) -> _Turn | None:
-        """Return the next one of a position that is still wanted, when there is room; None at the end."""
+        """Return the next turn of a position that is still read, when there is room for its data; None at the end."""
         with self._taker.changed:
             while not self._closed:
                 while self._turns and not self._taker.is_wanted(self._turns[0].position):
@@ -237,7 +237,7 @@ class FileFetcher:
         return not stretch.has_ended or stretch.is_followed
 
     def _locate(self, turn: _Turn) -> Stretch | None:
-        """Return the next stretch; None: the socket has to go on."""
+        """Return the next stretch; None if reading has to continue through the socket."""
         config, position, offset = self._config, turn.position, turn.position.offset
         assert offset is not None
         try:

@@ -11,8 +11,8 @@ from sparklog.types import OffsetAndMetadata, TopicPartition
 
 
 class GroupReader:
-    """`group_consumer.Reader`. Does not keep the consumer: the thread that sends heartbeats has this, too. `new` makes
-    a position without an offset, `replace` sets all of them."""
+    """The consumer as `group_consumer.Reader`. It has only a weak reference to the consumer, because the thread that
+    sends heartbeats refers to it, too. `new` creates a position without an offset, `replace` sets all positions."""
 
     def __init__(
         self,

@@ -16,26 +16,15 @@ from sparklog.types import TopicPartition
 
 
 class Divergence(NamedTuple):
-    """A leader's part of the log that a reader has read ends at `end_offset`, with records of leader epoch `epoch`."""
+    """The point at which a leader's log differs from the records that were read: its part of them ends at `end_offset`,
+    with records of leader epoch `epoch`."""
 
     end_offset: int
     epoch: int
 
 
 class Position:
-    """The position in one assigned partition.
-
-    `offset` is the next one to fetch (None: not known yet, `reset_to` names it), `consumed` the next one that poll
-    returns. Nothing is fetched while the position is `paused`, or `waiting` for its beginning; nothing through the
-    socket while it is read `from_files`. `is_new`: no answer has come for it yet.
-
-    `epoch` and `consumed_epoch` are the leader epochs of the records before these offsets (-1: not known).
-    `checked_epoch` is that of the leader which has confirmed the records before `offset` (KIP-320). `divergence`: the
-    leader lacks them, and poll has to choose the next offset. `lane` is the lane that fetches it (None: the first one).
-    `in_doubt`: its leader has to be looked up before the next fetch, not before `resume_at`; `attempts` have failed
-    since the last data. `replica` is the broker that serves it instead of its leader until `replica_until` (KIP-392).
-    After a replica has failed, only the leader serves it until `leader_until`.
-    """
+    """The position in one assigned partition."""
 
     __slots__ = (
         "_consumed",
@@ -66,22 +55,38 @@ class Position:
         self.tp = tp
         self.projection = projection
         self.offset = offset
+        """Offset of the next fetch; None: not known yet, `reset_to` names it."""
         self._consumed = offset
         self._rowless: dict[int, int] = {}
         self.reset_to = reset_to
+        """Kind of the offset to look up if `offset` is None."""
         self.error: SparklogError | None = None
         self.paused = False
+        """True if nothing is fetched until `resume`."""
         self.waiting = False
+        """True if nothing is fetched until the beginning is set."""
         self.from_files = False
+        """True if the position is read from files, and nothing through the socket."""
         self.is_new = True
+        """True until the first answer for the position."""
         self.epoch = self.consumed_epoch = self.checked_epoch = -1
+        """Leader epochs (-1: not known): of the record before `offset`, of the record before `consumed`, and of the
+        leader that has confirmed the records before `offset` (KIP-320)."""
         self.divergence: Divergence | None = None
+        """Point at which the leader's log differs from the records that were read; poll has to choose the next
+        offset."""
         self.lane: object | None = None
+        """The lane that fetches the position; None: the first one."""
         self.in_doubt = False
+        """True if the leader has to be looked up before the next fetch."""
         self.attempts = 0
+        """Failed attempts since the last data."""
         self.resume_at = 0.0
+        """Earliest time of the next fetch."""
         self.replica = -1
+        """Broker that is read instead of the leader until `replica_until` (KIP-392); -1: none."""
         self.replica_until = self.leader_until = 0.0
+        """Ends of the times in which only `replica`, or (after a replica has failed) only the leader, is read."""
 
     def restart(self) -> Position:
         """Return a new Position behind the records that poll has returned. Nothing that was read for this one counts
@@ -104,7 +109,7 @@ class Position:
         self.is_new, self.attempts = False, 0
 
     def retry_at(self, at: float) -> None:
-        """Note a failed fetch: the leader is asked for, and then it is tried again."""
+        """Note a failed fetch: the leader is looked up, and the fetch is tried again at the time `at`."""
         self.attempts += 1
         self.in_doubt, self.resume_at = True, at
 
@@ -144,7 +149,7 @@ class Position:
         self.offset, self.epoch = end, epoch
 
 
-class Fetched(NamedTuple):
+class FetchedBatch(NamedTuple):
     """A batch that waits for poll. `size_bytes` is its share of prefetch.bytes."""
 
     position: Position
@@ -156,9 +161,9 @@ class ReadyBatches:
     """The fetched batches that wait for poll."""
 
     def __init__(self) -> None:
-        self._batches: deque[Fetched] = deque()
+        self._batches: deque[FetchedBatch] = deque()
         self.size_bytes = 0
-        self._taken: Fetched | None = None
+        self._last_taken: FetchedBatch | None = None
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -166,12 +171,12 @@ class ReadyBatches:
     def add(self, position: Position, batches: list[ConsumedBatch], size_bytes: int) -> None:
         """Add batches of one position, which are of `size_bytes` together."""
         each = size_bytes // len(batches) if batches else 0
-        self._batches.extend(Fetched(position, b, each) for b in batches)
+        self._batches.extend(FetchedBatch(position, b, each) for b in batches)
         self.size_bytes += each * len(batches)
 
-    def take(self) -> Fetched:
+    def take(self) -> FetchedBatch:
         """Take the next batch; the caller moves the position's `consumed` behind it."""
-        taken = self._taken = self._batches[0]
+        taken = self._last_taken = self._batches[0]
         self.size_bytes -= taken.size_bytes
         taken.position.consumed_epoch = taken.batch.leader_epoch
         return self._batches.popleft()
@@ -179,7 +184,7 @@ class ReadyBatches:
     def has_lost(self, positions: Mapping[TopicPartition, Position]) -> bool:
         """True if the position of the last batch was not moved, because an exception (Ctrl-C) has ended a poll in
         between. To be asked before the next batch is taken."""
-        taken = self._taken
+        taken = self._last_taken
         if taken is None or positions.get(taken.position.tp) is not taken.position:
             return False
         return (taken.position.consumed or 0) < taken.batch.next_offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparklog.client.consumer.position import Fetched, Position
+from sparklog.client.consumer.position import FetchedBatch, Position
 from sparklog.client.reading.consumed import ConsumedBatch, records_of
 from sparklog.errors import DeserializationError
 from sparklog.types import Record, TopicPartition
@@ -18,7 +18,7 @@ class RecordsInHand:
     were not returned."""
 
     def __init__(self) -> None:
-        self._rest: Fetched | None = None
+        self._rest: FetchedBatch | None = None
         """Rows of the batch that are not records yet."""
         self._records: list[Record] = []
         self._returned_count = 0
@@ -30,7 +30,7 @@ class RecordsInHand:
     def __bool__(self) -> bool:
         return self._returned_count < len(self._records)
 
-    def fill(self, fetched: Fetched) -> None:
+    def fill(self, fetched: FetchedBatch) -> None:
         """Convert the batch to records, up to the first row that has none. Raises DeserializationError if that is its
         first row."""
         batch, rest = fetched.batch, None
@@ -50,7 +50,7 @@ class RecordsInHand:
         self._records, self._returned_count, self._rest = records, 0, rest
 
     def first(self, count: int) -> list[Record]:
-        """Return the next `count` records, or all that there are."""
+        """Return the next `count` records, or all if there are fewer."""
         return self._records[self._returned_count : self._returned_count + count]
 
     def give_out(self, count: int) -> None:
@@ -66,7 +66,7 @@ class RecordsInHand:
         assert self._batch is not None
         return self._batch.slice(self._returned_count, len(self._records) - self._returned_count)
 
-    def take_rest(self) -> Fetched | None:
+    def take_rest(self) -> FetchedBatch | None:
         """Return the rest of the batch behind the records."""
         rest, self._rest = self._rest, None
         return rest

@@ -12,7 +12,7 @@ from sparklog.client.net.known_leaders import Leader
 from sparklog.errors import BrokerNotAvailableError, UnknownTopicOrPartitionError
 
 
-class Serving:
+class BrokerChoice:
     """The choice of brokers for the threads of one lane, without a lock."""
 
     def __init__(self, cluster: Cluster) -> None:

@@ -65,8 +65,8 @@ def check_positions(
 
 
 def go_on_at(position: Position, divergence: Divergence, *, resets: bool) -> tuple[int, int]:
-    """Return offset and epoch to read from. Of the thread that polls: nothing is returned meanwhile. `resets`:
-    auto.offset.reset is not none. Raises LogTruncatedError."""
+    """Return offset and epoch to read from. Call it on the thread that polls, so that no record is returned meanwhile.
+    `resets`: auto.offset.reset is not none. Raises LogTruncatedError."""
     end_offset, consumed = divergence.end_offset, position.consumed
     if consumed is None or consumed <= end_offset:  # only records that poll has not returned are gone
         return (end_offset if consumed is None else consumed), divergence.epoch

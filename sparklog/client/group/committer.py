@@ -2,7 +2,7 @@
 
 A commit names the member and its epoch at the time of sending. If the group answers that the epoch is old, the commit
 is sent again with the new epoch, but only for a member that still holds the partitions. Otherwise it has failed
-permanently (CommitFailedError): another member goes on from the last commit and reads the later records again.
+permanently (CommitFailedError): another member continues from the last commit and reads the later records again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RETRY_S, RETRY_S_MAX = 0.02, 1.0
 COMMITS_QUEUED_MAX = 10_000
 
 Callback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], SparklogError | None], None]
-"""Callback of `commit_async`: the offsets, and the error (None: they are committed)."""
+"""Callback of `commit_async`: the offsets, and the error (None after success)."""
 
 
 class Member(Protocol):
@@ -56,8 +56,8 @@ class _Commit(NamedTuple):
 
 
 class Committer:
-    """The thread starts with the first commit. `member` gives None while the consumer is no member: then it commits for
-    a group without members."""
+    """The thread of a consumer's commits, started by the first commit. `member` returns None while the consumer is no
+    member: it then commits for a group without members."""
 
     def __init__(
         self, cluster: Cluster, group_id: str, member: Callable[[], Member | None], *, request_timeout_ms: int
@@ -172,7 +172,8 @@ class Committer:
             if who.member_epoch < 0 or gone:
                 which = ", ".join(map(str, gone[:5])) if gone else "its partitions"
                 raise CommitFailedError(
-                    f"this member of group {self._group_id!r} does not hold {which} (any more): records read since the last "
+                    f"this member of group {self._group_id!r} does not hold {which} (any more): records read since "
+                    "the last "
                     "commit are read again by their new owners (did processing take longer than max.poll.interval.ms?)"
                 )
         self._sequence += 1

@@ -53,7 +53,7 @@ _SLACK_S = 0.1
 CLOSE_TIMEOUT_MS = 30_000
 
 Listener = Callable[[list[TopicPartition]], object]
-"""Callback with the partitions that come or go."""
+"""Callback with the assigned or revoked partitions."""
 
 
 class Reader(Protocol):

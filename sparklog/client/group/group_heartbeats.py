@@ -31,8 +31,8 @@ end first."""
 
 
 class GroupHeartbeats:
-    """One member of one group, from `subscribe` to `leave`. `on_change` is called on the thread whenever the polling
-    thread should look; it must not block."""
+    """One member of one group, from `subscribe` to `leave`. `on_change` is called on the heartbeat
+    thread when there is work for the polling thread; it must not block."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class GroupHeartbeats:
             self._wake.notify_all()
 
     def hurry(self) -> None:
-        """Send a heartbeat now: something suggests that this member's knowledge is old."""
+        """Send a heartbeat now, because this member's assignment may be outdated."""
         with self._wake:
             self._hurry = True
             self._wake.notify_all()
@@ -137,7 +137,7 @@ class GroupHeartbeats:
             self._thread.join(timeout_s)
 
     def begin_to_leave(self) -> None:
-        """`leave` without waiting."""
+        """Begin to leave the group as `leave` does, without waiting."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()

@@ -101,9 +101,10 @@ def fetch_offsets(
     require_stable: bool = True,
     policy: RetryPolicy,
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]:
-    """Return the committed offsets (None: none), and the partitions whose offsets are in an open transaction.
+    """Return the committed offset of each partition, None without one, and the partitions whose offsets are in an open
+    transaction.
 
-    `partitions` None: all partitions with offsets. Raises the group's errors.
+    `partitions` None stands for all partitions with offsets. Raises the group's errors.
     """
     wanted = None if partitions is None else set(partitions)
 

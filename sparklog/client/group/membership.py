@@ -48,7 +48,7 @@ class Changes(NamedTuple):
 
 
 class Membership:
-    """One member. Calls must not run at the same time."""
+    """One member of a group. Calls must not run at the same time."""
 
     def __init__(self, config: MemberConfig) -> None:
         self.config = config
@@ -71,7 +71,7 @@ class Membership:
         return changed
 
     def request(self) -> GroupHeartbeatRequest:
-        """Return the next heartbeat. All fields are sent until an answer has come, then only changed ones."""
+        """Return the next heartbeat. It has all fields until the first answer, then only changed ones."""
         self._sequence += 1
         report, self._report = self._report, False
         joining = self.epoch == EPOCH_JOIN
@@ -102,7 +102,8 @@ class Membership:
         return changed
 
     def failed(self, error: SparklogError) -> bool:
-        """Handle the last request's error. True if the member goes on; if not, `error` is for the polling thread."""
+        """Handle the last request's error. Returns True if the member continues; otherwise `error` has the error for
+        the polling thread."""
         self._report = True
         if isinstance(error, UnknownMemberIdError | FencedMemberEpochError):
             self.lose()
@@ -151,7 +152,7 @@ class Membership:
         self.held -= partitions
 
     def let_go(self, partitions: Partitions) -> None:
-        """Note that partitions are not read any more: the next heartbeat reports it."""
+        """Note that partitions are no longer read; the next heartbeat reports it."""
         self.held -= partitions
         self._report = True
 

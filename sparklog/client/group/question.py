@@ -11,10 +11,8 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """A question on a thread of its own: `ask()` runs there, and `on_answer()` is called there after it.
-
-    `answer` returns the outcome then.
-    """
+    """One request on a thread of its own: `ask()` runs there, and then `on_answer()`. `answer` returns the outcome
+    after that."""
 
     def __init__(self, ask: Callable[[], T], on_answer: Callable[[], object]) -> None:
         self._ask = ask

@@ -31,8 +31,8 @@ FETCH_BYTES = 8 * MIB
 def partition_ends(cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int) -> dict[int, PartitionEnds]:
     """Return the offsets of all partitions of a topic.
 
-    The ends of whole transactions come from one request. The high watermarks are asked for afterwards, so that they are
-    not below.
+    The ends of whole transactions come from one request. The high watermarks are requested afterwards, so that they are
+    not below these ends.
 
     Args:
         cluster: The cluster.

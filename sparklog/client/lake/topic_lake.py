@@ -75,7 +75,7 @@ class RoundResult(Struct, frozen=True):
 
 
 class TopicLake:
-    """The rounds of one topic; for one thread. It keeps only what saves work: the table holds the state."""
+    """The rounds of one topic; for one thread. Its fields only save work: the table holds the state."""
 
     def __init__(
         self,
@@ -221,7 +221,8 @@ class TopicLake:
         table.check_features()
         if tuple(table.partition_columns) != settings.table_partitions:
             raise LakePausedError(
-                f"the table is partitioned by {table.partition_columns}, the settings say {list(settings.table_partitions)}"
+                f"the table is partitioned by {table.partition_columns}, the settings say "
+                f"{list(settings.table_partitions)}"
                 ": set lake.mode and lake.partition.by as they were, or use 'sparklog lake rebuild' with a new location"
             )
         return state
@@ -233,7 +234,8 @@ class TopicLake:
         except CommitConflictError as e:
             raise LakeUnavailableError(f"the table of topic {info.name!r} has changed meanwhile: {e}") from e
         raise LakeUnavailableError(
-            f"version {table.version} of the table of topic {info.name!r}, a compaction that was planned before its files "
+            f"version {table.version} of the table of topic {info.name!r}, a compaction that was planned before its "
+            "files "
             "were replaced, has doubled rows and was taken back; pause the lake during compactions by delta-rs"
         )
 
@@ -273,7 +275,8 @@ class TopicLake:
                 raise LakeUnavailableError(f"columns of the table of topic {info.name!r} were dropped during the round")
             base, known = found, now
         raise LakeUnavailableError(
-            f"{COMMIT_ATTEMPTS} commits to the table of topic {info.name!r} conflicted with other writers; the worker retries"
+            f"{COMMIT_ATTEMPTS} commits to the table of topic {info.name!r} conflicted with other writers; the worker "
+            "retries"
         )
 
 
@@ -407,7 +410,8 @@ class _Round:
         table.merge(removed, files, self._info.topic_id, plan.spans, gaps=plan.gaps)
 
     def _merged(self, table: LakeTable) -> tuple[list[TableFile], list[DataFile]]:
-        """Return the files with rows of changed keys, and files with the other rows and the new ones in their place."""
+        """Return the files with rows of changed keys, and the files that replace them: their other rows and the new
+        rows."""
         keys = key_columns(self._info)
         files, masks = table.files(), table.deletion_masks()
         schema = pa.schema([f.with_nullable(True) for f in table.schema()])
@@ -452,11 +456,13 @@ class _Round:
 
 
 def _check_replaceable(file: TableFile, masks: Mapping[str, Any]) -> None:
-    """Check that a commit can remove a file. It names no deletion vector: a file that has one would stay."""
+    """Check that a commit can remove a file. The commit names no deletion vector, so a file with one would stay."""
     if unquote(file.path).rsplit("/", 1)[-1] in masks:
         raise LakePausedError(
-            f"file {file.path} of the upserted table has a deletion vector, and the lake worker cannot replace such a file: "
-            "set delta.enableDeletionVectors = false, run REORG TABLE … APPLY (PURGE), and use 'sparklog lake resume'; or "
+            f"file {file.path} of the upserted table has a deletion vector, and the lake worker cannot replace such a "
+            "file: "
+            "set delta.enableDeletionVectors = false, run REORG TABLE … APPLY (PURGE), and use 'sparklog lake "
+            "resume'; or "
             "use 'sparklog lake rebuild'"
         )
 

@@ -304,7 +304,8 @@ class LakeWorker:
         return result
 
     def _report(self, info: TopicInfo, next_offsets: Mapping[int, int], **state: Any) -> None:
-        """Tell the brokers: retention waits for it, and their metrics show it. The next round tells it again."""
+        """Report the round to the brokers: retention waits for the report, and metrics show it. A report that fails is
+        repeated in the next round."""
         try:
             report_lake(self._cluster, info, next_offsets, **state)
         except SparklogError as e:

@@ -78,7 +78,7 @@ broker_id = whole(0, INT32_MAX)
 
 
 def wait(argument: str, value: object) -> float:
-    """A time to wait, in any unit: a negative one counts as 0, a very long one as INT32_MAX."""
+    """Return a time to wait, in any unit: a negative one counts as 0, a very long one as INT32_MAX."""
     seconds = real(argument, value, "a number is needed")
     if math.isnan(seconds):
         refuse(argument, value, "a number is needed")
@@ -86,7 +86,7 @@ def wait(argument: str, value: object) -> float:
 
 
 def real(argument: str, value: object, allowed: str) -> float:
-    """A number of any library, such as a NumPy float; `allowed` is the text of the error."""
+    """Return a number of any library, such as a NumPy float; `allowed` is the text of the error."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         refuse(argument, value, allowed)
     whole_value = whole_number(value)

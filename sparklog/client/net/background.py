@@ -16,8 +16,8 @@ from collections.abc import Callable
 __all__ = ["daemon_thread", "on_exit"]
 
 EXIT_S = 10.0
-"""All threads together. A thread that waits for a broker may take longer; it is in no library then, and ends with the
-process."""
+"""Time in s for all threads together. A thread that waits for a broker may take longer; it is not inside a library
+then, and ends with the process."""
 
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _tell: list[Callable[[], None]] = []

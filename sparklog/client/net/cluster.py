@@ -67,7 +67,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Cluster:
-    """Connections and metadata of one cluster; thread-safe. Get it with `cluster(bootstrap_servers, security)`."""
+    """Connections and metadata of one cluster; thread-safe. Use `cluster(bootstrap_servers, security)` to get one."""
 
     def __init__(self, bootstrap_servers: str, security: ClientSecurity = PLAINTEXT, client_id: str = "") -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -346,7 +346,7 @@ class Cluster:
     def coordinator_request(
         self, key: CoordinatorKey, api: Api, message: Message, response: type[M], *, timeout_ms: int = 30_000
     ) -> M:
-        """`request` to the coordinator; see `Coordinators.request`."""
+        """Send a request to a coordinator; see `Coordinators.request`."""
         return self._coordinators.request(self, key, api, message, response, timeout_ms=timeout_ms)
 
     def doubt(self, endpoint: Endpoint) -> None:

@@ -184,7 +184,7 @@ class Connection:
 
     @property
     def has_read_ahead(self) -> bool:
-        """True if a part of the next answer has been read already: the socket does not become readable for it."""
+        """True if a part of the next answer has been read already, so that the socket need not become readable."""
         return not self._ahead.is_empty or (self._tls is not None and self._tls.pending)
 
     @property
@@ -325,7 +325,7 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def is_idle(self) -> bool:
-        """True if the connection can take a new request: open, nothing in flight, not closed by the broker."""
+        """True if the connection is open with nothing in flight, and the broker has not closed it."""
         return not (self._closed or self._expected_answers or self._is_readable())
 
     def _is_readable(self) -> bool:
@@ -350,7 +350,7 @@ class Connection:
         return self._session.principal
 
     def offered_socket(self) -> str:
-        """Return the Unix socket that the broker offers a client that it knows; "": none."""
+        """Return the Unix socket that the broker offers an authenticated client; "" if it offers none."""
         if self._session.is_authenticated and not self.broker.local_socket:
             self.broker = self._shake_hands(Deadline(self.timeout_ms))
         return self.broker.local_socket
@@ -503,7 +503,8 @@ def connect_for_data(
     """Return a connection for large data only.
 
     It uses the broker's Unix socket if the broker offers one that this process can reach, because the kernel then needs
-    half the time. It is not for metadata, which depend on the address that was used. Raises as Connection.
+    half the time. Do not use it for metadata, which depend on the client's address of the broker. Raises the errors of
+    Connection.
     """
     deadline = Deadline(timeout_ms)
     who: dict[str, Any] = {"security": security, "client_id": client_id, "patience": patience}

@@ -16,7 +16,8 @@ IDLE_S_MAX = 60.0
 
 
 class ConnectionPool:
-    """Thread-safe. The connections are closed when they have been idle for IDLE_S_MAX, and with the pool."""
+    """The idle connections of one cluster; thread-safe. The connections are closed when they have been idle for
+    IDLE_S_MAX, and with the pool."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

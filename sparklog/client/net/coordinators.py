@@ -42,7 +42,7 @@ UNREADY = (
 
 
 class Brokers(Protocol):
-    """The cluster, as far as it is needed here."""
+    """The part of the cluster that this module uses."""
 
     def candidates(self) -> list[Endpoint]:
         """Return the brokers to ask for information that any broker has."""

@@ -20,7 +20,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds, 0 when it is over."""
+        """The rest of the time in s; 0 after the deadline."""
         return max(0.0, self._at - self._clock())
 
     @property
@@ -28,7 +28,7 @@ class Deadline:
         return self._clock() >= self._at
 
     def left_ms(self, at_most_ms: int | None = None) -> int:
-        """Return the time for the next request in ms, at least 1. Raises RequestTimedOutError when it is over."""
+        """Return the time for the next request in ms, at least 1. Raises RequestTimedOutError after the deadline."""
         if self.is_over:
             raise RequestTimedOutError(
                 f"not done within {self._timeout_ms:.0f} ms; the broker may be overloaded or stopped"

@@ -34,7 +34,7 @@ class KnownCoordinators:
         self._doubted_at: OrderedDict[Endpoint, float] = OrderedDict()
 
     def get(self, key: CoordinatorKey) -> CoordinatorAnswer | None:
-        """Return the known coordinator; None: it has to be looked up."""
+        """Return the known coordinator; None if it has to be looked up."""
         return self._answers.get(key)
 
     def note(self, key: CoordinatorKey, told: CoordinatorAnswer) -> None:

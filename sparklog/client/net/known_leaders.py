@@ -58,7 +58,7 @@ class KnownLeaders:
             self._newer.popitem(last=False)
 
     def keep_newer(self, before: TopicInfo | None, info: TopicInfo) -> None:
-        """Let `info` take the place of `before`. Leaders of newer epochs than its own are kept."""
+        """Replace the metadata `before` of a topic by `info`, and keep known leaders of newer epochs."""
         if before is None or before.topic_id != info.topic_id:
             return
         for number in range(min(before.partitions, info.partitions)):

@@ -45,8 +45,8 @@ def until_led(
     """Return the leaders' answers by partition.
 
     `ask` asks one broker: it returns an answer or an error for each partition of the group, or raises the error of all
-    of them. Partitions with a retriable error are asked again at their current leader while `attempts` go on. `refused`
-    turns any other error of a partition into a result, or raises.
+    of them. Partitions with a retriable error are asked again at their current leader while `attempts` continue.
+    `refused` turns any other error of a partition into a result, or raises.
 
     `together`: all answers have to come from one request. One leader is asked for all partitions, and for all of them
     again if a part fails. Raises a retriable error after the last attempt.
@@ -74,7 +74,8 @@ def until_led(
 def _round(
     cluster: Cluster, pending: list[TopicPartition], ask: Ask[T], attempts: Attempts, *, chosen: int | None
 ) -> dict[TopicPartition, T | SparklogError]:
-    """Ask each leader once; `chosen`: only one of them, for all, and none while the leader of one is unknown."""
+    """Ask each leader once. With `chosen` only one leader is asked, for all partitions, and none while the leader of a
+    partition is unknown."""
     answers: dict[TopicPartition, T | SparklogError] = {}
     groups: dict[Endpoint, list[TopicPartition]] = {}
     for tp, found in cluster.leaders(pending, timeout_ms=attempts.attempt_ms).items():
@@ -111,8 +112,7 @@ def _ask_leader(cluster: Cluster, group: LedGroup, ask: Ask[T]) -> dict[TopicPar
 def _unheard_of(
     cluster: Cluster, partitions: list[TopicPartition], group: LedGroup
 ) -> dict[TopicPartition, SparklogError]:
-    """Return the errors for partitions that the leader does not know although the cluster has them: it will learn of
-    them."""
+    """Return the errors for partitions that the cluster has and their leader does not know yet. They are retriable."""
     found = cluster.leaders(partitions, timeout_ms=group.timeout_ms)
     return {
         tp: LeaderNotAvailableError(

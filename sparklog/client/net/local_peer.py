@@ -40,8 +40,8 @@ def check_name(name: str) -> str:
 
 
 def check_owner(sock: socket.socket, own: Address | None, peer: Address | None) -> None:
-    """Check whose process the connected Unix socket leads to. `own`, `peer`: the ends of the TCP connection to the
-    broker, None where there is none. Raises PermissionError."""
+    """Check that the connected Unix socket belongs to a trusted process. `own` and `peer` are the ends of the TCP
+    connection to the broker; None without one. Raises PermissionError."""
     _, owner, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if owner in (_ROOT, os.geteuid()):
         return
@@ -54,7 +54,7 @@ def check_owner(sock: socket.socket, own: Address | None, peer: Address | None) 
 
 def tcp_owner(tables: Iterable[str], own: Address, peer: Address) -> int | None:
     """Return the user whose process has the other end of the connection from `own` to `peer`, in tables like
-    /proc/net/tcp; None: no process of this host."""
+    /proc/net/tcp; None if it is no process of this host."""
     wanted = {(theirs, ours) for theirs, ours in zip(_hex(peer), _hex(own), strict=True)}
     for table in tables:
         for line in table.splitlines()[1:]:

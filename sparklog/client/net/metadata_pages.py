@@ -15,7 +15,7 @@ def whole_metadata(
     details: bool = True,
     to_write: bool = False,
 ) -> MetadataResponse:
-    """Return the first page with the topics of all of them; a topic's schemas may span pages.
+    """Return one answer with the topics of all pages; a topic's schemas may span pages.
 
     `topics` None: all. `details`: with schemas and partitions. `to_write`: see `Cluster.metadata`. Raises as `pages`,
     and the errors of `ask`.

@@ -13,7 +13,7 @@ NAMED_S = 10.0
 
 
 class OwnChanges:
-    """Thread-safe."""
+    """The recent changes of this process; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -21,7 +21,7 @@ class OwnChanges:
         self._newest, self._until = NO_VERSION, 0.0
 
     def note(self, answer: Message) -> None:
-        """Note a change: brokers know of it from the version on that its answer names."""
+        """Note a change: a broker has it if its metadata have at least the version in the answer to the change."""
         version: MetadataVersion = getattr(answer, "metadata_version", NO_VERSION)
         if version == NO_VERSION:
             return
@@ -31,7 +31,7 @@ class OwnChanges:
                 self._newest, self._until = version, now + NAMED_S
 
     def name(self, request: Message) -> None:
-        """Name in the request, if it can, the change that the response has to include."""
+        """Set the version that the answer to a request has to include, if the request has such a field."""
         if hasattr(request, "at_least"):
             with self._lock:
                 request.at_least = self._newest if self._clock() < self._until else NO_VERSION

@@ -16,7 +16,7 @@ PAGES_MAX = 256
 
 
 class Page(Protocol):
-    """An answer. `more`: it is not the last."""
+    """One page of an answer. `more` is True if another page follows."""
 
     more: bool
 
@@ -25,8 +25,8 @@ P = TypeVar("P", bound=Page)
 
 
 def pages(ask: Callable[[P | None], P], position: Callable[[P], object]) -> Iterator[P]:
-    """Yield the answers in order; `ask` gets the answer before, `position` returns the beginning of the next page
-    (None: there is none).
+    """Yield the answers in order; `ask` gets the previous answer; `position` returns the beginning of the next page,
+    None at the end.
 
     Raises InvalidRequestError for a broker that repeats itself, and the errors of `ask`.
     """

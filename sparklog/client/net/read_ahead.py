@@ -7,14 +7,15 @@ import struct
 from typing import Any
 
 READ_AHEAD_BYTES = 16 * 1024
-"""Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
+"""Bytes that one call reads ahead: prefix, header and payload of a small answer. Of a large answer, this many bytes are
+copied once more."""
 READ_AHEAD_BYTES_MAX = 256 * 1024
 """Bytes read ahead of an answer for which no thread waits in `Connection.receive`."""
 _LENGTH = struct.Struct("<I")
 
 
 class ReadAhead:
-    """Bytes in the order in which they came; the first belong to the next answer, which begins with its length."""
+    """Received bytes in their order. The first byte begins the next answer, which begins with its length."""
 
     __slots__ = ("_end", "_start", "buffer")
 
@@ -69,8 +70,8 @@ class ReadAhead:
         self._start, self._end = 0, len(rest)
 
     def receive_into(self, view: memoryview, sock: Any) -> int:
-        """Copy bytes into `view`, as many as fit, and wait if there are none. The number of bytes; 0 at the end of the
-        connection.
+        """Copy bytes into `view`, as many as fit, and wait if there are none. Returns the number of bytes; 0 at the end
+        of the connection.
 
         Raises the errors of the socket.
         """
@@ -78,7 +79,7 @@ class ReadAhead:
         return self.take_into(view)
 
     def take_into(self, view: memoryview) -> int:
-        """Copy the bytes at hand into `view`, as many as fit. The number of bytes."""
+        """Copy received bytes into `view`, as many as fit; return their number."""
         start = self._start
         count = min(len(view), self._end - start)
         view[:count] = self.buffer[start : start + count]

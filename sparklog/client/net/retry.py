@@ -1,5 +1,4 @@
-"""Questions that are asked again while that can help: until a broker can be reached, a leader is found, the time is
-over."""
+"""Repetition of requests while it can help: until a broker answers, a leader is found, or the time limit is reached."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ WARN_AFTER_S = 1.0
 """Time in s after which a call logs the cause of its retries, once."""
 
 UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError)
-"""Errors after which the request may have taken effect; all others say that it has not."""
+"""Errors after which the request may have taken effect; after any other error it has not."""
 
 
 class RetryPolicy(NamedTuple):
-    """Time of all attempts, time of one, and the pauses between attempts (doubling, with a random fifth).
-    `limit`: the setting that `timeout_ms` comes from, for errors; empty: they name none."""
+    """Time of all attempts, time of one, and the pauses between attempts (doubling, with a random fifth). `limit`: the
+    setting of `timeout_ms`, which errors name; empty if there is none."""
 
     timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
@@ -119,8 +118,8 @@ class OneAttempt:
 
 def until_answered(ask: Callable[[int], T], attempts: Attempts) -> T:
     """Return the answer of `ask(timeout_ms)`, which is called again after every retriable error while `attempts` go on:
-    so a call that comes before the broker, or while it restarts, waits for it. `ask` has no effect that must not come
-    twice. Raises the last error."""
+    so a call that comes before the broker, or while it restarts, waits for it. `ask` may have an effect only if it is
+    harmless to repeat. Raises the last error."""
     while True:
         try:
             return ask(attempts.attempt_ms)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 KEPT_BYTES_MAX = 96 * 1024 * 1024
 REUSED_BYTES_MIN = 256 * 1024
-"""The allocator itself is quick for smaller ones."""
+"""Smallest size in bytes of reused memory: the allocator itself is quick for smaller blocks."""
 _SIZE_STEPS = 8
 """Sizes between two powers of two, so that a little larger one fits as well."""
 _REFERENCES_WHEN_FREE = 3

@@ -22,7 +22,8 @@ from sparklog.security.token_source import token_source
 
 SASL_APIS = (Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HANDSHAKE)
 RENEWED_AFTER = (0.85, 0.95)
-"""A session is renewed in this part of its lifetime; by chance, so that many clients do not come at once."""
+"""Part of its lifetime after which a session is renewed, drawn at random, so that many clients do not come at the same
+time."""
 STEPS_MAX = 8
 
 M = TypeVar("M", bound=Message)

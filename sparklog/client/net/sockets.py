@@ -17,7 +17,7 @@ _CONNECT_S_MIN = 0.001
 
 
 def own_address(sock: socket.socket) -> str:
-    """Return HOST:PORT as this side sees it; "": it has none."""
+    """Return HOST:PORT as this side sees it; "" if it has none."""
     name = sock.getsockname()
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 

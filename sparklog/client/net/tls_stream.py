@@ -91,7 +91,7 @@ class TlsStream:
         return count
 
     def sendmsg(self, parts: Sequence[Any]) -> int:
-        """Send all of them."""
+        """Send all buffers."""
         self._sock.settimeout(self._timeouts_s[socket.SO_SNDTIMEO])
         total = 0
         small = bytearray()

@@ -11,7 +11,7 @@ _READ_BYTES = 4096
 
 
 class Waker:
-    """A wake-up to register with a wait for readable descriptors. After `close` nothing happens."""
+    """A wake-up to register with a wait for readable descriptors. After `close` it does nothing."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):  # half as much work for the kernel as a pipe or a pair of sockets
@@ -31,11 +31,11 @@ class Waker:
             self._write.write(_ONE)
 
     def clear(self) -> None:
-        """Make it unreadable again."""
+        """Reset the wake-up: its descriptor is no longer readable."""
         with contextlib.suppress(OSError, ValueError):
             self._read.read(_READ_BYTES)
 
     def close(self) -> None:
-        """Close it. A second call does nothing."""
+        """Close the descriptors. A second call does nothing."""
         self._read.close()
         self._write.close()

@@ -127,7 +127,7 @@ class Accumulator:
             self.locked_refuse(ClosedError(reason))
 
     def locked_refuse(self, refusal: SparklogError | None) -> None:
-        """Set the error for callers that send; None: they may send. A closed producer stays closed."""
+        """Set the error for callers that send; None allows them to send. A closed producer stays closed."""
         if not self.closing or isinstance(refusal, ClosedError):
             self.refusal = refusal
         self.memory_freed.notify_all()
@@ -246,7 +246,7 @@ class Accumulator:
         return delivery
 
     def enqueue_encoding(self, queue: PartitionQueue, encoding: Encoding) -> Delivery:
-        """`enqueue` for a batch whose encoding starts here, once there is memory for it."""
+        """Do as `enqueue` for a batch whose encoding starts here, once there is memory for it."""
         delivery = Delivery(queue.tp)
         delivery.record_count = encoding.record_count
         with self.lock:
@@ -293,7 +293,7 @@ class Accumulator:
         return queue.sequences
 
     def locked_room(self, queue: PartitionQueue, now: float) -> int:
-        """Return the number of batches for a request of the partition now; 0: an answer has to come first."""
+        """Return the number of batches for a request of the partition now; 0 if an answer has to arrive first."""
         sequences = self.locked_sequences(queue)
         if sequences is None:
             return 0 if queue.under_way else BATCHES_MAX if self.session is None else BATCHES_IN_FLIGHT_MAX

@@ -56,7 +56,7 @@ STORED_NOTHING = (
     InvalidRequestError,
     FrameTooLargeError,
 )
-"""Answers that say for certain that the attempt has stored nothing: they come before anything is written."""
+"""Errors of answers which prove that the attempt has stored nothing: the broker raises them before it writes."""
 
 
 def expired(batch: PendingBatch) -> SparklogError:

@@ -35,8 +35,8 @@ def now_ms() -> int:
 class BatchEncoder:
     """Encoder of rows in their topic's newest schema into stored batches. Thread-safe.
 
-    `checksum=False`: `assign_producer` follows, which sets it. `memory_bytes`: the size of all batches at the same
-    time; that much is kept for the next ones.
+    `checksum=False`: the checksum is left to `assign_producer`. `memory_bytes`: the size of all batches at one time; as
+    much memory is kept for later batches.
     """
 
     def __init__(self, compression: str = "none", *, checksum: bool = True, memory_bytes: int = KEPT_BYTES_MAX) -> None:
@@ -92,7 +92,7 @@ class BatchEncoder:
         *,
         transactional: bool,
     ) -> EncodedBatch:
-        """`encode` of few envelope rows, not compressed, as the producer `identity` sends them."""
+        """Encode, as `encode` does, few envelope rows, not compressed, as the producer `identity` sends them."""
         attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
         who = (-1, -1, -1)
         if identity is not None:
@@ -103,13 +103,13 @@ class BatchEncoder:
         return EncodedBatch(payload, len(rows.values), min(stamps) // 1000, max(stamps) // 1000, topic.log_append_time)
 
     def encode_whole(self, batch: pa.RecordBatch, topic: TopicInfo) -> EncodedBatch:
-        """`encode` of rows that the topic takes as one batch, not compressed; they stay so if compression makes them
-        more than it takes."""
+        """Encode as `encode` does, for rows that fit the topic's limit uncompressed. They stay uncompressed if
+        compression makes them larger than the limit."""
         encoded = self.encode(batch, topic)
         return encoded if len(encoded.payload) <= topic.max_message_bytes else self._encode(batch, topic, "none")
 
     def encode_within(self, batch: pa.RecordBatch, topic: TopicInfo) -> Iterator[EncodedBatch]:
-        """`encode`, in two batches or more should one come out over the topic's limit after all.
+        """Encode as `encode` does, in two batches or more if one would exceed the topic's limit.
 
         Raises MessageTooLargeError.
         """

@@ -265,8 +265,8 @@ class _DeliveryFuture(_Base[T]):
                     waiter.add_exception(self)
 
     def _outcome(self) -> BaseException | None:
-        """Return the error of a finished delivery; None after success. It does not count as seen: `flush` still raises
-        it."""
+        """Return the error of a finished delivery; None after success. The error still counts as unseen, so `flush`
+        raises it."""
         raise NotImplementedError
 
     def _call(self, callback: Callable[[Any], object]) -> None:

@@ -100,8 +100,8 @@ class Outcomes:
     def failed(self, entry: Entry, error: SparklogError, *, definite: bool = False, at_once: bool = False) -> None:
         """Handle a failed attempt.
 
-        `definite`: it has stored nothing, and will not; else the outcome is not known. `at_once`: the next leader is
-        known, so the next attempt need not wait.
+        `definite`: True if the attempt has stored nothing and never will; False if that is unknown. `at_once`: the next
+        leader is known, so the next attempt need not wait.
         """
         queue, batches = entry
         if not at_once:

@@ -77,8 +77,8 @@ class ParallelEncoder:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sparklog-encode")
 
     def encoding_of(self, rows: pa.RecordBatch, topic: TopicInfo) -> Encoding | None:
-        """Return the encoding, not started yet, of rows that make a batch within the topic's limit uncompressed; None:
-        the rows are too few."""
+        """Return the encoding, not started yet, of rows that make a batch within the topic's limit uncompressed; None
+        if there are too few rows."""
         size_bytes = estimated_bytes(rows)
         if size_bytes < PARALLEL_BYTES_MIN:
             return None

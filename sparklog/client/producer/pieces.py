@@ -106,7 +106,8 @@ def _without_sticky(where: np.ndarray, sticky: StickyPartition, row_bytes: int, 
 def _by_partition(
     batch: pa.RecordBatch, where: int | np.ndarray | None, partitions: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (partition, its rows in order); -1 for all rows of a table that names no partition: sticky."""
+    """Yield pairs of a partition and its rows in order. A table without partitions gives one pair with -1 (sticky) and
+    all rows."""
     if where is None or isinstance(where, int):
         yield (-1 if where is None else where), batch
         return

@@ -79,7 +79,7 @@ class Producer:
         security: Security = None,
         **settings: Any,
     ) -> None:
-        """Create a producer. It connects with the first call that needs a broker.
+        """Create a producer. The first call that needs a broker connects.
 
         Args:
             bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
@@ -229,8 +229,8 @@ class Producer:
         return future
 
     def _changed(self, state: ProducerTopic, error: SparklogError) -> ProducerTopic:
-        """Return the newer state of a topic that has refused a record: it may have got a partition or a column. Raises
-        `error` if the topic is the same."""
+        """Return the newer state of a topic that has refused a record, because a partition or column may have been
+        added. Raises `error` if the topic is unchanged."""
         newer = self._newer(state)
         if (newer.info.schema_id, newer.info.partitions) == (state.info.schema_id, state.info.partitions):
             raise error

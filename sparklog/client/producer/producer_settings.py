@@ -15,8 +15,8 @@ _TRANSACTIONAL_ID = "transactional.id"
 
 
 def producer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings under their dotted names, from Python parameters. As in Kafka, other acks than all turn
-    idempotence off unless it is requested. Raises InvalidConfigError.
+    """Return all settings under their dotted names, from Python parameters. As in Kafka, idempotence is off with acks
+    other than all, unless it is requested. Raises InvalidConfigError.
     """
     acks = "all" if str(given.get("acks")) == "-1" else given.get("acks")
     config: dict[str, Any] = from_parameters(Scope.PRODUCER, {**given, "acks": acks})

@@ -21,7 +21,7 @@ KEY_CACHE_KEY_BYTES_MAX = 128
 
 
 class ProducerTopic:
-    """A topic's queues, limits and partitions. `takes_values_alone`: a record may be nothing but a value."""
+    """A topic's queues, limits and partitions. `takes_values_alone`: True if a record may consist of a value only."""
 
     __slots__ = (
         "info",
@@ -96,7 +96,7 @@ class ProducerTopic:
 
 
 class SerializingTopic(ProducerTopic):
-    """The topic state of a producer with serializers; a producer without them has no work for them."""
+    """The topic state of a producer with serializers; producers without serializers do not use this class."""
 
     __slots__ = ("_key_serializer", "_value_serializer")
 

@@ -30,12 +30,12 @@ import pyarrow as pa
 
 _BOOLEANS = (bool, np.bool_)
 _SIGNED = (np.int8, np.int16, np.int32, np.int64, np.longlong)
-"""Not np.signedinteger: NumPy derives timedelta64 from it."""
+"""NumPy's signed integers. np.signedinteger is not used, because NumPy derives timedelta64 from it."""
 _NUMBERS = (int, float, Decimal, np.bool_, np.floating, np.unsignedinteger, *_SIGNED)
 
 
 class _MixedKindsError(ValueError):
-    """Objects of one list are of kinds that do not go together."""
+    """The objects of one list are of kinds that cannot be mixed."""
 
 
 def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
@@ -158,7 +158,7 @@ def _leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _elements(values: Any) -> Any:
-    """Return the elements of a list; of a NumPy array one, for they all have its type."""
+    """Return the elements of a list; of a NumPy array only one, because all have its type."""
     return values[:1] if isinstance(values, np.ndarray) and values.dtype != object else values
 
 

@@ -26,7 +26,7 @@ class Rows(NamedTuple):
 
     table: pa.Table
     partition: int | np.ndarray | None
-    """One for all rows, one per row (-1: sticky), or None: sticky for all."""
+    """Partition of all rows, or one for each row (-1: sticky); None makes all rows sticky."""
 
 
 def envelope_batch(
@@ -35,7 +35,7 @@ def envelope_batch(
     headers: list[Headers | None] | None,
     timestamps_us: np.ndarray,
 ) -> pa.RecordBatch:
-    """Return rows of an envelope topic from Python lists (None: no record has any)."""
+    """Return rows of an envelope topic from Python lists ; a list is None if no record has such a part."""
     n = len(values)
     # from a buffer: pa.array of a NumPy array imports pandas
     stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, pa.py_buffer(timestamps_us)])

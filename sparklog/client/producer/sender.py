@@ -82,12 +82,13 @@ class _Channel:
 
     @property
     def look_at(self) -> float:
-        """Time of the next action for the oldest request under way, if no answer comes."""
+        """Time of the next action for the oldest request in flight, if it gets no answer."""
         return min(self.due, self.connection.late_at)
 
 
 class Sender:
-    """Runs until `stop`; everything but `wake`, `stop`, `abandon` and `join` belongs to its thread."""
+    """The thread that sends a producer's batches, until `stop`. All methods except `wake`, `stop`, `abandon` and `join`
+    belong to this thread."""
 
     def __init__(
         self,
@@ -277,8 +278,8 @@ class Sender:
     def _send_entries(
         self, leader: Endpoint, channel: _Channel | None, entries: list[Entry], session: WriteSession | None
     ) -> bool:
-        """Send one request with as many of the entries as it may hold. False if that failed; then they have their
-        outcome."""
+        """Send one request with as many of the entries as it may hold. Returns False if that failed; the entries then
+        have their outcome."""
         sent = False
         try:
             channel = channel or self._open_channel(leader, entries)
@@ -296,8 +297,8 @@ class Sender:
         return True
 
     def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
-        """Encode the records of `send`, wait for encodings of other threads, and set the fields that were decided with
-        the taking of the batches. False after a failure; then the entry has its outcome."""
+        """Encode the records of `send`, wait for encodings of other threads, and set the fields that were decided when
+        the batches were taken. Returns False after a failure; the entry then has its outcome."""
         transactional = session is not None and session.transactional_id is not None
         try:
             for batch in entry.batches:
@@ -451,8 +452,8 @@ class Sender:
 
 
 def _about_topic(error: SparklogError, topic: str) -> SparklogError:
-    """Return the denial of an identity as one of the topic: the broker gives identities to principals that may write to
-    any topic, so this one is not allowed either."""
+    """Return the refusal of a producer identity as a refusal of the topic. The broker gives identities to principals
+    that may write to any topic, so this principal may not write to this topic either."""
     if not isinstance(error, ClusterAuthorizationFailedError):
         return error
     return TopicAuthorizationFailedError(f"Write is not allowed on topic {topic!r}, nor on any other topic")

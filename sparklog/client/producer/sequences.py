@@ -7,8 +7,8 @@ again goes out when nothing else of the partition is under way, and nothing new 
 
 A batch that fails permanently leaves a gap in the sequences, and the broker would refuse the batches behind it forever.
 Then nothing new is drained until the outcome of every batch in flight is known; batches that the broker refuses because
-of the gap are held. The partition goes on with the next epoch from sequence 0, the held batches first. A held batch is
-certainly not stored, so writing it again under another epoch stores it once. If that is not certain, it fails, too:
+of the gap are held. The partition continues with the next epoch from sequence 0, the held batches first. A held batch
+is certainly not stored, so writing it again under another epoch stores it once. If that is not certain, it fails, too:
 
 * its own outcome was lost once (`maybe_stored`), and
 * a copy of the failed batch may still be under way (`_ambiguous`), and could yet close the gap.
@@ -32,7 +32,7 @@ EPOCH_MAX = 1_000
 """Last epoch of a producer id: beyond it a new id is requested, because a broker accepts no epoch far above the known
 one."""
 BATCHES_IN_FLIGHT_MAX = 5
-"""Number of batches in flight, with the answered ones behind the oldest open one."""
+"""Largest number of batches in flight, counted with the answered batches behind the oldest open one."""
 REMEMBERED_S = 60.0
 """Time in s after the last answer for which the broker is trusted to remember the producer
 (`producer.id.expiration.ms`)."""
@@ -153,7 +153,8 @@ class PartitionSequences:
         self._known_at = now
 
     def refused(self, batches: Sequence[SequencedBatch], refusal: Refusal, *, definite: bool) -> AfterFailure:
-        """Handle a failed attempt. `definite`: it has stored nothing, and will not; else the outcome is not known."""
+        """Handle a failed attempt. `definite`: True if the attempt has stored nothing and never will; False if that is
+        unknown."""
         if not definite:
             for batch in batches:
                 batch.maybe_stored = True

@@ -22,7 +22,8 @@ _BINARY_BYTES_MAX = 2**31 - 1
 _ARROW_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__arrow_array__")
 _ARROW_TABLES = ("__arrow_c_stream__", "__arrow_c_array__")
 _TAKEN = (
-    "send_batch takes tables (PyArrow, pandas, polars, anything with __arrow_c_stream__), a dict of columns or a list of "
+    "send_batch takes tables (PyArrow, pandas, polars, anything with __arrow_c_stream__), a dict of columns or a list "
+    "of "
     "dicts"
 )
 _FEW_ROWS = 32
@@ -33,7 +34,7 @@ __all__ = ["binary_array", "fit", "holds_objects", "null_column", "object_column
 
 
 def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
-    """Return `data` as a table. `schema` is the topic's: it distinguishes maps from structs, nothing is cast to it yet.
+    """Return `data` as a table. `schema`, the topic's, only distinguishes maps from structs: nothing is cast to it yet.
 
     Raises SchemaMismatchError for objects that do not have the topic's type or are not clearly rows, TypeError for data
     that are not tabular.
@@ -96,7 +97,8 @@ def _refuse_addresses(data: Any) -> None:
 
 def _no_columns(rows: int, schema: pa.Schema, topic: str) -> SchemaMismatchError:
     return SchemaMismatchError(
-        f"data for topic {topic!r}: {rows} rows without any column; a row has at least one of {', '.join(schema.names)} "
+        f"data for topic {topic!r}: {rows} rows without any column; a row has at least one of "
+        f"{', '.join(schema.names)} "
         "(None: null)"
     )
 
@@ -195,7 +197,8 @@ def _from_pandas(frame: Any, schema: pa.Schema, topic: str) -> pa.Table:
         if name is not None:
             if schema.get_field_index(str(name)) < 0:
                 raise SchemaMismatchError(
-                    f"data for topic {topic!r}: the frame's index has the name {str(name)!r}, and the topic no such column: "
+                    f"data for topic {topic!r}: the frame's index has the name {str(name)!r}, and the topic no such "
+                    "column: "
                     "send frame.reset_index(drop=True) to leave the index out"
                 )
             columns.append((str(name), frame.index.get_level_values(level)))
@@ -260,7 +263,7 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema, topic: str) -> pa.Table:
 
 
 def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> Any:
-    """Return `values` with the type they say they have, so that `fit` can refuse lossy casts."""
+    """Return `values` as an array of their own type, so that `fit` can refuse lossy casts."""
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
             return values

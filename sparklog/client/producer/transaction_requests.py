@@ -145,7 +145,7 @@ class Transactions:
         """Abort: none of the transaction's records becomes visible. Batches that were not sent fail; sent ones are
         waited for.
 
-        `timeout_s` limits the whole call, if that is sooner than otherwise.
+        `timeout_s` is a further limit of the whole call.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._learn_failure()

@@ -192,7 +192,8 @@ class TypedTopic(ProducerTopic):
         name = self.info.name
         if not isinstance(value, Mapping):
             raise SchemaMismatchError(
-                f"topic {name!r} is typed (columns {', '.join(self.info.schema.names)}): a row is a dict of columns, not "
+                f"topic {name!r} is typed (columns {', '.join(self.info.schema.names)}): a row is a dict of columns, "
+                "not "
                 f"{type(value).__name__}; send({name!r}, {{{self.info.schema.names[0]!r}: …}}) sends a row, "
                 "send_batch(topic, data) a table"
             )
@@ -214,7 +215,8 @@ class TypedTopic(ProducerTopic):
         return copy.deepcopy(value), size, partition, None
 
     def _partition(self, key: Any, row: dict[str, Any]) -> int:
-        """Return the partition of a row whose key has no null. Recent keys are remembered, as hashing takes long."""
+        """Return the partition of a row whose key has no null. The partitions of recent keys are remembered, because
+        hashing is slow."""
         if len(self.key_partitions) >= KEY_CACHE_ENTRIES_MAX:
             self.key_partitions.clear()
         h = 0
@@ -279,7 +281,7 @@ def typed_batch(rows: OpenBatch, info: TopicInfo) -> pa.RecordBatch:
 
 def _column(rows: list[Row], index: int, t: Any) -> Any:
     """Return the values of a column: an array if every checked value has an exact form in it, else a list that
-    `rows_of` checks, for times may have nanoseconds and classes of other libraries."""
+    `rows_of` checks, because times may have nanoseconds or classes of other libraries."""
     values = list(map(attrgetter(f"c{index}"), rows))
     return values if pa.types.is_temporal(t) else pa.array(values, t)
 

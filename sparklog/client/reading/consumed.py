@@ -71,7 +71,7 @@ class ConsumedBatch:
             first_row: Index of the first row in the stored batch.
             source: The stored message, and the schema of its rows or None.
             projection: The columns to decode.
-            next_offset: Offset at which reading goes on.
+            next_offset: Offset at which reading continues.
             offsets: The offset of each row. None: dense from `base_offset`.
         """
         self.tp = tp
@@ -458,7 +458,8 @@ def _without_object(batch: ConsumedBatch) -> DeserializationError:
             except NO_PYTHON_OBJECT as e:
                 offset = batch.offset_at(row)
                 error = DeserializationError(
-                    f"{batch.tp}: Python has no object for the value of column {name!r} ({column.type}) at offset {offset} "
+                    f"{batch.tp}: Python has no object for the value of column {name!r} ({column.type}) at offset "
+                    f"{offset} "
                     f"({e}): read it with poll_batches, or seek(error.partition, error.offset + 1) continues behind it",
                     partition=batch.tp,
                     offset=offset,

@@ -12,7 +12,7 @@ from sparklog.errors import InvalidRequestError
 from sparklog.lake.newest_rows import is_deletion, newest_per_key
 
 FOLD_ROWS = 1_000_000
-"""Rows that are gathered before older ones of the same keys are dropped."""
+"""Number of gathered rows at which older rows of the same keys are dropped."""
 
 
 def key_columns_of(info: TopicInfo) -> tuple[str, ...]:
@@ -25,7 +25,8 @@ def key_columns_of(info: TopicInfo) -> tuple[str, ...]:
         return ("key",)
     if not info.key_columns:
         raise InvalidRequestError(
-            f"topic {info.name!r} has no key columns, so no row is the newest of a key: create a topic with --key-columns"
+            f"topic {info.name!r} has no key columns, so no row is the newest of a key: create a topic with "
+            "--key-columns"
         )
     return info.key_columns
 

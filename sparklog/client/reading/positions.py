@@ -100,7 +100,7 @@ def position_of(value: object, now_ms: int) -> Position:
 
 
 def _plain(value: object) -> object:
-    """The Python object of a scalar of Arrow or a NumPy time, as the elements of tables' columns are."""
+    """Return the Python object of a scalar of Arrow or a NumPy time, as the elements of tables' columns are."""
     if isinstance(value, pa.Scalar):
         scalar: Any = value
         if pa.types.is_timestamp(value.type):

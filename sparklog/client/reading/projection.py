@@ -28,8 +28,8 @@ class Projection:
     """The columns a reader wants of a topic, in the order it wants them. For one thread.
 
     `schema` is the layout of everything it decodes: rows of older schemas have null in the columns they lack and wider
-    types where a column was widened since. It is fixed for good, unless `follow` is set: then it becomes the topic's
-    newest one with the first batch of a schema that was not known yet.
+    types where a column was widened since. The layout is fixed, unless `follow` is set: then the first batch of an
+    unknown schema makes it the topic's newest layout.
     """
 
     def __init__(

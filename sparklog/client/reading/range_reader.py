@@ -129,8 +129,8 @@ def read_range(
 
 
 class _Rows(NamedTuple):
-    """The wanted rows: [start, end), of the batch that contains `start` from `floor` on, none of batches not
-    `wanted`."""
+    """The wanted rows: [start, end). Of the batch that contains `start`, rows from `floor` on; of batches outside
+    `wanted`, none."""
 
     start: int
     floor: int

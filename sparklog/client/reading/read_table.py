@@ -246,7 +246,8 @@ def _filter_columns(expression: Any, info: TopicInfo) -> tuple[str, ...]:
     error = binding_error(expression, rows)
     if error is not None:
         raise InvalidRequestError(
-            f"filter={expression!s:.200}: an Arrow expression over the columns {', '.join(rows.names)} is needed, as in "
+            f"filter={expression!s:.200}: an Arrow expression over the columns {', '.join(rows.names)} is needed, as "
+            "in "
             f"pc.field('_partition') == 0 ({error})"
         ) from error
     return columns_of(expression, rows)

@@ -153,7 +153,8 @@ def _map(found: SegmentRange) -> Any:
     with _open_regular(found.path) as (descriptor, status):
         if not 0 <= found.start_position <= found.end_position <= status.st_size:
             raise LocalReadUnavailableError(
-                f"{found.path} has {status.st_size} bytes, {found.start_position} to {found.end_position} were announced"
+                f"{found.path} has {status.st_size} bytes, {found.start_position} to {found.end_position} were "
+                "announced"
             )
         opened = f"{DESCRIPTORS}/{descriptor}"  # the checked file, even if the path leads to another one by now
         with pa.memory_map(opened if Path(opened).exists() else found.path, "r") as mapped:

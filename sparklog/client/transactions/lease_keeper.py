@@ -142,7 +142,7 @@ class Keeper:
         self._lease_queue.put(None)
 
     def keep_until_gone(self) -> None:
-        """Return when the driver is gone, or nothing is left to keep and nothing will come."""
+        """Keep the leases; return when the driver is gone, or when no lease is left and the input is closed."""
         closed = False
         renew_at_s = time.monotonic() + self._renewal_s
         while self._driver.lives and (self._leases or not closed):

@@ -121,7 +121,8 @@ def end_shared_transaction(
     """Commit the records of `committed_participants` (producer ids) and abort the rest, or abort everything, unless the
     outcome was decided before.
 
-    `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError, TransactionAbortedError.
+    `made_of`, the description of the input, is kept as `LastCommit.input`. Raises ProducerFencedError,
+    TransactionAbortedError.
     """
     request = EndSharedTxnRequest(*transaction, committed, list(committed_participants), made_of)
     answer = request_until(

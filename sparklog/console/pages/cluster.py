@@ -59,7 +59,7 @@ async def overview(request: Request) -> Response:
 
 
 async def sizes(request: Request) -> Response:
-    """Return a part of the overview that takes longer."""
+    """Return the part of the overview with the sizes, which takes longer than the rest."""
     template = "overview_sizes.html" if is_fragment(request) else "sizes.html"
     return render(request, template, **await ask(request, _spread))
 

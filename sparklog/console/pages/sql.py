@@ -136,8 +136,8 @@ async def _file(request: Request, query: str, format: str) -> Response:
 
 
 class _ResultFile(StreamingResponse):
-    """A file that an error breaks off: without the last message the server closes the connection, so that the browser
-    does not take the file for complete."""
+    """The answer with a result's file. After an error the last message is not sent: the server then closes the
+    connection, and the browser does not take the file for complete."""
 
     async def stream_response(self, send: Send) -> None:
         try:

@@ -25,7 +25,7 @@ class Chart(NamedTuple):
 
 
 def line_chart(samples: Sequence[tuple[int, int | None]], what: str) -> Chart | None:
-    """Return (ms since 1970, value) in order of time; None if there are not two values to draw a line between."""
+    """Return a chart of pairs (ms since 1970, value) in order of time; None with fewer than two values."""
     known = [(t, v) for t, v in samples if v is not None]
     if len(known) < 2 or known[0][0] == known[-1][0]:
         return None
@@ -45,7 +45,8 @@ def line_chart(samples: Sequence[tuple[int, int | None]], what: str) -> Chart | 
             pieces[-1].append(point(time_ms, value))
     lines = tuple(" ".join(p) for p in pieces if len(p) > 1)
     label = (
-        f"{what} from {time(start)} to {time(end)}: {number(known[0][1])} at first, {number(known[-1][1])} now, at most "
+        f"{what} from {time(start)} to {time(end)}: {number(known[0][1])} at first, {number(known[-1][1])} now, at "
+        "most "
         f"{number(max(v for _, v in known))}"
     )
     return Chart(lines, number(highest), time(start), time(end), label)

@@ -37,7 +37,7 @@ class BrokerRow(NamedTuple):
 
 
 class LargeTopic(NamedTuple):
-    """`skew`: the largest partition's bytes over the mean one's."""
+    """A topic with large partitions. `skew`: the bytes of its largest partition divided by the mean."""
 
     name: str
     partitions: int
@@ -185,7 +185,7 @@ def disks(cluster: ClusterDescription, found: Mapping[int, Sequence[LogDirDescri
 
 
 def skew(parts: Sequence[int]) -> float:
-    """Return the largest over the mean; 1 where nothing is."""
+    """Return the largest value divided by the mean; 1 if all values are 0."""
     total = sum(parts)
     return max(parts) * len(parts) / total if total else 1.0
 

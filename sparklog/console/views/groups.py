@@ -30,8 +30,8 @@ class GroupRow(NamedTuple):
 
 
 def group_rows(groups: Mapping[str, WatchedGroup], search: str, sort: str, *, kind: str = "") -> list[GroupRow]:
-    """Return groups with the text in their name; sorted by lag the furthest behind come first,
-    those without one last."""
+    """Return the groups whose name contains the text. Sorted by lag, the largest lag comes first and groups without a
+    lag come last."""
     wanted = search.lower()
     rows = [
         GroupRow(name, g.listing.kind, g.listing.state, g.listing.members, len(g.topics), g.lag, g.rate, g.problem)
@@ -61,7 +61,7 @@ class LagRow(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """A group; `lag` None: nothing is committed."""
+    """A group; `lag` is None without committed offsets."""
 
     group_id: str
     state: str

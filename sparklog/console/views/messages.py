@@ -1,4 +1,4 @@
-"""Records as lines of a table, and one record with all there is of it."""
+"""Records as lines of a table, and one record with all its details."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 class Page(NamedTuple, Generic[T]):
-    """`rows` of `total`, the first of which has the number `first` (from 1; 0: there is none). Pages count from 1."""
+    """One page of a list: `rows` of `total`. `first` is the number of the first row, from 1; 0 without rows. Pages
+    count from 1."""
 
     rows: Sequence[T]
     number: int

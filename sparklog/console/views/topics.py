@@ -145,7 +145,7 @@ def _differences(before: pa.Schema, after: pa.Schema) -> list[tuple[str, str, st
 
 
 class Reader(NamedTuple):
-    """A group that reads the topic. `lag` None: nothing is committed."""
+    """A group that reads the topic. `lag` is None without committed offsets."""
 
     group_id: str
     state: str

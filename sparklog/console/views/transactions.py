@@ -13,8 +13,8 @@ SHARED = "shared"
 
 
 class TransactionRow(NamedTuple):
-    """`name`: the transactional id, or the application's. `open_ms` None: it is not open; `is_late`: for more than half
-    of the time it may take."""
+    """A transaction as a line of the table. `name`: the transactional id, or the application's. `open_ms`: time since
+    its beginning, None if it is not open. `is_late`: True if it is open for more than half of its timeout."""
 
     transactional_id: str
     name: str
@@ -28,7 +28,7 @@ class TransactionRow(NamedTuple):
 
 
 def transaction_rows(found: Iterable[TransactionSummary], now_ms: int, search: str = "") -> list[TransactionRow]:
-    """Open ones first, the oldest at the top."""
+    """Return the rows: open transactions first, the oldest at the top."""
     wanted = search.lower()
     rows = [transaction_row(t, now_ms) for t in found if wanted in t.transactional_id.lower()]
     return sorted(rows, key=lambda r: (-1 if r.open_ms is None else r.open_ms) * -1)

@@ -22,8 +22,8 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u20
 
 
 class Cell(NamedTuple):
-    """A value as text. `kind` is "null", "text", "json", "hex" or "number"; `size_bytes` is that of all of it (-1: not
-    known); `is_cut`: this is only its beginning."""
+    """A value as text. `kind` is "null", "text", "json", "hex" or "number"; `size_bytes` is the size of the whole value
+    (-1: not known); `is_cut`: True if `text` is only its beginning."""
 
     text: str
     kind: str
@@ -58,7 +58,7 @@ def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) ->
 
 
 def bytes_cell(start: bytes, size_bytes: int, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) -> Cell:
-    """Return bytes, of which only the first are needed: `size_bytes` is how many there are."""
+    """Return the cell of bytes of which only the first are given; `size_bytes` is their whole number."""
     is_whole = len(start) == size_bytes
     if mode in ("auto", "json") and is_whole:
         formatted = _json(start, pretty=chars_max > CELL_CHARS_MAX)

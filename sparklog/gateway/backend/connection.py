@@ -76,8 +76,8 @@ class _Expected(NamedTuple):
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
-    """Made by `connect`. Event-loop thread only. An answer's body is received into memory of its size, without copies
-    on the way."""
+    """A connection to the broker, created by `connect`. Event-loop thread only. An answer's body is received into
+    memory of its size, without copies on the way."""
 
     def __init__(self, place: BrokerPlace, memory: MemoryBudget) -> None:
         self.place = place
@@ -147,7 +147,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return await self.send(api, message, response, payload)
 
     async def ask(self, api: Api, message: Message, response: type[M]) -> M:
-        """`request` of an API whose answer has no payload."""
+        """Send a request, as `request` does, of an API whose answer has no payload."""
         return (await self.send(api, message, response))[0]
 
     def send(
@@ -185,16 +185,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
     # --- the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
+        """Note that the connection is open; called by asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The place of the next bytes."""
+        """Return the place of the next bytes."""
         return self._view[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Process received bytes; called by asyncio."""
         self._received += nbytes
         if self._received < len(self._view):
             return
@@ -207,16 +207,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._fail(e)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended; called by asyncio."""
         reason = exc or "it has ended"
         self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} broke: {reason}"))
 
     def pause_writing(self) -> None:
-        """The transport holds much that the broker has not taken."""
+        """Pause writing, because the transport holds much data that the broker has not taken."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The broker has taken enough."""
+        """Resume writing, because the broker has taken enough data."""
         self._writable.set()
 
     # --- answers

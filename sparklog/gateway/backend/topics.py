@@ -1,4 +1,4 @@
-"""Topics as the gateway knows them: what it needs to convert records."""
+"""Topics of the gateway: the properties that it needs to convert records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES_MAX = 100_000
 
 
 class Topics:
-    """Topics of one gateway by name. It says nothing about permissions: the broker checks each request."""
+    """Topics of one gateway by name. Permissions are not checked here: the broker checks each request."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
@@ -28,14 +28,15 @@ class Topics:
         self._names: OrderedDict[UUID, str] = OrderedDict()
 
     async def get(self, connection: BrokerConnection, name: str) -> TopicInfo:
-        """A topic, asked for if it is not known. Raises UnknownTopicOrPartitionError, and the broker's errors."""
+        """Return a topic; the broker is asked if the topic is not known. Raises UnknownTopicOrPartitionError, and the
+        broker's errors."""
         found = self._known.get(name)
         if found is not None and self._clock_s() - found[0] < KEPT_S:
             return found[1]
         return await self.look_up(connection, name)
 
     async def look_up(self, connection: BrokerConnection, name: str) -> TopicInfo:
-        """A topic as it is now. Raises as `get`."""
+        """Return a topic's present state. Raises the errors of `get`."""
         answer = await read_metadata(connection, MetadataRequest([name], paged=True))
         state = next((t for t in answer.topics if t.name == name), None)
         if state is None or state.error_code:
@@ -50,7 +51,7 @@ class Topics:
         return info
 
     def peek(self, name: str) -> TopicInfo | None:
-        """A topic if it is known."""
+        """Return a topic if it is known."""
         found = self._known.get(name)
         return None if found is None else found[1]
 
@@ -98,7 +99,7 @@ async def read_metadata(connection: BrokerConnection, request: MetadataRequest) 
 
 
 async def read_topics(connection: BrokerConnection, names: list[str] | None) -> MetadataResponse:
-    """Topics without their schemas, however many are named; None: all. Raises the broker's errors."""
+    """Return any number of topics without their schemas; None: all. Raises the broker's errors."""
     first = names if names is None else names[:TOPICS_PER_REQUEST_MAX]
     answer = await read_metadata(connection, MetadataRequest(first, paged=True, with_schemas=False))
     for start in range(TOPICS_PER_REQUEST_MAX, len(names or ()), TOPICS_PER_REQUEST_MAX):
@@ -109,7 +110,7 @@ async def read_topics(connection: BrokerConnection, names: list[str] | None) -> 
 
 
 def topic_uuid(state: TopicState) -> UUID | None:
-    """The topic's id as Kafka's clients know ids; None if the broker's has another form."""
+    """Return the topic's id as Kafka's clients know ids; None if the broker's has another form."""
     try:
         return UUID(state.topic_id)
     except ValueError:

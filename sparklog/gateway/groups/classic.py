@@ -24,10 +24,10 @@ from sparklog.gateway.groups.model import (
     SESSION_TIMEOUT_MS_MAX,
     GroupState,
     Join,
-    Joined,
+    JoinAnswer,
     Member,
     Reply,
-    Synced,
+    SyncAnswer,
 )
 from sparklog.gateway.wire.errors import Kafka
 
@@ -52,10 +52,10 @@ class ClassicGroup:
     # --- joins -------------------------------------------------------------------------------------------------------
 
     def join(self, join: Join, token: Any, now_ms: int) -> list[Reply]:
-        """A member joins, or joins again. The answer comes when the rebalance is over."""
+        """Handle a join of a new or a known member. The answer follows at the end of the rebalance."""
         error = self._refusal(join)
         if error is not None:
-            return [Reply(token, Joined(error, join.member_id))]
+            return [Reply(token, JoinAnswer(error, join.member_id))]
         if join.member_id == "":
             return self._join_new(join, token, now_ms)
         if join.member_id in self._pending:
@@ -63,7 +63,7 @@ class ClassicGroup:
             return self._add_and_rebalance(join.member_id, join, token, now_ms)
         error = self.check_member(join.member_id, join.instance_id)
         if error is not None:
-            return [Reply(token, Joined(error, join.member_id))]
+            return [Reply(token, JoinAnswer(error, join.member_id))]
         return self._join_again(self.members[join.member_id], join, token, now_ms)
 
     def _refusal(self, join: Join) -> Kafka | None:
@@ -89,13 +89,14 @@ class ClassicGroup:
             return self._replace_static(known, member_id, join, token, now_ms)
         if join.instance_id is None and join.needs_member_id:
             if len(self._pending) >= PENDING_MAX:
-                return [Reply(token, Joined(Kafka.GROUP_MAX_SIZE_REACHED))]
+                return [Reply(token, JoinAnswer(Kafka.GROUP_MAX_SIZE_REACHED))]
             self._pending[member_id] = now_ms + join.session_timeout_ms
-            return [Reply(token, Joined(Kafka.MEMBER_ID_REQUIRED, member_id))]
+            return [Reply(token, JoinAnswer(Kafka.MEMBER_ID_REQUIRED, member_id))]
         return self._add_and_rebalance(member_id, join, token, now_ms)
 
     def _replace_static(self, known: str, member_id: str, join: Join, token: Any, now_ms: int) -> list[Reply]:
-        """A static member has restarted: it keeps its place under a new id, and its predecessor is fenced."""
+        """Replace a static member after its restart: it keeps its place under a new id, and its predecessor is
+        fenced."""
         member = self.members.pop(known)
         replies = self._refuse_waiting(member, Kafka.FENCED_INSTANCE_ID)
         before = self.protocol
@@ -115,7 +116,7 @@ class ClassicGroup:
         leader = self.leader or ""
         if was_leader and not join.can_skip_assignment:
             leader = known
-        joined = self._joined(member)._replace(
+        joined = self._join_answer(member)._replace(
             leader=leader, members=self._member_list() if was_leader and join.can_skip_assignment else (),
             skip_assignment=was_leader and join.can_skip_assignment,
         )  # fmt: skip
@@ -145,14 +146,14 @@ class ClassicGroup:
     def _join_again(self, member: Member, join: Join, token: Any, now_ms: int) -> list[Reply]:
         replies = []
         if member.join_token is not None:  # its earlier request lies in a connection that was given up
-            replies.append(Reply(member.join_token, Joined(Kafka.UNKNOWN_MEMBER_ID, member.member_id)))
+            replies.append(Reply(member.join_token, JoinAnswer(Kafka.UNKNOWN_MEMBER_ID, member.member_id)))
             member.join_token = None
         is_same = list(join.protocols) == member.protocols
         self._update(member, join, now_ms)
         if self.state is GroupState.COMPLETING and is_same:
-            return [*replies, Reply(token, self._joined(member))]
+            return [*replies, Reply(token, self._join_answer(member))]
         if self.state is GroupState.STABLE and is_same and member.member_id != self.leader:
-            return [*replies, Reply(token, self._joined(member))]
+            return [*replies, Reply(token, self._join_answer(member))]
         member.join_token = token
         return replies + self._rebalance(now_ms)
 
@@ -171,7 +172,7 @@ class ClassicGroup:
             for member in self.members.values():
                 member.assignment = b""
                 if member.sync_token is not None:
-                    replies.append(Reply(member.sync_token, Synced(Kafka.REBALANCE_IN_PROGRESS)))
+                    replies.append(Reply(member.sync_token, SyncAnswer(Kafka.REBALANCE_IN_PROGRESS)))
                     member.sync_token = None
             self.state = GroupState.PREPARING
             longest = max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
@@ -205,12 +206,12 @@ class ClassicGroup:
         replies = []
         for member in joined:
             member.deadline_ms = now_ms + member.session_timeout_ms
-            replies.append(Reply(member.join_token, self._joined(member)))
+            replies.append(Reply(member.join_token, self._join_answer(member)))
             member.join_token = None
         return replies
 
-    def _joined(self, member: Member) -> Joined:
-        return Joined(
+    def _join_answer(self, member: Member) -> JoinAnswer:
+        return JoinAnswer(
             Kafka.NONE,
             member.member_id,
             self.generation,
@@ -229,7 +230,7 @@ class ClassicGroup:
         return set.intersection(*names) if names else set()
 
     def _chosen_protocol(self) -> str | None:
-        """The assignor that all members have and most prefer."""
+        """Return the assignor that all members have and most prefer."""
         common = self._common_protocols(self.members.values())
         votes = Counter(
             next(name for name, _ in m.protocols if name in common) for m in self.members.values() if common
@@ -253,8 +254,8 @@ class ClassicGroup:
         token: Any,
         now_ms: int,
     ) -> list[Reply]:
-        """A member asks for its assignment; the leader brings all of them. `protocols`: type and name, None if the
-        client does not send them."""
+        """Handle a member's request for its assignment; the leader's request contains the assignments of all members.
+        `protocols`: type and name, None if the client does not send them."""
         error = self.check_generation(member_id, instance_id, generation)
         kind, name = protocols
         if error is None and ((kind or self.protocol_type), (name or self.protocol)) != (
@@ -265,34 +266,34 @@ class ClassicGroup:
         if error is None and self.state is GroupState.PREPARING:
             error = Kafka.REBALANCE_IN_PROGRESS
         if error is not None:
-            return [Reply(token, Synced(error))]
+            return [Reply(token, SyncAnswer(error))]
         member = self.members[member_id]
         member.deadline_ms = now_ms + member.session_timeout_ms
         if self.state is GroupState.STABLE:
-            return [Reply(token, self._synced(member))]
+            return [Reply(token, self._sync_answer(member))]
         replies = []
         if member.sync_token is not None:
-            replies.append(Reply(member.sync_token, Synced(Kafka.UNKNOWN_MEMBER_ID)))
+            replies.append(Reply(member.sync_token, SyncAnswer(Kafka.UNKNOWN_MEMBER_ID)))
         member.sync_token = token
         if member_id == self.leader:
             if sum(len(data) for _, data in assignments) > METADATA_BYTES_MAX:
                 member.sync_token = None
-                return [*replies, Reply(token, Synced(Kafka.GROUP_MAX_SIZE_REACHED))]
+                return [*replies, Reply(token, SyncAnswer(Kafka.GROUP_MAX_SIZE_REACHED))]
             given = dict(assignments)
             self.state = GroupState.STABLE
             for one in self.members.values():
                 one.assignment = given.get(one.member_id, b"")
                 if one.sync_token is not None:
-                    replies.append(Reply(one.sync_token, self._synced(one)))
+                    replies.append(Reply(one.sync_token, self._sync_answer(one)))
                     one.sync_token = None
                     one.deadline_ms = now_ms + one.session_timeout_ms
         return replies
 
-    def _synced(self, member: Member) -> Synced:
-        return Synced(Kafka.NONE, member.assignment, self.protocol_type, self.protocol)
+    def _sync_answer(self, member: Member) -> SyncAnswer:
+        return SyncAnswer(Kafka.NONE, member.assignment, self.protocol_type, self.protocol)
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Kafka:
-        """A member is alive. The answer tells it of a rebalance."""
+        """Handle a heartbeat; the answer says if a rebalance is in progress."""
         error = self.check_generation(member_id, instance_id, generation)
         if error is not None:
             return error
@@ -322,9 +323,9 @@ class ClassicGroup:
     def _refuse_waiting(self, member: Member, error: Kafka) -> list[Reply]:
         replies = []
         if member.join_token is not None:
-            replies.append(Reply(member.join_token, Joined(error, member.member_id)))
+            replies.append(Reply(member.join_token, JoinAnswer(error, member.member_id)))
         if member.sync_token is not None:
-            replies.append(Reply(member.sync_token, Synced(error)))
+            replies.append(Reply(member.sync_token, SyncAnswer(error)))
         member.join_token = member.sync_token = None
         return replies
 
@@ -365,8 +366,8 @@ class ClassicGroup:
         return error
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Kafka | None:
-        """Error for a commit that is not allowed; None: it is. A client that is no member may commit to a group without
-        members."""
+        """Return the error of a commit that is not allowed; None if it is allowed. A client that is no member may
+        commit to a group without members."""
         if generation < 0 and not member_id:
             return None if not self.members else Kafka.UNKNOWN_MEMBER_ID
         error = self.check_generation(member_id, instance_id, generation)
@@ -379,7 +380,7 @@ class ClassicGroup:
         return None
 
     def expire(self, now_ms: int) -> list[Reply]:
-        """Remove members that are not heard of, and end a rebalance whose time is over."""
+        """Remove members without heartbeats, and end a rebalance whose time is over."""
         replies: list[Reply] = []
         for member_id in [i for i, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
             del self._pending[member_id]

@@ -50,7 +50,7 @@ class Join(NamedTuple):
     """True if the client understands that its earlier assignment stays (version 9)."""
 
 
-class Joined(NamedTuple):
+class JoinAnswer(NamedTuple):
     """The answer to a join."""
 
     error: Kafka
@@ -64,7 +64,7 @@ class Joined(NamedTuple):
     skip_assignment: bool = False
 
 
-class Synced(NamedTuple):
+class SyncAnswer(NamedTuple):
     """The answer to a sync."""
 
     error: Kafka
@@ -77,7 +77,7 @@ class Reply(NamedTuple):
     """An effect: the request behind `token` has this answer."""
 
     token: Any
-    answer: Joined | Synced
+    answer: JoinAnswer | SyncAnswer
 
 
 class Member(Struct):
@@ -94,9 +94,9 @@ class Member(Struct):
     """Time at which the member is removed unless it is heard of."""
     assignment: bytes = b""
     join_token: Any = None
-    """The join that waits for the others; None: none does."""
+    """Token of the join that waits for other members; None if none waits."""
     sync_token: Any = None
-    """The sync that waits for the leader's assignment; None: none does."""
+    """Token of the sync that waits for the leader's assignment; None if none waits."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -104,5 +104,5 @@ class Member(Struct):
         return len(self.assignment) + sum(len(metadata) for _, metadata in self.protocols)
 
     def metadata_of(self, protocol: str) -> bytes:
-        """The subscription for one assignor."""
+        """Return the subscription for one assignor."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sparklog.gateway.groups.classic import ClassicGroup
-from sparklog.gateway.groups.model import GroupState, Join, Joined, Reply, Synced
+from sparklog.gateway.groups.model import GroupState, Join, JoinAnswer, Reply, SyncAnswer
 from sparklog.gateway.wire.errors import Kafka
 
 GROUPS_MAX = 10_000
@@ -16,7 +16,7 @@ _ID_BYTES = 16
 
 
 class Groups:
-    """Event-loop thread only."""
+    """The classic groups of one gateway. Event-loop thread only."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
@@ -29,26 +29,26 @@ class Groups:
         return int(self._clock_s() * 1000)
 
     def find(self, group_id: str) -> ClassicGroup | None:
-        """A group with members; None: the gateway knows none."""
+        """Return a group with members; None if the gateway knows none."""
         return self._groups.get(group_id)
 
     def all(self) -> list[ClassicGroup]:
         """Return all groups with members."""
         return list(self._groups.values())
 
-    async def join(self, group_id: str, join: Join) -> Joined:
+    async def join(self, group_id: str, join: Join) -> JoinAnswer:
         """Join, and wait until the rebalance is over."""
         group = self._groups.get(group_id)
         if group is None:
             if len(self._groups) >= GROUPS_MAX:
-                return Joined(Kafka.GROUP_MAX_SIZE_REACHED)
+                return JoinAnswer(Kafka.GROUP_MAX_SIZE_REACHED)
             if join.member_id:
-                return Joined(Kafka.UNKNOWN_MEMBER_ID, join.member_id)
+                return JoinAnswer(Kafka.UNKNOWN_MEMBER_ID, join.member_id)
             group = self._groups[group_id] = ClassicGroup(group_id, lambda: secrets.token_hex(_ID_BYTES))
         token = asyncio.get_running_loop().create_future()
         self._apply(group, group.join(join, token, self.now_ms))
         answer = await token
-        assert isinstance(answer, Joined)
+        assert isinstance(answer, JoinAnswer)
         return answer
 
     async def sync(
@@ -59,20 +59,20 @@ class Groups:
         generation: int,
         protocols: tuple[str | None, str | None],
         assignments: Iterable[tuple[str, bytes]],
-    ) -> Synced:
+    ) -> SyncAnswer:
         """Wait for the member's assignment."""
         group = self._groups.get(group_id)
         if group is None:
-            return Synced(Kafka.UNKNOWN_MEMBER_ID)
+            return SyncAnswer(Kafka.UNKNOWN_MEMBER_ID)
         token = asyncio.get_running_loop().create_future()
         replies = group.sync(member_id, instance_id, generation, protocols, list(assignments), token, self.now_ms)
         self._apply(group, replies)
         answer = await token
-        assert isinstance(answer, Synced)
+        assert isinstance(answer, SyncAnswer)
         return answer
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Kafka:
-        """A member is alive."""
+        """Handle a heartbeat of a member."""
         group = self._groups.get(group_id)
         if group is None:
             return Kafka.UNKNOWN_MEMBER_ID
@@ -90,7 +90,7 @@ class Groups:
         return error
 
     def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Kafka:
-        """Error for a commit that the group does not allow."""
+        """Return the error for a commit that the group does not allow."""
         group = self._groups.get(group_id)
         if group is None:
             return Kafka.NONE if generation < 0 and not member_id else Kafka.UNKNOWN_MEMBER_ID

@@ -39,8 +39,8 @@ async def describe_cluster(session: Session, request: Body, version: int) -> Bod
 
 
 async def describe_log_dirs(session: Session, request: Body, version: int) -> Body:
-    """Directories of the gateway's broker. Sizes of partitions stand in the first directory, for the broker tells them
-    of all its directories together."""
+    """Describe the directories of the gateway's broker. Sizes of partitions stand in the first directory, because the
+    broker reports one size over all its directories."""
     wanted = None if request["topics"] is None else {t["topic"]: set(t["partitions"]) for t in request["topics"]}
     broker = await session.broker()
     try:

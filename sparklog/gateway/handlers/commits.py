@@ -45,7 +45,7 @@ def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> l
 
 
 def commit_answer(topics: list[Body], outcomes: dict[tuple[str, int], Kafka], default: Kafka) -> list[Body]:
-    """The answer's topics, in the order of the request."""
+    """Return the answer's topics, in the order of the request."""
     return [
         {
             "name": t["name"],
@@ -92,7 +92,7 @@ async def offset_commit(session: Session, request: Body, version: int) -> Body:
 
 
 async def offset_fetch(session: Session, request: Body, version: int) -> Body:
-    """Committed offsets of one group, or from version 8 on of several."""
+    """Answer with the committed offsets of one group, or from version 8 on of several."""
     stable = request.get("require_stable", False)
     if version < 8:
         code, topics = await _fetch(session, request["group_id"], request["topics"], stable=stable)

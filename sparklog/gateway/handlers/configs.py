@@ -95,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 async def describe_configs(session: Session, request: Body, version: int) -> Body:
-    """All settings of topics, and of this gateway's broker without their secrets."""
+    """Describe all settings of topics, and of this gateway's broker without their secrets."""
     found = []
     for i, resource in enumerate(request["resources"]):
         outcome: Body = {
@@ -119,7 +119,7 @@ async def describe_configs(session: Session, request: Body, version: int) -> Bod
 
 
 async def _described(session: Session, resource: Body) -> list[Body]:
-    """Settings of a resource. Raises InvalidRequestError, and the errors of `_state`."""
+    """Return the settings of a resource. Raises InvalidRequestError, and the errors of `_state`."""
     kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     if kind == BROKER:
         return await _described_broker(session, name, keys)
@@ -129,7 +129,7 @@ async def _described(session: Session, resource: Body) -> list[Body]:
 
 
 async def _described_broker(session: Session, name: str, keys: list[str] | None) -> list[Body]:
-    """Settings of a broker (name "": those of all brokers). Raises the broker's errors."""
+    """Return the settings of a broker (name "": those of all brokers). Raises the broker's errors."""
     broker = await session.broker()
     request = DescribeBrokerConfigsRequest(_broker_id(name))
     answer = await broker.ask(Api.DESCRIBE_BROKER_CONFIGS, request, DescribeBrokerConfigsResponse)
@@ -151,7 +151,7 @@ def _broker_entry(entry: BrokerConfigEntry) -> Body:
 
 
 def _broker_id(name: str) -> int:
-    """The id of a broker resource; ALL_BROKERS for the empty name. Raises InvalidRequestError."""
+    """Return the id of a broker resource; ALL_BROKERS for the empty name. Raises InvalidRequestError."""
     if not name:
         return ALL_BROKERS
     if not name.isascii() or not name.isdigit():
@@ -183,7 +183,7 @@ async def alter_configs(session: Session, request: Body, version: int) -> Body:
 
 
 async def incremental_alter_configs(session: Session, request: Body, version: int) -> Body:
-    """Single settings of topics and brokers."""
+    """Change single settings of topics and brokers."""
 
     async def change(name: str, configs: list[Body]) -> dict[str, Any]:
         state = await _state(session, name)
@@ -214,7 +214,8 @@ def _changed_list(state: TopicState, name: str, value: str, *, append: bool) -> 
 
 
 def parse_configs(given: dict[str, str | None], *, keep_null: bool = False) -> dict[str, Any]:
-    """Settings of a topic from their texts; with `keep_null` also those without a value. Raises InvalidConfigError."""
+    """Return settings of a topic from their texts; with `keep_null` also settings without a value. Raises
+    InvalidConfigError."""
     if len(given) > CONFIGS_MAX:
         raise InvalidConfigError(f"{len(given)} settings; at most {CONFIGS_MAX} are allowed")
     known = settings_of(Scope.TOPIC)
@@ -266,7 +267,8 @@ async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bo
                 continue
             if kind != TOPIC:
                 raise InvalidRequestError(
-                    f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers ({BROKER}) "
+                    f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers "
+                    f"({BROKER}) "
                     f"with INCREMENTAL_ALTER_CONFIGS"
                 )
             changes = await change(name, resource["configs"])

@@ -24,7 +24,7 @@ _NO_MEMBER = "kafka-gateway"
 
 
 async def find_coordinator(session: Session, request: Body, version: int) -> Body:
-    """The gateway beside the broker that coordinates each group or transactional id."""
+    """Answer with the gateway beside the broker that coordinates each group or transactional id."""
     kind = request.get("key_type", GROUP)
     if version < 4:
         return await _find(session, request["key"], kind)
@@ -36,7 +36,10 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
     try:
         check_entry(index)
         if kind not in (GROUP, TRANSACTION) or not 0 < len(key) <= KEY_CHARS_MAX:
-            raise InvalidRequestError(f"no coordinator for the key {key!r:.100} of the type {kind}")
+            raise InvalidRequestError(
+                f"key {key!r:.100} of type {kind} has no coordinator: use type 0 (group) or 1 (transactional id), "
+                f"and a key of 1 to {KEY_CHARS_MAX} characters"
+            )
         found = await ask_coordinator(session, key, kind)
     except SparklogError as e:
         code = coordinator_code(e)
@@ -59,16 +62,16 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
 
 
 async def ask_coordinator(session: Session, key: str, kind: int) -> FindCoordinatorResponse:
-    """The broker's answer. Raises its errors."""
+    """Return the broker's answer. Raises its errors."""
     broker = await session.broker()
     return await broker.ask(Api.FIND_COORDINATOR, FindCoordinatorRequest(key, kind), FindCoordinatorResponse)
 
 
 async def refuse_group(session: Session, group_id: str) -> Kafka | None:
-    """Why the client cannot be a member of the group here; None: it can.
+    """Return the error that keeps the client from being a member of the group here; None if nothing does.
 
-    The broker says if it coordinates the group, and if the client may read it. The second question is a heartbeat that
-    changes nothing: a member that does not exist leaves.
+    The broker knows if it coordinates the group, and if the client may read it. The second check is a heartbeat without
+    effect: a member that does not exist leaves.
     """
     if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
         return Kafka.INVALID_GROUP_ID

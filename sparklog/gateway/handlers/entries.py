@@ -9,8 +9,8 @@ ENTRIES_MAX = 1_000
 
 
 def check_entry(index: int) -> None:
-    """Raises InvalidRequestError for an entry beyond the limit: it is answered with the error, like the others with
-    their outcomes."""
+    """Check the number of an entry. Raises InvalidRequestError beyond the limit; that entry gets the error as its
+    result."""
     if index >= ENTRIES_MAX:
         raise InvalidRequestError(
             f"entry {index + 1} of the request; at most {ENTRIES_MAX} are allowed: name it in a further request"

@@ -27,7 +27,8 @@ ZSTD_FROM = 10
 
 
 async def fetch(session: Session, request: Body, version: int) -> Body:
-    """Whole batches from each partition's offset on. There are no fetch sessions: each request names all partitions."""
+    """Answer with whole batches from each partition's offset on. There are no fetch sessions: each request names all
+    partitions."""
     if request.get("session_id", NO_SESSION) != NO_SESSION:
         return {"error_code": Kafka.FETCH_SESSION_ID_NOT_FOUND, "responses": []}
     isolation = READ_COMMITTED if request["isolation_level"] == READ_COMMITTED else 0

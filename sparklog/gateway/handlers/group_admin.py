@@ -33,12 +33,12 @@ _STATES = {"Assigning": "PreparingRebalance", "Reconciling": "CompletingRebalanc
 
 
 def classic_state(state: str) -> str:
-    """The state of a broker's group by a name that classic clients know."""
+    """Return the state of a broker's group by a name that classic clients know."""
     return _STATES.get(state, state)
 
 
 async def list_groups(session: Session, request: Body, version: int) -> Body:
-    """Groups that the gateway's broker coordinates."""
+    """List the groups that the gateway's broker coordinates."""
     broker = await session.broker()
     found: dict[str, Body] = {}
     message = ListGroupsRequest(paged=True)
@@ -72,7 +72,7 @@ def _listed(group_id: str, state: str, protocol_type: str) -> Body:
 
 
 async def describe_groups(session: Session, request: Body, version: int) -> Body:
-    """Members with their assignments."""
+    """Describe the members of groups with their assignments."""
     found = []
     for i, group_id in enumerate(request["groups"]):
         found.append(await _described(session, group_id, i))
@@ -97,7 +97,7 @@ async def _described(session: Session, group_id: str, index: int) -> Body:
 
 
 async def _details(session: Session, group_id: str) -> GroupDetails:
-    """A group with all its members, page by page. Raises the broker's errors."""
+    """Return a group with all its members, page by page. Raises the broker's errors."""
     broker = await session.broker()
     message = DescribeGroupsRequest([group_id], paged=True)
     answer = await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)
@@ -142,7 +142,7 @@ def _of_classic(group: ClassicGroup) -> Body:
 
 
 def _of_broker(details: GroupDetails) -> Body:
-    """Members of sparklog's consumers, with subscription and assignment as classic clients write them."""
+    """Return the members of sparklog's consumers, with subscription and assignment as classic clients write them."""
     return {
         "error_code": Kafka.NONE,
         "group_id": details.group_id,
@@ -171,7 +171,7 @@ def _assigned(partitions: list[TopicPartitions]) -> list[Body]:
 
 
 async def delete_groups(session: Session, request: Body, version: int) -> Body:
-    """Groups without members, with their offsets."""
+    """Delete groups without members, with their offsets."""
     found = []
     for i, group_id in enumerate(request["groups_names"]):
         found.append({"group_id": group_id, "error_code": await _delete(session, group_id, i)})

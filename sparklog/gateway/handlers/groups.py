@@ -54,7 +54,8 @@ async def join_group(session: Session, request: Body, version: int) -> Body:
 
 
 async def _refuse_mixed(session: Session, group_id: str) -> Kafka | None:
-    """Why a first classic member cannot join: sparklog's consumers are members; None: the group has no members."""
+    """Return the error for a first classic member if sparklog's consumers are members; None if the group has no
+    members."""
     request = DescribeGroupsRequest([group_id], paged=True)
     try:
         answer = await (await session.broker()).ask(Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse)
@@ -72,7 +73,7 @@ def _not_joined(error: Kafka, member_id: str) -> Body:
 
 
 async def sync_group(session: Session, request: Body, version: int) -> Body:
-    """Wait for the assignment; the leader brings it."""
+    """Answer with the member's assignment; wait until the leader has sent it."""
     synced = await session.gateway.groups.sync(
         request["group_id"],
         request["member_id"],
@@ -90,7 +91,7 @@ async def sync_group(session: Session, request: Body, version: int) -> Body:
 
 
 async def heartbeat(session: Session, request: Body, version: int) -> Body:
-    """A member is alive. From time to time the gateway looks if it still coordinates the group."""
+    """Handle a heartbeat of a member. From time to time the gateway checks that it still coordinates the group."""
     group_id = request["group_id"]
     now_s = session.gateway.clock_s()
     if now_s - session.checked_groups.get(group_id, -COORDINATOR_CHECK_S) >= COORDINATOR_CHECK_S:
@@ -105,7 +106,7 @@ async def heartbeat(session: Session, request: Body, version: int) -> Body:
 
 
 async def leave_group(session: Session, request: Body, version: int) -> Body:
-    """Members leave."""
+    """Remove members that leave."""
     error = await refuse_group(session, request["group_id"])
     if error is not None:
         return {"error_code": error, "members": []}

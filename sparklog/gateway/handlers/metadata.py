@@ -23,7 +23,7 @@ UNNAMED_FROM = 12
 
 
 async def metadata(session: Session, request: Body, version: int) -> Body:
-    """Brokers with the addresses of their gateways, and topics with their partitions."""
+    """Answer with the brokers at the addresses of their gateways, and the topics with their partitions."""
     asked = request["topics"]
     if asked is None or (version == 0 and not asked):
         answer = await _read(session, None, create=False)

@@ -26,12 +26,12 @@ TIMESTAMP_MAX = 2**62
 
 
 def is_partition(name: str, partition: int) -> bool:
-    """True if there can be such a partition: the broker ends a connection that names another."""
+    """True if a partition of this number is possible: the broker closes a connection that names another one."""
     return 0 < len(name) <= TOPIC_NAME_CHARS_MAX and 0 <= partition < PARTITIONS_PER_TOPIC_MAX
 
 
 async def list_offsets(session: Session, request: Body, version: int) -> Body:
-    """Offsets by time, and a partition's first and last ones."""
+    """Answer with offsets by time, and with a partition's first and last offsets."""
     asked = [(t["name"], p) for t in request["topics"] for p in t["partitions"]]
     wanted = [
         ListOffsetsPartition(
@@ -76,7 +76,8 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
 
 
 async def offset_for_leader_epoch(session: Session, request: Body, version: int) -> Body:
-    """The ends of leader epochs: a consumer looks if its position is still in the log (KIP-320)."""
+    """Answer with the ends of leader epochs, by which a consumer checks that its position is still in the log
+    (KIP-320)."""
     wanted = [
         EpochPartition(t["topic"], p["partition"], p["current_leader_epoch"], p["leader_epoch"])
         for t in request["topics"]

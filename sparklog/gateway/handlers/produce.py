@@ -98,10 +98,12 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
 
 
 async def _convert(session: Session, where: tuple[str, int], records: memoryview | None) -> list[memoryview]:
-    """The batches of one partition as the broker stores them. Raises the error of the partition."""
+    """Return the batches of one partition as the broker stores them. Raises the error of the partition."""
     name, partition = where
     if not records:
-        raise InvalidRequestError("a request without records")
+        raise InvalidRequestError(
+            "a partition of the request has no records: send at least one batch for each partition"
+        )
     if not name or len(name) > TOPIC_NAME_CHARS_MAX or not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
         raise InvalidRequestError(f"there can be no partition {partition} of a topic {name!r:.300}")
     topic = await session.gateway.topics.get(await session.broker(), name)
@@ -190,7 +192,7 @@ def _refused(code: Kafka) -> Body:
 
 
 async def init_producer_id(session: Session, request: Body, version: int) -> Body:
-    """An identity for an idempotent or transactional producer."""
+    """Answer with an identity for an idempotent or transactional producer."""
     transactional_id = request["transactional_id"]
     if transactional_id is not None and not 0 < len(transactional_id) <= TRANSACTIONAL_ID_CHARS_MAX:
         return _no_identity(Kafka.INVALID_REQUEST)

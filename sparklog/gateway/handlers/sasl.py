@@ -64,7 +64,8 @@ async def sasl_authenticate(session: Session, request: Body, version: int) -> Bo
 
 
 def _is_over(session: Session, answer: SaslAuthenticateResponse) -> bool:
-    """True if the exchange has had its last step. The broker decides; here it only raises the limits of requests."""
+    """True after the last step of the exchange. The broker decides about the client; this only raises the limits of
+    requests."""
     if answer.error_code:
         return False
     session.steps += 1

@@ -44,7 +44,7 @@ DEFAULT_COUNT = -1
 
 
 async def create_topics(session: Session, request: Body, version: int) -> Body:
-    """Envelope topics, one after the other."""
+    """Create envelope topics, one after the other."""
     found = []
     for i, topic in enumerate(request["topics"]):
         try:
@@ -73,7 +73,7 @@ def _created(topic: Body, state: TopicState | None) -> Body:
 
 
 async def _create(session: Session, topic: Body, *, validate_only: bool) -> TopicState | None:
-    """The new topic; None: it was only checked. Raises what is wrong with it."""
+    """Create a topic and return it; None if the request only validates. Raises the error of an invalid topic."""
     name, partitions, factor = topic["name"], topic["num_partitions"], topic["replication_factor"]
     check_topic_name(name)
     assignment = None
@@ -101,7 +101,7 @@ async def _create(session: Session, topic: Body, *, validate_only: bool) -> Topi
 
 
 async def delete_topics(session: Session, request: Body, version: int) -> Body:
-    """Topics with their data, by name or id."""
+    """Delete topics with their data, by name or id."""
     asked: list[tuple[str | None, UUID | None]] = [(name, None) for name in request.get("topic_names", ())]
     asked += [(t["name"], t["topic_id"]) for t in request.get("topics", ())]
     found = []
@@ -125,7 +125,7 @@ async def delete_topics(session: Session, request: Body, version: int) -> Body:
 
 
 async def create_partitions(session: Session, request: Body, version: int) -> Body:
-    """More partitions; the broker places their replicas."""
+    """Add partitions to topics; the broker places their replicas."""
     found = []
     for i, topic in enumerate(request["topics"]):
         outcome: Body = {"name": topic["name"], "error_code": Kafka.NONE}

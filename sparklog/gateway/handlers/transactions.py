@@ -39,25 +39,25 @@ that makes them ask for one: with their old epoch they would never write again. 
 INVALID_PRODUCER_EPOCH ends librdkafka's producers."""
 FENCED_FROM = {"InitProducerId": 4, "EndTxn": 2}
 """First versions whose answers may have PRODUCER_FENCED. Others have INVALID_PRODUCER_EPOCH, as in Kafka: librdkafka
-takes PRODUCER_FENCED in PRODUCE and TXN_OFFSET_COMMIT for an error after which the producer can abort and go on."""
+takes PRODUCER_FENCED in PRODUCE and TXN_OFFSET_COMMIT for an error after which the producer can abort and continue."""
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 
 
 def transaction_error(error: SparklogError, api: str, version: int) -> Kafka:
-    """Kafka's code for an error in a transaction: an aborted one can be aborted by its producer, too."""
+    """Return Kafka's code for an error in a transaction; a producer can still abort a transaction that was aborted."""
     if isinstance(error, TransactionAbortedError):
         return aborted_code(api, version)
     return fenced_code(coordinator_code(error), api, version)
 
 
 def aborted_code(api: str, version: int) -> Kafka:
-    """Kafka's code for a transaction that the coordinator has aborted."""
+    """Return Kafka's code for a transaction that the coordinator has aborted."""
     return Kafka.TRANSACTION_ABORTABLE if version >= ABORTABLE_FROM[api] else Kafka.UNKNOWN_PRODUCER_ID
 
 
 def fenced_code(code: Kafka, api: str, version: int) -> Kafka:
-    """Return `code`; for a fenced producer the one that this version of the API has."""
+    """Return `code`; for a fenced producer the code that this version of the API has."""
     is_fenced = code is Kafka.PRODUCER_FENCED
     return Kafka.INVALID_PRODUCER_EPOCH if is_fenced and not 0 <= FENCED_FROM.get(api, -1) <= version else code
 
@@ -102,7 +102,7 @@ async def add_offsets_to_txn(session: Session, request: Body, version: int) -> B
 
 
 async def txn_offset_commit(session: Session, request: Body, version: int) -> Body:
-    """Offsets that are committed with the transaction."""
+    """Commit offsets with the transaction."""
     topics, group_id = request["topics"], request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
     default = Kafka.NONE if 0 < len(group_id) <= GROUP_ID_CHARS_MAX else Kafka.INVALID_GROUP_ID
@@ -153,7 +153,7 @@ async def end_txn(session: Session, request: Body, version: int) -> Body:
 
 
 async def list_transactions(session: Session, request: Body, version: int) -> Body:
-    """Transactions that the gateway's broker coordinates."""
+    """List the transactions that the gateway's broker coordinates."""
     states = [s for s in request["state_filters"] if s in STATES]
     unknown = [s for s in request["state_filters"] if s not in STATES]
     found = []
@@ -186,7 +186,7 @@ async def list_transactions(session: Session, request: Body, version: int) -> Bo
 
 
 async def describe_transactions(session: Session, request: Body, version: int) -> Body:
-    """Details of transactions, one by one."""
+    """Describe transactions, one by one."""
     found = []
     for i, transactional_id in enumerate(request["transactional_ids"]):
         try:
@@ -219,7 +219,8 @@ async def describe_transactions(session: Session, request: Body, version: int) -
 
 
 async def _details(session: Session, transactional_id: str) -> TransactionDetails:
-    """A transaction with all its partitions, page by page. Raises InvalidRequestError, and the broker's errors."""
+    """Return a transaction with all its partitions, page by page. Raises InvalidRequestError, and the broker's
+    errors."""
     if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_CHARS_MAX:
         raise InvalidRequestError(f"a transactional id of {len(transactional_id)} characters")
     broker = await session.broker()
@@ -247,7 +248,7 @@ def _no_transaction(transactional_id: str, code: Kafka) -> Body:
 
 
 async def describe_producers(session: Session, request: Body, version: int) -> Body:
-    """Producers that partitions know."""
+    """Describe the producers that partitions know."""
     topics = []
     for topic in request["topics"]:
         partitions = [await _producers(session, topic["name"], p) for p in topic["partition_indexes"]]

@@ -106,7 +106,7 @@ def read_head(data: memoryview, position: int = 0) -> BatchV2:
 
 
 def iterate_batches(data: memoryview) -> Iterator[tuple[BatchV2, memoryview]]:
-    """The heads and records of the batches that fill `data`. Raises as `read_head`."""
+    """Return the heads and records of the batches that fill `data`. Raises as `read_head`."""
     position = 0
     while position < len(data):
         head = read_head(data, position)
@@ -128,7 +128,7 @@ def write_batch(
     base_sequence: int,
     record_count: int,
 ) -> list[bytes | bytearray | memoryview]:
-    """A batch with its head, as parts."""
+    """Return a batch with its head, as parts."""
     body = _BODY.pack(
         attributes,
         last_offset_delta,

@@ -24,7 +24,7 @@ _ENTRY_TYPE = HEADER_TYPE.value_type
 
 
 def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.RecordBatch:
-    """The records in `data` (anything with the buffer protocol) as rows of an envelope topic.
+    """Return the records in `data` (anything with the buffer protocol) as rows of an envelope topic.
 
     Raises CorruptBatchError, InvalidTimestampError.
     """
@@ -54,7 +54,7 @@ def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.R
 
 
 def record_ends(raw: memoryview, record_count: int) -> list[int]:
-    """Positions behind the records. Raises CorruptBatchError."""
+    """Return the positions behind the records. Raises CorruptBatchError."""
     data = bytes(raw)
     ends: list[int] = []
     append = ends.append
@@ -87,7 +87,7 @@ def record_ends(raw: memoryview, record_count: int) -> list[int]:
 
 
 def spans(buffer: pa.Buffer, starts: Array, sizes: Array) -> Any:
-    """A binary array of the bytes at `starts`, in ascending order; a size below 0 is a null."""
+    """Return a binary array of the bytes at `starts`, in ascending order; a size below 0 is a null."""
     n = len(starts)
     offsets = np.empty(2 * n, np.int32)
     offsets[0::2] = starts
@@ -110,7 +110,7 @@ def _timestamps(deltas: Array, base_timestamp_ms: int) -> Any:
 
 
 def _headers(buffer: pa.Buffer, octets: Array, position: Array, counts: Array, ends: Array) -> Any:
-    """The column of headers. A record without headers has null."""
+    """Return the column of headers. A record without headers has null."""
     total = int(counts.sum())
     first = np.concatenate(([0], np.cumsum(counts)))
     key_at, key_sizes, value_at, value_sizes = (np.empty(total, np.int64) for _ in range(4))

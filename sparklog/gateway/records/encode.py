@@ -28,7 +28,7 @@ _NULL_SIZE = 1
 
 
 def timestamps_ms(column: Any) -> Array:
-    """The timestamps of an envelope's rows in ms since 1970; -1 for null."""
+    """Return the timestamps of an envelope's rows in ms since 1970; -1 for null."""
     n = len(column)
     stamps = np.frombuffer(column.buffers()[1], np.int64, n, 8 * column.offset) // 1000
     if column.null_count:
@@ -37,7 +37,7 @@ def timestamps_ms(column: Any) -> Array:
 
 
 def encode_records(rows: pa.RecordBatch, offset_deltas: Array, timestamp_deltas: Array) -> list[memoryview]:
-    """The records of `rows` (columns key, value, headers, timestamp), as parts.
+    """Return the records of `rows` (columns key, value, headers, timestamp), as parts.
 
     Args:
         rows: At least one row in the envelope's layout.
@@ -108,7 +108,7 @@ def _binary(columns: VarintColumns) -> Any:
 
 
 def _header_bytes(headers: Any) -> Any:
-    """The headers of each record with their count, as a binary array."""
+    """Return the headers of each record with their count, as a binary array."""
     lists = _offsets(headers).astype(np.int64)
     counts = np.diff(lists)
     if headers.null_count:

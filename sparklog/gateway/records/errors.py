@@ -14,7 +14,7 @@ RECORDS_NAMED_MAX = 1_000
 
 
 class InvalidRecordError(SchemaMismatchError):
-    """Records of one batch that the topic does not take. The message is that of the first one."""
+    """Records of one batch that the topic does not accept. The message describes the first of them."""
 
     def __init__(self, records: Mapping[int, str]) -> None:
         super().__init__(next(iter(records.values())))
@@ -23,6 +23,6 @@ class InvalidRecordError(SchemaMismatchError):
 
 
 def places(mask: pa.BooleanArray) -> list[int]:
-    """The places of the first RECORDS_NAMED_MAX records of which `mask` is true."""
+    """Return the places of the first RECORDS_NAMED_MAX records of which `mask` is true."""
     found: list[int] = np.flatnonzero(mask)[:RECORDS_NAMED_MAX].tolist()
     return found

@@ -19,7 +19,7 @@ class SmallRecords(NamedTuple):
 
 
 def read_small(data: bytes, record_count: int, base_timestamp_ms: int) -> SmallRecords | None:
-    """The records of a batch; None if one has headers. Raises CorruptBatchError."""
+    """Return the records of a batch; None if one has headers. Raises CorruptBatchError."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     stamps: list[int] = []
@@ -52,7 +52,7 @@ def read_small(data: bytes, record_count: int, base_timestamp_ms: int) -> SmallR
 def write_small(
     keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], deltas_ms: Sequence[int], first_delta: int = 0
 ) -> bytes:
-    """Records without headers, with offsets from `first_delta` on; `keys` None: no record has one."""
+    """Encode records without headers, with offsets from `first_delta` on; `keys` is None if no record has a key."""
     found = bytearray()
     for i, value in enumerate(values):
         key = None if keys is None else keys[i]

@@ -27,7 +27,7 @@ STORED = ("none", "zstd", "lz4", "lz4", "zstd")
 
 
 def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
-    """The batch as the broker stores it.
+    """Return the batch as the broker stores it.
 
     Args:
         head: The head of the client's batch.
@@ -68,13 +68,13 @@ def check_head(head: BatchV2) -> None:
 
 
 def batch_attributes(head: BatchV2, topic: TopicInfo) -> int:
-    """Attributes of the stored batch."""
+    """Return the attributes of the stored batch."""
     append_time = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
     return append_time | (ATTRIBUTE_TRANSACTIONAL if head.is_transactional else 0)
 
 
 def _small_batch(head: BatchV2, records: SmallRecords, topic: TopicInfo) -> memoryview | None:
-    """The batch without Arrow; None if only Arrow can write it."""
+    """Return the batch without Arrow; None if only Arrow can write it."""
     stamps = records.timestamps_ms
     has_keys = records.keys[0] is not None
     if (
@@ -93,7 +93,7 @@ def _small_batch(head: BatchV2, records: SmallRecords, topic: TopicInfo) -> memo
 
 
 def envelope_batch(head: BatchV2, rows: pa.RecordBatch, topic: TopicInfo, stored: str) -> memoryview:
-    """Rows of an envelope topic as the broker stores them. Raises InvalidRecordError."""
+    """Return the rows of an envelope topic as the broker stores them. Raises InvalidRecordError."""
     keys = rows.column(0)
     if topic.is_compacted and keys.null_count:
         raise keyless(topic, places(keys.is_null()))
@@ -125,7 +125,7 @@ def envelope_batch(head: BatchV2, rows: pa.RecordBatch, topic: TopicInfo, stored
 
 
 def keyless(topic: TopicInfo, indices: Iterable[int]) -> InvalidRecordError:
-    """The error for records without a key in a compacted topic."""
+    """Return the error for records without a key in a compacted topic."""
     return InvalidRecordError(
         {
             i: f"record {i} has no key: topic {topic.name!r} is compacted, and keeps the last record of each key"

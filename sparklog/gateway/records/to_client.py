@@ -40,8 +40,8 @@ def client_batches(
     rows_of: Rows,
     codecs: Collection[int] = (compression.LZ4, compression.ZSTD),
 ) -> list[Part]:
-    """The batches that fill `data` as Kafka's batches, as parts. A batch that is stored compressed is sent compressed,
-    with one of `codecs`.
+    """Return the batches that fill `data` as Kafka's batches, in parts. A batch that is stored compressed is sent
+    compressed, with one of `codecs`.
 
     Raises CorruptBatchError, UnknownSchemaError.
     """
@@ -87,13 +87,13 @@ def _client_batch(
 
 
 def _codec(message: memoryview, codecs: Collection[int]) -> int:
-    """Number of Kafka's compression for a batch."""
+    """Return the number of Kafka's compression for a batch."""
     stored = compression.NAMES.index(compression_of_batch(message))
     return stored if stored in codecs else next(iter(codecs), compression.NONE) if stored else compression.NONE
 
 
 def as_they_are(rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
-    """The rows of an envelope topic."""
+    """Return the rows of an envelope topic."""
     return rows
 
 
@@ -127,7 +127,7 @@ def _batch(
 
 
 def _marker(header: BatchHeader) -> list[Part]:
-    """A transaction's marker: a record with the kind as key, and the coordinator's epoch as value."""
+    """Return a transaction's marker: a record with the kind as key, and the coordinator's epoch as value."""
     kind = _COMMIT if header.attributes & ATTRIBUTE_COMMIT else _ABORT
     record = write_small([_MARKER_KEY.pack(0, kind)], [_MARKER_VALUE.pack(0, max(header.base_sequence, 0))], [0])
     return _batch(header, [record], 1, header.max_timestamp_ms, header.max_timestamp_ms)

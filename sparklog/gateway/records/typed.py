@@ -47,7 +47,7 @@ _SCHEMAS_KEPT = 1_000
 
 
 def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
-    """The batch as the broker stores it. Arguments and errors are those of `broker_batch`."""
+    """Return the batch as the broker stores it. Arguments and errors are those of `broker_batch`."""
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
     envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
@@ -84,7 +84,8 @@ def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byte
 
 
 def parse_rows(values: Any, topic: TopicInfo) -> pa.RecordBatch:
-    """The JSON objects as rows of the topic's newest schema. Raises InvalidRecordError with records and fields."""
+    """Return the JSON objects as rows of the topic's newest schema. Raises InvalidRecordError with records and
+    fields."""
     decode = _decoder(topic.schema).decode
     found = []
     refused: dict[int, str] = {}
@@ -126,7 +127,7 @@ def _which(column: list[Any], field: pa.Field, topic: TopicInfo, error: Exceptio
 
 
 def _plain(value: Any) -> Any:
-    """Structures as dictionaries by the columns' names."""
+    """Return structures as dictionaries by the columns' names."""
     if isinstance(value, msgspec.Struct):
         names = dict(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True))
         return {names[f]: _plain(getattr(value, f)) for f in value.__struct_fields__}
@@ -145,7 +146,7 @@ def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
 
 
 def _structure(name: str, fields: list[pa.Field]) -> Any:
-    """A type with the columns as fields f0, f1, …: a column's name need not be a name in Python."""
+    """Return a type with the columns as fields f0, f1, …: a column's name need not be a name in Python."""
     members: list[Any] = [(f"f{i}", _type_of(f.type) | None, None) for i, f in enumerate(fields)]
     return msgspec.defstruct(
         name, members, rename={f"f{i}": f.name for i, f in enumerate(fields)}, forbid_unknown_fields=True
@@ -232,7 +233,7 @@ def _is_map_inside(t: Any) -> bool:
 
 
 def _for_json(value: Any) -> Any:
-    """Arrow gives maps as lists of pairs; those with keys of text become objects."""
+    """Convert Arrow's maps, which are lists of pairs, into JSON objects if their keys are text."""
     if isinstance(value, dict):
         return {k: _for_json(v) for k, v in value.items()}
     if isinstance(value, list):

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def read_varints(data: Array, positions: Array, bytes_max: int = VARINT_BYTES_MAX) -> tuple[Array, Array]:
-    """The numbers at `positions` of `data`, and the positions behind them, both int64.
+    """Return the numbers at `positions` of `data`, and the positions behind them, both int64.
 
     A position behind the end reads the last byte: the caller checks the position behind the last field of a record.
     Raises CorruptBatchError for a number of more than `bytes_max` bytes.
@@ -39,12 +39,12 @@ def read_varints(data: Array, positions: Array, bytes_max: int = VARINT_BYTES_MA
 
 
 def zigzag(values: Array) -> Array:
-    """Signed numbers as the unsigned ones that are written."""
+    """Return signed numbers as the unsigned numbers that are written."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
 def varint_sizes(unsigned: Array) -> Array:
-    """Bytes that each number takes as a varint."""
+    """Return the bytes that each number takes as a varint."""
     sizes = np.ones(len(unsigned), np.int64)
     bound = np.uint64(128)
     top = unsigned.max(initial=0)
@@ -87,7 +87,7 @@ class VarintColumns:
         self.sizes += sizes
 
     def data(self) -> Array:
-        """The bytes of all rows, one row after the other."""
+        """Return the bytes of all rows, one row after the other."""
         matrix = np.empty((self._rows, len(self._columns)), np.uint8)
         for i, column in enumerate(self._columns):
             matrix[:, i] = column

@@ -78,7 +78,7 @@ _by_key: dict[int, Message] = {}
 
 
 def frame(head: RequestHead, name: str, body: list[Part], *, version: int | None = None) -> list[Part]:
-    """The parts of a response's frame. `version`: of the answer, if it is not the request's."""
+    """Return the parts of a response's frame. `version`: of the answer, if it is not the request's."""
     spoken = head.version if version is None else version
     message = messages()[REQUEST, name]
     start = _CORRELATION.pack(head.correlation_id)

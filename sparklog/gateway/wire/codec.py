@@ -61,7 +61,7 @@ class _Reader:
         raise InvalidRequestError(f"a length of more than {_VARINT_BYTES_MAX} bytes")
 
     def count(self, number: int) -> int:
-        """The number of a list's elements, each of which takes a byte at least."""
+        """Return the number of a list's elements, each of which takes a byte at least."""
         self.room -= number
         if number > self.end - self.pos or self.room < 0:
             raise InvalidRequestError(f"a list of {number} elements; at most {ELEMENTS_MAX} in one message are allowed")
@@ -100,7 +100,7 @@ _VARINTS = [_varint_bytes(value) for value in range(1024)]
 
 
 def varint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Return a number as an unsigned varint."""
     return _VARINTS[value] if value < 1024 else _varint_bytes(value)
 
 
@@ -138,7 +138,7 @@ class _Source:
         return self.names[name]
 
     def fields(self, fields: tuple[Field, ...]) -> tuple[list[Field], list[Field]]:
-        """The version's fields: those in order, and the tagged ones by their numbers."""
+        """Return the version's fields: those in order, and the tagged ones by their numbers."""
         present = [f for f in fields if self.version in f.versions]
         plain = [f for f in present if f.tag is None]
         return plain, sorted((f for f in present if f.tag is not None), key=lambda f: f.tag or 0)
@@ -146,7 +146,7 @@ class _Source:
 
 @cache
 def decoder(kind: str, name: str, version: int) -> Decode:
-    """The decoder of a message in a version. It raises InvalidRequestError."""
+    """Return the decoder of a message in a version. The decoder raises InvalidRequestError."""
     message = messages()[kind, name]
     _check_version(message, version)
     source = _Source(message.is_flexible(version), version)
@@ -266,8 +266,8 @@ def _emit_list(source: _Source, indent: int, field: Field, target: str, may_be_n
 
 @cache
 def encoder(kind: str, name: str, version: int) -> Encode:
-    """The encoder of a message in a version: a dictionary to the parts of its bytes. Fields that the dictionary lacks
-    have their defaults; one without a default raises KeyError."""
+    """Return the encoder of a message in a version, which turns a dictionary into the parts of its bytes. Fields that
+    the dictionary lacks have their defaults; one without a default raises KeyError."""
     message = messages()[kind, name]
     _check_version(message, version)
     source = _Source(message.is_flexible(version), version)
@@ -350,7 +350,7 @@ def _write_value(source: _Source, indent: int, field: Field, value: str) -> None
 
 
 def _write_null(source: _Source, indent: int, value: str, code: str, may_be_null: bool) -> None:
-    """Begins the branch of a value that is not None."""
+    """Begin the branch of a value that is not None."""
     if may_be_null:
         null = b"\0" if source.flexible else struct.pack(">" + code, -1)
         source.add(indent, f"if {value} is None: w.append({null!r})")

@@ -162,7 +162,7 @@ _OF_COORDINATORS = {
 
 
 def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:
-    """Kafka's code for a code of the broker.
+    """Return Kafka's code for a code of the broker.
 
     Args:
         code: The broker's code; 0: no error.
@@ -176,17 +176,17 @@ def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:
 
 
 def code_of(error: errors.SparklogError, *, of_partition: bool = False) -> Kafka:
-    """Kafka's code for an error."""
+    """Return Kafka's code for an error."""
     return kafka_code(error.code, of_partition=of_partition)
 
 
 def coordinator_code(error: errors.SparklogError) -> Kafka:
-    """Kafka's code for an error of a coordinator. As in Kafka, errors of its log become errors of the coordinator:
-    clients do not expect the others there, and some end."""
+    """Return Kafka's code for an error of a coordinator. As in Kafka, errors of its log become errors of the
+    coordinator: clients do not expect the others there, and some end."""
     code = code_of(error)
     return _OF_COORDINATORS.get(code, code)
 
 
 def text_of(message: object) -> str | None:
-    """A text that fits into an answer; None for an empty one."""
+    """Return a text that fits into an answer; None for an empty text."""
     return str(message)[:TEXT_CHARS_MAX] or None

@@ -40,7 +40,8 @@ class HashSeeds(NamedTuple):
 
 
 class KeyHashes(NamedTuple):
-    """`first`, `second`: u64 per row. `null`: rows whose key is null in every key column, or None if there is none."""
+    """The hashes of the keys of some rows. `first`, `second`: u64 per row. `null`: rows whose key is null in every key
+    column, or None if there is none."""
 
     first: np.ndarray
     second: np.ndarray

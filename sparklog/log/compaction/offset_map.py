@@ -1,7 +1,7 @@
 """The last offset of every key in the dirty part of a log: a hash table in three NumPy arrays, of a fixed size.
 
-A slot has 24 bytes: the key's 128-bit hash and its last offset (-1: empty). Collisions go on by double hashing. When
-the table is as full as it may be, the part of the log that is in it is compacted, the rest with the next run.
+A slot has 24 bytes: the key's 128-bit hash and its last offset (-1: empty). Collisions are resolved by double hashing.
+When the table is as full as it may be, the part of the log that is in it is compacted, the rest with the next run.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class OffsetMap:
         return self.capacity - self.count < max(1, self.capacity // _FULL_SHARE)
 
     def put(self, hashes: KeyHashes, offsets: np.ndarray) -> bool:
-        """Add rows (ascending offsets above those added before; null keys are left out). False: not all had room;
-        `latest_offset` is then the last one that had."""
+        """Add rows (ascending offsets above those added before; null keys are left out). Returns False if some rows had
+        no room; `latest_offset` is then the last row with room."""
         keyed = np.arange(len(offsets)) if hashes.null is None else np.flatnonzero(~hashes.null)
         done = 0
         while done < len(keyed):

@@ -149,7 +149,8 @@ def _uncompacted_error(segment: LogSegment, position: int, offset: int, error: C
     too_large = isinstance(error, InflatedSizeError)
     hint = " (queued.max.inflated.bytes, or the topic's max.message.inflated.ratio: raise it)" if too_large else ""
     return LogCorruptError(
-        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; the partition is not compacted"
+        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; the partition is not "
+        "compacted"
     )
 
 
@@ -303,8 +304,8 @@ def plan_group(
 def _plan_marker(
     number: int, batch: SourceBatch, context: RunContext, plan: GroupPlan, with_data: set[int], over_ms: int
 ) -> BatchPlan:
-    """Plan a marker: it stays as long as there are data of its transaction; from then on readers get their time, as
-    with a tombstone. `over_ms`: horizons up to then have passed."""
+    """Plan a marker: it stays as long as there are data of its transaction; afterwards its horizon gives readers time,
+    as with a tombstone. `over_ms`: horizons up to this time have passed."""
     header, horizon_ms = batch.header, horizon_of(batch.header)
     if header.producer_id in with_data:
         with_data.discard(header.producer_id)

@@ -106,8 +106,8 @@ def _fatal(directory: Path, health: LogHealth) -> Iterator[None]:
 
 
 def commit(files: FileSystem, directory: Path, names: File, new: Sequence[LogSegment]) -> None:
-    """Do steps 1 and 2: from its end on the new segments count after a crash. `names`: the directory, open. Raises
-    StorageError, StorageFullError."""
+    """Do steps 1 and 2. After they are complete, the new segments count after a crash. `names`: the directory, open.
+    Raises StorageError, StorageFullError."""
     mine = {segment.path.name for segment in new}
     for name in files.list_directory(directory):
         if name.endswith(CLEANED_SUFFIX) and name not in mine:
@@ -121,8 +121,8 @@ def commit(files: FileSystem, directory: Path, names: File, new: Sequence[LogSeg
 
 
 def withdraw(directory: Path, names: File, new: Sequence[LogSegment]) -> None:
-    """Withdraw a commit, finished or not: the lowest file becomes ``.cleaned`` again, so that none of them counts, and
-    is removed last. Raises StorageError."""
+    """Withdraw a commit, finished or not: the lowest file becomes ``.cleaned`` again, so that no file of the commit
+    counts, and is removed last. Raises StorageError."""
     lowest = directory / (segment_name(new[0].base_offset) + CLEANED_SUFFIX)
     if new[0].path != lowest:
         new[0].move(lowest)
@@ -133,7 +133,7 @@ def withdraw(directory: Path, names: File, new: Sequence[LogSegment]) -> None:
 
 
 def install(directory: Path, names: File, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
-    """Do steps 3 (its files) and 4. Raises StorageError; the next start finishes it then."""
+    """Do steps 3 (renaming the files) and 4. Raises StorageError; the next start then completes the swap."""
     for segment in old:
         segment.move(directory / f"{segment_name(segment.base_offset)}.{next(_numbers)}{DELETED_SUFFIX}")
     names.sync()

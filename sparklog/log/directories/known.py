@@ -35,7 +35,7 @@ class KnownDirectories:
         self._absent_directories: dict[str, str] = {}
 
     def compare(self, present: Mapping[str, Path]) -> None:
-        """Read the file: a directory that it names and that is not in `present` (path by identity) is away. Raises
+        """Read the file: a directory in the file that is not in `present` (path by identity) is missing. Raises
         StorageError."""
         data = read_hint(self._files, self._path)
         found = decode(data, KnownLogDirs) if data is not None else None

@@ -67,7 +67,7 @@ _NAME_CHARS_KEPT = 200
 """Kept characters of a directory's name when an ending is added: file systems allow 255 bytes."""
 
 
-def _kept(name: str) -> str:
+def _shortened(name: str) -> str:
     """Return the part of a partition directory's name that stays when it is moved aside: of a long one both ends,
     because the partition's number stands last."""
     half = _NAME_CHARS_KEPT // 2
@@ -83,7 +83,8 @@ def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
             files.check_in_place(directory / LOCK_FILE, lock.identity())  # it may have been exchanged meanwhile
     except StorageError as e:
         raise StorageError(
-            f"data directory {directory} cannot be used: {e}; choose another one ({setting}) or let this user write to it"
+            f"data directory {directory} cannot be used: {e}; choose another one ({setting}) or let this user write "
+            "to it"
         ) from e
     if lock is None:
         raise DataDirLockedError(
@@ -157,7 +158,7 @@ class LogDirectory:
         return self._clean is not None and name not in self._clean.unclean and not self.was_put_aside(name)
 
     def was_put_aside(self, name: str) -> bool:
-        """True if the partition directory `name` was put aside and taken back: no stop vouches for it."""
+        """True if the partition directory `name` was put aside and taken back: no clean stop covers it."""
         return name in self._taken_back
 
     # --- start ---
@@ -239,7 +240,7 @@ class LogDirectory:
         for stray in [n for n in self.points if STRAY.fullmatch(n) and n not in names]:
             points, kept = self.points.pop(stray), stray.rpartition(".")[0]
             for name in names - self.points.keys():
-                owner = self.owner_of(name) if _kept(name) == kept else None
+                owner = self.owner_of(name) if _shortened(name) == kept else None
                 if owner is not None and owner.topic_id == points.topic_id:
                     self.points[name] = points
             self.has_stale_points = True
@@ -258,7 +259,7 @@ class LogDirectory:
         return decode(data, PartitionMeta) if data is not None else None
 
     def newest_epoch_of(self, name: str) -> int:
-        """Read the leader epoch of the newest records in the directory `name`; -1 if nothing says it."""
+        """Read the leader epoch of the newest records in the directory `name`; -1 if unknown."""
         data = read_rebuildable(self.files, self.path / name / LEADER_EPOCHS_FILE)
         entries = decode_epochs(data) if data is not None else None
         return entries[-1].epoch if entries else -1
@@ -320,7 +321,7 @@ class LogDirectory:
     def move_aside(self, name: str, ending: str) -> Path:
         """Rename the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`. The points
         of a stray are kept: when it is taken back, it begins where it began."""
-        target = self.path / f"{_kept(name)}.{uuid.uuid4().hex}-{ending}"
+        target = self.path / f"{_shortened(name)}.{uuid.uuid4().hex}-{ending}"
         self.files.rename(self.path / name, target)
         self.files.sync_directory(self.path)
         points = self.points.pop(name, None)
@@ -330,8 +331,8 @@ class LogDirectory:
         return target
 
     def purge_deleted(self) -> int:
-        """Unlink the files of deleted partitions and removed replicas; return how many there were. Of deleted ones
-        with something in the object store the journal stays until that is gone. Raises StorageError."""
+        """Unlink the files of deleted partitions and removed replicas; return how many there were. The journal of a
+        deleted partition stays while the partition has objects in the store. Raises StorageError."""
         in_tier = self.deleted_in_tier()
         for path in in_tier:
             for name in self.files.list_directory(path):

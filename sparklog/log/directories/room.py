@@ -29,11 +29,11 @@ class Room(NamedTuple):
         return self.full_since_s is not None
 
     def look(self, shortages: int, now_s: float) -> Room:
-        """Take writes that have failed for lack of space into account, `shortages` in all."""
+        """Take into account the failed writes for lack of space; `shortages` is their number so far."""
         return self if shortages == self.shortages else Room(shortages, now_s)
 
     def wants_space(self, now_s: float) -> bool:
-        """True if it is time to ask how much is free."""
+        """True if it is time to read the free space."""
         return self.full_since_s is not None and now_s - self.full_since_s >= HOLD_S
 
     def measure(self, size_bytes: int, free_bytes: int, now_s: float) -> Room:

@@ -53,7 +53,7 @@ class CleanerPoint(Struct, frozen=True):
 
 
 class DueLog(NamedTuple):
-    """A log that is due, and where its parts are. `deletions_may_go`: as with `due_for_compaction`."""
+    """A log that is due, and the bounds of its parts. `deletions_may_go`: as with `due_for_compaction`."""
 
     log: PartitionLog
     section: DirtySection

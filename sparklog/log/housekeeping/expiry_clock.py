@@ -75,7 +75,7 @@ class ExpiryClock:
         self._uptime_ms = uptime_ms
         self._boot_id = files.boot_id()
         self._lock = threading.Lock()
-        self._told = False
+        self._is_reported = False
         data = read_hint(files, self._path)
         found = decode(data, ClockState) if data is not None else None
         if data is not None and found is None:
@@ -104,14 +104,14 @@ class ExpiryClock:
         return self.behind_ms // max(1, self._rate - 1)
 
     def _log_lag(self, behind_ms: int) -> None:
-        if behind_ms >= JUMP_MS_MIN and not self._told:
+        if behind_ms >= JUMP_MS_MIN and not self._is_reported:
             logger.warning(
                 "the clock has jumped forward by %.1f h (or the machine was off for this time): records that are "
                 "expired only by the new time are not deleted at once. Ages catch up at %d times real time, within "
                 "%.1f h; if the clock is wrong, correct it before",
                 behind_ms / 3_600_000, self._rate, behind_ms / max(1, self._rate - 1) / 3_600_000,
             )  # fmt: skip
-        self._told = behind_ms >= JUMP_MS_MIN
+        self._is_reported = behind_ms >= JUMP_MS_MIN
 
     def save(self) -> None:
         """Write the file; a failure is logged: after a restart the clock then goes on from an older state."""

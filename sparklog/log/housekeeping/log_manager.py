@@ -1,7 +1,7 @@
 """All partitions' logs of a broker: which log directory each is in, start, checkpoints, failing disks, and stop.
 
 Order of a start: `LogManager(...)` takes the locks, the metadata store is opened, `load` opens the partitions it names.
-A log directory that fails (at the start or later) takes its partitions offline; the others go on.
+A log directory that fails (at the start or later) takes its partitions offline; the others continue.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class PartitionSpec(Struct, frozen=True):
     schema_of: SchemaOf
     newest_schema_id: int = 1
     made: bool | None = False
-    """True: the directory has been made before; one that is not there is missed, not made anew. None: it has if a
-    checkpoint names the partition."""
+    """True if the directory was created before: its absence is then a loss, and it is not created again. None: assume
+    so if a checkpoint names the partition."""
 
 
 class DirectoryFailure(Struct, frozen=True):
@@ -375,7 +375,7 @@ class LogManager:
         raise type(error)(str(error)) from error
 
     def _create_in(self, directory: LogDirectory, spec: PartitionSpec) -> PartitionLog:
-        """Leave nothing behind if it fails, as far as the disk lets it."""
+        """Create a partition in a directory. After a failure nothing is left behind, as far as the disk permits."""
         path = directory.path / spec.owner.directory_name
         self._forget_stale_points(directory)
         known = directory.points_of(spec.owner) if directory.files.exists(path) else None
@@ -405,8 +405,8 @@ class LogManager:
         return log
 
     def write_topic_record(self, tp: TopicPartition, content: bytes) -> None:
-        """Write topic.json (`format/topic_record.py`) beside the segments of partition `tp`, unless it says that
-        already. Nothing if the partition is offline. Raises StorageFullError, StorageError."""
+        """Write topic.json (`format/topic_record.py`) beside the segments of partition `tp`, unless the file has that
+        content already. Does nothing for an offline partition. Raises StorageFullError, StorageError."""
         directory = self._place.get(tp)
         if directory is None or tp not in self._logs:
             return
@@ -485,9 +485,9 @@ class LogManager:
     # --- while running, and stop ---
 
     def look(self, path: Path) -> None:
-        """Notice that the log directory, or a file in it that was appended to since the last look, is gone or another
-        one: writes to the open files would succeed and be lost. May be called by any thread, for each directory by
-        one."""
+        """Notice that the log directory, or a file in it that was appended to since the last look, is gone or was
+        replaced: writes to the open files would succeed and be lost. Any thread may call it, but only one thread for
+        each directory."""
         directory = next(d for d in self.directories.all if d.path == path)
         if directory.failure is not None or not directory.health.look():
             return

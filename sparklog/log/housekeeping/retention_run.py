@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 class RetentionResult(NamedTuple):
-    """`raised`: the partitions whose log start has been raised. `removed_count`: segments whose files are gone."""
+    """The result of one run. `raised`: the partitions whose log start has been raised. `removed_count`: segments whose
+    files are gone."""
 
     raised: list[TopicPartition]
     removed_count: int
@@ -82,7 +83,8 @@ def held_back(logs: Mapping[TopicPartition, PartitionLog]) -> HeldBack:
 
 
 def remove_dropped(logs: Mapping[TopicPartition, PartitionLog]) -> int:
-    """Unlink the files of deleted segments whose time has come; return how many segments. Failures are logged."""
+    """Unlink the files of deleted segments whose `file.delete.delay.ms` has passed; return the number of segments.
+    Failures are logged."""
     removed = 0
     for tp, log in logs.items():
         try:

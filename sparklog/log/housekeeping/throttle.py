@@ -7,7 +7,8 @@ BURST_S = 1.0
 
 
 class TokenBucket:
-    """`bytes_per_second` tokens flow in every second; taking more than there are means waiting. Not locked."""
+    """A rate limit: each second adds `bytes_per_second` tokens, and a taker of more tokens than the bucket has waits.
+    Not locked."""
 
     def __init__(self, bytes_per_second: int, now_s: float) -> None:
         self._rate = bytes_per_second

@@ -23,7 +23,7 @@ from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
 
 UNLIMITED = -1
 TO_HIGH_WATERMARK = -1
-"""Asked of delete-records: everything that can be read now."""
+"""Offset of a request to delete all records below the high watermark."""
 
 POLICY_DELETE = "delete"
 POLICY_COMPACT = "compact"
@@ -37,7 +37,7 @@ class RetentionPolicy(Struct, frozen=True):
     retention_bytes: int
 
 
-class Retained(Protocol):
+class RetentionSegment(Protocol):
     """Properties of a segment that retention uses. `next_offset` is the offset after its last record."""
 
     @property
@@ -50,16 +50,17 @@ class Retained(Protocol):
     def data_bytes(self) -> int: ...
 
 
-class Expired(Struct, frozen=True):
-    """The oldest `count` segments can go; how many for which reason (a segment counts for the first that fits)."""
+class ExpiredSegments(Struct, frozen=True):
+    """Number of the oldest segments that can be deleted, in all and by reason (a segment counts for its first
+    reason)."""
 
     count: int
     below_log_start: int = 0
     too_old: int = 0
     too_much: int = 0
 
-    def without_last(self) -> Expired:
-        """Return the same with one segment less."""
+    def without_last(self) -> ExpiredSegments:
+        """Return the result with one segment less, the newest."""
         kept_back = next(name for name in ("too_old", "too_much", "below_log_start") if getattr(self, name))
         return replace(self, count=self.count - 1, **{kept_back: getattr(self, kept_back) - 1})
 
@@ -72,7 +73,7 @@ class Expired(Struct, frozen=True):
         return ", ".join(f"{n} {reason}" for reason, n in reasons.items() if n)
 
 
-S = TypeVar("S", bound=Retained)
+S = TypeVar("S", bound=RetentionSegment)
 
 
 def expired(
@@ -83,7 +84,7 @@ def expired(
     high_watermark: int,
     now_ms: int,
     largest_timestamp_of: Callable[[S], int | None],
-) -> Expired:
+) -> ExpiredSegments:
     """Return the number of `segments` (ascending, without gaps) that can be deleted. An empty segment never can: it
     only marks an offset.
 
@@ -104,7 +105,7 @@ def expired(
         else:
             break
         left_bytes -= segment.data_bytes
-    return Expired(below + old + much, below, old, much)
+    return ExpiredSegments(below + old + much, below, old, much)
 
 
 def _too_much(policy: RetentionPolicy, bytes_behind: int) -> bool:

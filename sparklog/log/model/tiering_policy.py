@@ -13,16 +13,17 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
-from sparklog.log.model.retention_policy import POLICY_COMPACT, UNLIMITED, Retained, RetentionPolicy, expired
+from sparklog.log.model.retention_policy import POLICY_COMPACT, UNLIMITED, RetentionPolicy, RetentionSegment, expired
 from sparklog.settings import Scope, settings_of
 
 TIERING_SETTING = "remote.storage.enable"
 AS_RETENTION = -2
-"""Value of `local.retention.*`: the same as `retention.*`."""
+"""Value of `local.retention.*` that stands for the value of `retention.*`."""
 
 
 class TieringPolicy(Struct, frozen=True):
-    """`enabled`: sealed segments are copied. `local`: retention of the copied part on the local disk."""
+    """The tiering settings of a topic. `enabled`: sealed segments are copied. `local`: retention of the copied part on
+    the local disk."""
 
     enabled: bool
     local: RetentionPolicy
@@ -65,14 +66,14 @@ def check_tiering(name: str, configs: Mapping[str, object]) -> None:
             )
 
 
-class Copied(Retained, Protocol):
+class TieringSegment(RetentionSegment, Protocol):
     """Properties of a segment that tiering uses."""
 
     @property
     def is_sealed(self) -> bool: ...
 
 
-S = TypeVar("S", bound=Copied)
+S = TypeVar("S", bound=TieringSegment)
 
 
 def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierable_end: int) -> list[S]:

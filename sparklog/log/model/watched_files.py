@@ -36,7 +36,7 @@ DISK_ERRNOS = frozenset(
         errno.ETIMEDOUT,
     }
 )
-"""The disk, or the way to it, is broken."""
+"""Errors that mean a broken disk, or a broken connection to it."""
 LOOK_AGE_S_MAX = 1.0
 """Largest age of the last check of the directory's identity at the time of an acknowledged write."""
 
@@ -141,8 +141,8 @@ class DirectoryHealth:
             self.probe(error)
 
     def probe(self, suspicion: object = "a check") -> None:
-        """Find out whether the directory is still there and can be written to. One after the other: two at once would
-        take each other's file for one that the disk has lost."""
+        """Find out whether the directory is still there and can be written to. Probes run one after the other: two at a
+        time would mistake each other's file for one that the disk has lost."""
         if self.failure is not None or not self.look():
             return
         probe = self.directory / PROBE_FILE
@@ -264,8 +264,8 @@ class WatchedFiles:
             raise
 
     def _change(self, operation: Callable[[], T]) -> T:
-        """Run an operation that creates or removes a file by its name, after a check of the directory: in another
-        directory of the same path it would do harm. Such operations are rare.
+        """Run an operation that creates or removes a file by its name, after a check of the directory: such an
+        operation would do harm in another directory at the same path. Such operations are rare.
         """
         if self._health.failure is None and not self._health.look():
             self._health.check()

@@ -26,7 +26,8 @@ class LogFlusher:
         self._looked_to = state.offsets.written
 
     def flush_if_due(self) -> bool:
-        """Flush if flush.ms is over, or a rolled segment waits for it; whether it did. Raises StorageError."""
+        """Flush if `flush.ms` has passed, or if a rolled segment is due. Returns True if it did. Raises
+        StorageError."""
         dirty = self._state.writer.dirty
         due = self._state.config.flush.due(dirty.since_ms, self._state.clock.now_ms())
         if self._state.health.failure is not None or not (due or dirty.rolled or self._state.producer_files.is_dirty):

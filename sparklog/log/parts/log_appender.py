@@ -80,7 +80,7 @@ class LogAppender:
         started_ms: int = -1,
         keeps_epoch: bool = False,
     ) -> AppendInfo:
-        """End a producer's transaction. One that has been written already is answered with its offset.
+        """End a producer's transaction. A repeated marker is not written again; the result has its offset.
 
         `keeps_epoch`: `producer_epoch` is that of the transaction; the producer keeps it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparklog.errors import InvalidRequestError, StorageFullError
-from sparklog.log.model.retention_policy import Expired, deletion_offset, expired
+from sparklog.log.model.retention_policy import ExpiredSegments, deletion_offset, expired
 from sparklog.log.segments.batch_times import LOWEST_TIMESTAMP_MS
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.view import SegmentView
@@ -54,7 +54,8 @@ class LogRetention:
             held = self.held_from
             if held is not None and offset > max(held, self._state.offsets.log_start):
                 raise InvalidRequestError(
-                    f"records of {self._state.owner.topic_partition} before offset {offset} cannot be deleted: the topic's "
+                    f"records of {self._state.owner.topic_partition} before offset {offset} cannot be deleted: the "
+                    "topic's "
                     f"Delta table has the offsets below {held} only; wait for the lake worker, or set "
                     "lake.hold.retention=false"
                 )
@@ -73,7 +74,7 @@ class LogRetention:
         """Note that a checkpoint with this log start is on the disk."""
         self._state.durable_log_start = log_start_offset
 
-    def retain(self) -> Expired:
+    def retain(self) -> ExpiredSegments:
         """Raise the log start above the segments that need not be kept; `drop_below_log_start` follows when the new
         start has been written. If no segment would stay, an empty one is begun, whose name keeps the offset.
 
@@ -105,7 +106,7 @@ class LogRetention:
         )
         return later - now, sum(s.data_bytes for s in segments.all[now:later])
 
-    def _expired_segments(self, view: SegmentList, now_ms: int | None = None) -> Expired:
+    def _expired_segments(self, view: SegmentList, now_ms: int | None = None) -> ExpiredSegments:
         return expired(
             view.all,
             self._state.config.retention,
@@ -131,7 +132,8 @@ class LogRetention:
             return count
 
     def remove_dropped(self) -> int:
-        """Unlink the files of dropped segments whose delay is over; return how many segments. Raises StorageError."""
+        """Unlink the files of dropped segments whose delay has passed; return the number of segments. Raises
+        StorageError."""
         with self._state.swap_lock, self._state.write_lock:
             return (
                 0 if self._state.health.is_closed else self._state.writer.dropped.remove_due(self._state.clock.now_ms())

@@ -47,9 +47,9 @@ class LogTruncation:
             return self._state.offsets.written
 
     def restart_at(self, offset: int) -> None:
-        """Empty the log, which continues at `offset`, wherever that is: all that was in it is of no use to a follower
-        whose leader begins behind its end. Raises StorageError, StorageFullError; the log takes no more appends
-        then."""
+        """Empty the log, which continues at `offset`, which may be any offset: the old records are of no use to a
+        follower whose leader's log begins behind its end. Raises StorageError, StorageFullError; the log takes no more
+        appends then."""
         with self._state.swap_lock, self._flusher.lock, self._state.write_lock:
             self._state.health.check()
             self._state.finish_take_back()

@@ -145,7 +145,8 @@ def _offsets(
         lost = f"{directory} ends at offset {end}, but the stored end is {expected}"
         if clean or max(start, recovery_point, written_to) > end:
             raise LogCorruptError(
-                f"{lost}: {segment_files_missing(end, len(segments))}; restore them from a copy, or continue without them: "
+                f"{lost}: {segment_files_missing(end, len(segments))}; restore them from a copy, or continue without "
+                "them: "
                 f"sparklog log repair {directory}"
             )
         logger.warning("%s: the crash lost the offsets between", lost)

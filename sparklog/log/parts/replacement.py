@@ -1,4 +1,4 @@
-"""Segments of a log that give way to others: compacted ones, or their copies in the object store."""
+"""Replacement of a log's segments by others: compacted ones, or their copies in the object store."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class SegmentReplacement:
         )
 
     def replace(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> bool:
-        """Replace `old` by the compacted segments `new`, which were made from them. False, and `new` is removed, when
-        the log does not have all of `old` any more. Raises StorageError, StorageFullError."""
+        """Replace `old` by the compacted segments `new`, which were made from them. Returns False, and removes `new`,
+        if the log no longer has all of `old`. Raises StorageError, StorageFullError."""
 
         def replace() -> bool:
             with self._state.write_lock:
@@ -56,8 +56,8 @@ class SegmentReplacement:
             return replaced
 
     def _forget_markers(self, new: Sequence[LogSegment]) -> None:
-        """Forget aborted transactions whose markers are gone from the compacted segments `new`:
-        their data went before."""
+        """Forget the aborted transactions whose markers are not in the compacted segments `new`: their data were
+        removed earlier."""
         start, end = new[0].base_offset, new[-1].next_offset
         if next(self._state.producers.aborted.entries(start, end), None) is None:
             return
@@ -69,7 +69,7 @@ class SegmentReplacement:
 
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
         """Replace the oldest local segments `old` by their copies `new`; their files go after `file.delete.delay.ms`.
-        False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
+        Returns False if the log no longer has all of `old`. Raises StorageError, StorageFullError."""
         then = self._state.tier.producers_behind(old, self._state.config.producers_max)
         with self._state.swap_lock, self._state.write_lock:
             self._state.health.check()

@@ -105,7 +105,8 @@ class ReplicaAppender:
             self._state.health.check()
             if not _follows(found[0].header, self._state.offsets.written, gaps):
                 raise OffsetOutOfRangeError(
-                    f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's batches begin "
+                    f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's batches "
+                    "begin "
                     f"at {found[0].header.base_offset}"
                 )
             if gaps:
@@ -122,7 +123,8 @@ class ReplicaAppender:
             first, behind = gaps[0]
             if first != self._state.offsets.written:
                 raise OffsetOutOfRangeError(
-                    f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's gap begins at "
+                    f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's gap "
+                    "begins at "
                     f"{first}"
                 )
             self._state.gaps.add(gaps[:1], first)
@@ -141,7 +143,8 @@ class ReplicaAppender:
         state.gaps.add(gaps, state.offsets.written)
 
     def _begin_behind(self, offset: int, schema_id: int) -> None:
-        """Begin a segment at `offset`, where a gap ends; its name says so if nothing follows."""
+        """Begin a segment at `offset`, where a gap ends; the segment's name records the offset even if nothing
+        follows."""
         self._state.writer.begin(offset, schema_id)
         self._state.offsets.reserve(offset)
         self._state.offsets.wrote()
@@ -255,7 +258,8 @@ def _is_compacted(header: BatchHeader) -> bool:
 
 
 def _has_its_offsets(header: BatchHeader) -> bool:
-    """Return True if a batch has exactly one record for each of its offsets; compaction leaves some offsets out."""
+    """Return True if a batch has exactly one record for each of its offsets; after compaction some offsets have no
+    record."""
     if _is_compacted(header):
         return 0 <= header.record_count <= header.last_offset_delta + 1
     is_marker = header.attributes & ATTRIBUTE_CONTROL and not header.record_count

@@ -56,8 +56,8 @@ class _Summary(NamedTuple):
 
 
 class TimeLookup:
-    """Looks timestamps up in the segments of one log. The cost does not depend on how many there are, except for the
-    first lookup after segments have come or gone. May be used by several threads."""
+    """Looks timestamps up in the segments of one log. The cost does not depend on the number of segments, except for
+    the first lookup after segments have come or gone. May be used by several threads."""
 
     def __init__(self, owner: LogOwner) -> None:
         self._owner = owner

@@ -160,9 +160,9 @@ class ProducerFiles:
     # --- saving ---
 
     def save(self, producers: PartitionProducers, bases: Sequence[int], offset: int, *, fsync: bool = True) -> None:
-        """Write a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has;
-        `bases` are those of the segments. A failure is no error: more is replayed then. Without `fsync` the next flush
-        leaves it alone.
+        """Write a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has; `bases`
+        are those of the segments. A failure only makes the next start replay more. Without `fsync` the next flush does
+        not fsync the snapshot.
         """
         if offset in self._snapshots or (not bases and not len(producers.states)):
             return
@@ -202,7 +202,8 @@ class ProducerFiles:
         return bool(self._dirty)
 
     def take_dirty(self) -> list[Path]:
-        """Take the files to fsync, in this order; they may be deleted by then."""
+        """Remove the files to fsync from the list, and return them in the order of their fsyncs. Some may be deleted
+        before."""
         dirty, self._dirty = self._dirty, []
         return dirty
 

@@ -34,8 +34,8 @@ def decode_states(data: bytes) -> list[ProducerState]:
 
 
 class PartitionProducers:
-    """Changed under the log's write lock; `open.first_unstable_offset` and `aborted.between` may be asked at any
-    time."""
+    """The producers and transactions of one log. They are changed under the log's write lock;
+    `open.first_unstable_offset` and `aborted.between` may be asked at any time."""
 
     def __init__(self, safeguards: Safeguards = ALL_SAFEGUARDS, limit: int = PRODUCERS_MAX) -> None:
         self.safeguards = safeguards
@@ -97,7 +97,7 @@ class PartitionProducers:
 
     def last_offsets(self) -> frozenset[int]:
         """Return base offsets of every producer's last batch, or of its marker where that came last: with them alone,
-        all sequence numbers and epochs can be told again."""
+        all sequence numbers and epochs can be derived again."""
         return frozenset(s.batches[-1].base_offset if s.batches else s.marker_offset for s in self.states)
 
     def infos(self) -> list[ProducerInfo]:

@@ -56,7 +56,7 @@ def any_id(_: int) -> bool:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """The rules in force. Only tests switch one off, to prove that they notice it."""
+    """Switches of the rules. Only tests turn one off, to show that its absence is found."""
 
     epoch_check: bool = True
     sequence_check: bool = True
@@ -80,9 +80,9 @@ class EndedTransaction(NamedTuple):
 
 
 class Guard:
-    """A verification under way. It is good until a marker of the producer comes, at or above `next_offset`, which was
-    the log end when it began. `owner`: whose it is; after a truncation they are others. `started_ms`: time at which the
-    transaction began, as the coordinator says; -1: not known."""
+    """A verification in progress. It is valid until a marker of the producer is written at or above `next_offset`, the
+    log end when the verification began. `owner`: the object that issued the guard; a truncation replaces that object.
+    `started_ms`: time at which the transaction began, as the coordinator says; -1: not known."""
 
     __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id", "started_ms")
 
@@ -134,8 +134,8 @@ class ProducerStates:
         return iter(list(self._states.values()))
 
     def by_last_use(self) -> list[ProducerState]:
-        """Return the producers in an order that a snapshot keeps, the next one to be replaced first; not while anything
-        is entered."""
+        """Return the producers in an order that a snapshot keeps, the next one to be replaced first. Do not call this
+        while a batch is entered."""
         return [self._states[i] for order in (self._open, self._ended_ids, self._idle) for i in order]
 
     def get(self, producer_id: int) -> ProducerState | None:
@@ -202,7 +202,8 @@ class ProducerStates:
         if state is not None:
             if self._safeguards.epoch_check and header.producer_epoch < state.epoch:
                 raise InvalidProducerEpochError(
-                    f"producer {header.producer_id} has the newer epoch {state.epoch}, the batch has {header.producer_epoch}"
+                    f"producer {header.producer_id} has the newer epoch {state.epoch}, the batch has "
+                    f"{header.producer_epoch}"
                 )
             is_same = header.producer_epoch == state.epoch
             due = sequence_after(state.last_sequence) if is_same and state.batches else 0
@@ -312,20 +313,22 @@ class ProducerStates:
         if keeps_epoch and producer_epoch == state.epoch:
             if NONE < started_ms < self._started_ms.get(producer_id, NONE):
                 raise InvalidProducerEpochError(
-                    f"the transaction of producer {producer_id} in this partition began after the transaction of the marker"
+                    f"the transaction of producer {producer_id} in this partition began after the transaction of the "
+                    "marker"
                 )
             return None
         is_open = state.transaction_first_offset >= 0
         if producer_epoch < state.epoch or (producer_epoch == state.epoch and is_open):
             raise InvalidProducerEpochError(
-                f"producer {producer_id} has epoch {state.epoch}, a marker with epoch {producer_epoch} belongs to an older transaction"
+                f"producer {producer_id} has epoch {state.epoch}, a marker with epoch {producer_epoch} belongs to an "
+                "older transaction"
             )
         return state if producer_epoch == state.epoch else None
 
     # --- batches in the log ---
 
     def apply(self, header: BatchHeader) -> EndedTransaction | None:
-        """Enter a batch or marker that is in the log; the transaction that it has ended, if any."""
+        """Enter a batch or marker that is in the log; return the transaction that it has ended, if any."""
         producer_id = header.producer_id
         if producer_id < 0:
             return None

@@ -71,7 +71,7 @@ class OpenTransactions:
 
     @property
     def waiting(self) -> list[tuple[int, int]]:
-        """(first offset, marker) of the decided ones whose marker is not below the high watermark."""
+        """Pairs (first offset, marker) of the decided transactions whose marker is not below the high watermark."""
         return list(self._unreplicated)
 
     def on_high_watermark(self, high_watermark: int) -> None:

@@ -69,7 +69,7 @@ class _OpenTransaction(NamedTuple):
 
 
 class CommitScan:
-    """Collects the committed transactions of one partition from the headers of its batches."""
+    """Collector of one partition's committed transactions, from the headers of its batches."""
 
     def __init__(self) -> None:
         self._open: dict[int, _OpenTransaction] = {}

@@ -1,4 +1,4 @@
-"""The timestamps that a batch counts with: for lookups by time, and for the age of a segment."""
+"""The timestamp of a batch for look-ups by time, and for the age of its segment."""
 
 from __future__ import annotations
 

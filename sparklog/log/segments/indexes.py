@@ -52,8 +52,8 @@ class SegmentIndexes:
             self.times.append_if_later(self.largest_timestamp_ms, self.largest_timestamp_offset - self._base_offset)
 
     def position_before_timestamp(self, timestamp_ms: int) -> int | None:
-        """Return a batch's position before which every batch has smaller timestamps only; None: begin at the first
-        batch."""
+        """Return the position at which a look-up for the timestamp begins: all batches before it have smaller
+        timestamps. None: begin at the first batch."""
         entry = self.times.ceiling(timestamp_ms)
         relative = entry.relative_offset if entry else self.largest_timestamp_offset - self._base_offset
         # the maximum was not yet reached when the offset entry before its batch was made

@@ -18,7 +18,7 @@ class RemoteReadRequired(Exception):  # noqa: N818  (not an error: the caller go
 
 
 class SharedFile:
-    """An open file that is closed when its last user lets go. Made with one user, its owner."""
+    """An open file that is closed when its last user lets go. It is created with one user, its owner."""
 
     __slots__ = ("_file", "_lock", "_users")
 
@@ -172,7 +172,7 @@ class FileSlice:
         return self._open().file.read(position, size_bytes)
 
     def duplicate(self) -> FileSlice:
-        """Return the same range for another user, who releases it separately."""
+        """Return the same range for another user, which releases it separately."""
         shared = self._open().acquire()
         return FileSlice(
             shared, self.position, self.length_bytes, self.base_offset, self.next_offset, is_tail=self.is_tail

@@ -14,7 +14,7 @@ from sparklog.format.offset_column import decode_rows, topic_schema
 from sparklog.settings import MIB
 
 TOOL_INFLATED_BYTES_MAX = 256 * MIB
-"""Batches that say they take more are not decompressed: the topic may allow them, the tool has to stay small."""
+"""Largest decompressed size that tools accept: a topic may allow more, but a tool has to stay small."""
 
 
 class Misfit(NamedTuple):
@@ -25,7 +25,7 @@ class Misfit(NamedTuple):
 
 
 class RowsCheck:
-    """Looks at the batches of one segment, whose head has `schema`."""
+    """The check of the batches of one segment, whose head has `schema`."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = topic_schema(schema)

@@ -61,7 +61,7 @@ class Tail:
 
 
 class SegmentView:
-    """`end` is replaced as a whole, so that readers see offset and position of the same moment."""
+    """One segment, as readers see it. `end` is replaced as a whole, so that its offset and position belong together."""
 
     is_remote = False
     """True if the segment's file is in the object store: reading may wait for it."""
@@ -138,7 +138,8 @@ class SegmentView:
         return self.acquire()
 
     def path_of(self, start: int, end: int) -> Path:
-        """Return a file on this host that has the bytes [start, end) at their place. Raises StorageError."""
+        """Return the path of a file on this host that has the bytes [start, end) at these positions. Raises
+        StorageError."""
         return self.path
 
     def close_handle(self) -> None:
@@ -275,7 +276,7 @@ class SegmentView:
             return True
 
     def end_below(self, offset: int) -> SegmentEnd:
-        """Return the end of the last batch all of whose records are below `offset`."""
+        """Return the end of the last batch that lies wholly below `offset`."""
         end = self.end
         if offset >= end.next_offset:
             return end

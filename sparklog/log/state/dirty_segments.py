@@ -1,7 +1,7 @@
 """Written data of a log that are not fsynced yet, and the time of the next fsync.
 
 A flush takes the dirty segments, fsyncs them, and only then moves the offsets: several appends that wait for the disk
-share one fsync (group commit), which the first of them does. A failed fsync is never repeated, because the kernel may
+share one fsync (group commit), which the first append runs. A failed fsync is never repeated, because the kernel may
 have dropped the data that it could not write: the log then accepts no more appends.
 """
 

@@ -51,7 +51,8 @@ class LeaderEpochs:
         return self.entries[-1].epoch if self.entries else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Begin epoch `epoch` at `start_offset`; entries that contradict it go. Returns whether anything changed."""
+        """Begin epoch `epoch` at `start_offset`; entries that contradict it go. Returns True if an entry has
+        changed."""
         last = self.entries[-1] if self.entries else None
         if last is not None and epoch == last.epoch and start_offset >= last.start_offset:
             return False
@@ -80,7 +81,7 @@ class LeaderEpochs:
         return self.entries[i].epoch if i >= 0 else UNDEFINED
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Forget the epochs that begin at or above `end_offset`. Returns whether there were any."""
+        """Forget the epochs that begin at or above `end_offset`. Returns True if there were any."""
         kept = self.entries[: bisect_left([e.start_offset for e in self.entries], end_offset)]
         changed, self.entries = len(kept) < len(self.entries), kept
         return changed
@@ -111,7 +112,7 @@ class LeaderEpochCache(LeaderEpochs):
         super().__init__(entries)
 
     def begin(self, epoch: int, log_end_offset: int) -> None:
-        """Store the start of `epoch`, whose leader appends at `log_end_offset`: on the disk when this returns.
+        """Store the start of `epoch`, whose leader appends at `log_end_offset`: it is on the disk when this returns.
 
         Raises FencedLeaderEpochError for an epoch older than the newest, StorageFullError, StorageError.
         """

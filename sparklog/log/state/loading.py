@@ -282,7 +282,7 @@ _REWRITE_BYTES = 1 << 20
 
 class _SegmentScan:
     """Scan of a segment: reads every batch, those behind the recovery point with their checksum, cuts the remains of a
-    crash behind the last good one, and seals the segment if others follow it."""
+    crash behind the last intact batch, and seals the segment if others follow it."""
 
     def __init__(
         self,
@@ -380,7 +380,8 @@ class _SegmentScan:
             raise LogCorruptError(
                 f"{where}: intact batches end at offset {end}, but the log had all offsets below {known_end} when "
                 "the broker stopped"
-                f" ({result.reason or 'the file is shorter than before, or the next file is missing'}); {context.hint()}"
+                f" ({result.reason or 'the file is shorter than before, or the next file is missing'}); "
+                f"{context.hint()}"
             )
 
     def _footer_is_whole(self, data_end: int) -> bool:

@@ -28,7 +28,8 @@ from sparklog.log.tiering.partition_tier import PartitionTier
 
 
 class LogState(Struct, eq=False):
-    """Changed under `write_lock`; read without one, except where it says otherwise.
+    """The shared state of one log. It is changed under `write_lock` and read without a lock, unless a method says
+    otherwise.
 
     `swap_lock` is held while files of segments get other names or go. It is taken before the flusher's lock, which is
     taken before the write lock. The methods are to be called under the write lock.

@@ -16,7 +16,8 @@ from sparklog.format.gaps import GAPS_FILE, Gap, decode_gaps, encode_gaps
 
 
 class RepairedGaps:
-    """`all`: (first offset that is missing, first that is there again), ascending. Changed under the write lock."""
+    """The gaps of one log. `all`: (first offset that is missing, first that is there again), ascending. Changed under
+    the write lock."""
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
         """Read the gaps. Raises StorageError."""

@@ -1,5 +1,4 @@
-"""Writing batches into a log's segments: which one takes them, when a new one begins, and taking a failed write
-back."""
+"""Writes batches into a log's segments: chooses the segment, begins new ones, and takes failed writes back."""
 
 from __future__ import annotations
 
@@ -144,8 +143,8 @@ class SegmentWriter:
         self._use(self.segments.all[count:], gone, due_ms)
 
     def replace(self, old: list[LogSegment], new: Sequence[SegmentView], due_ms: int) -> bool:
-        """Replace `old` by `new`; the files of `old` stay until the clock shows `due_ms`. False when the log does not
-        have all of those any more, or nothing behind them."""
+        """Replace `old` by `new`; the files of `old` stay until the clock shows `due_ms`. Returns False if the log no
+        longer has all of `old`, or has nothing behind them."""
         segments = self.segments.all
         first = next((i for i, s in enumerate(segments) if s is old[0]), len(segments))
         behind = first + len(old)
@@ -160,8 +159,8 @@ class SegmentWriter:
         self.dropped.add(gone, due_ms)
 
     def _drop_empty(self, header: BatchHeader) -> None:
-        """Replace a last segment without a batch (a crash left only its head, or it was cut) that does not take this
-        batch, or nothing at all, gives way to a new one of the same name."""
+        """Replace the last segment by a new one of the same name if it has no batch (a crash left only its head, or it
+        was cut) and does not accept this batch."""
         last = self.segments.active
         if last is None or last.data_bytes:
             return

@@ -42,7 +42,7 @@ METADATA_SHARE_MAX = 8
 COALESCE_BYTES = 16 * 1024
 """Ranges with less between them are fetched as one."""
 GROUP_BYTES = 16 * 1024 * 1024
-"""Fetched at a time."""
+"""Bytes that are fetched in one request."""
 
 
 class Message(NamedTuple):
@@ -60,7 +60,8 @@ def encode_columns(
     *,
     share_max: int = METADATA_SHARE_MAX,
 ) -> bytes | None:
-    """Return the object for a segment whose batches begin at `positions`; None when it is not worth it (`share_max`).
+    """Return the object for a segment whose batches begin at `positions`; None if it would be too large a part of the
+    segment (`share_max`).
 
     Raises CorruptBatchError.
     """
@@ -178,7 +179,8 @@ class ColumnReader:
                 piece = memoryview(parts[i])[position - ranges[i][0] :][:size]
                 if crc32c(piece) != int(batch.checksums[number]):
                     raise CorruptBatchError(
-                        f"{self._store.url}/{key} is damaged: a column of the batch at offset {batch.header.base_offset} "
+                        f"{self._store.url}/{key} is damaged: a column of the batch at offset "
+                        f"{batch.header.base_offset} "
                         f"does not have its original checksum"
                     )
                 place = position - batch.position
@@ -187,8 +189,8 @@ class ColumnReader:
 
 
 def coalesce(starts: np.ndarray, lengths: np.ndarray, gap_bytes: int = COALESCE_BYTES) -> list[tuple[int, int]]:
-    """Return ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending, none empty; neighbours
-    with less than `gap_bytes` between them are one."""
+    """Return ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending and not empty; ranges
+    with a gap of less than `gap_bytes` are joined."""
     filled = lengths > 0
     starts, ends = starts[filled], (starts + lengths)[filled]
     order = np.argsort(starts, kind="stable")

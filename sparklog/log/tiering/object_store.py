@@ -152,7 +152,7 @@ class ObjectStore:
     # --- removing ---
 
     def remove(self, prefix: str, names: Iterable[str]) -> None:
-        """Remove a folder's objects, in this order; those that are not there are fine. Raises RemoteStorageError."""
+        """Remove a folder's objects, in this order; missing objects are no error. Raises RemoteStorageError."""
         for name in names:
             key = f"{prefix}/{name}"
             with self._translate_errors("remove", key):

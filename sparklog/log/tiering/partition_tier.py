@@ -21,7 +21,8 @@ NO_ACCESS = RemoteAccess()
 
 
 class PartitionTier:
-    """Made when the log is opened. One thread at a time records. Raises LogCorruptError, StorageError."""
+    """The remote part of one log, created when the log is opened. One thread at a time records. Raises LogCorruptError,
+    StorageError."""
 
     def __init__(self, files: FileSystem, directory: Path, owner: LogOwner, access: RemoteAccess = NO_ACCESS) -> None:
         self.access = access
@@ -59,7 +60,8 @@ class PartitionTier:
         limit = local[0].base_offset if local else None
         if expected and not self._journal.was_there and limit is not None and limit > log_start_offset:
             raise LogCorruptError(
-                f"{directory}: the log begins at offset {log_start_offset}, its local files at {limit}, and {JOURNAL_FILE}, "
+                f"{directory}: the log begins at offset {log_start_offset}, its local files at {limit}, and "
+                f"{JOURNAL_FILE}, "
                 f"the list of segments in the object store, is missing: restore it from a copy, or rewrite it: "
                 f"sparklog log restore-remote {directory}"
             )
@@ -89,8 +91,8 @@ class PartitionTier:
             self.record(LocalStart(offset))
 
     def release_below(self, offset: int, producers: bytes) -> None:
-        """Allow the deletion of local files wholly below `offset`; `producers`: their state there. Raises StorageError,
-        StorageFullError."""
+        """Allow the deletion of local files wholly below `offset`; `producers`: their state at that offset. Raises
+        StorageError, StorageFullError."""
         if offset > self.state.local_start_offset:
             self.record(LocalStart(offset, producers))
 

@@ -146,7 +146,7 @@ class ReadCache:
         return sum(e.held_bytes for e in list(self._entries.values()))
 
     def acquire(self, store: ObjectStore, segment: RemoteSegmentMetadata) -> SharedFile:
-        """Return the copy's file for one more user, who releases it. Raises StorageError, StorageFullError."""
+        """Return the copy's file for one more user, which has to release it. Raises StorageError, StorageFullError."""
         with self._lock:
             entry = self._entries.get(segment.id)
             if entry is None or not entry.shared.reacquire():

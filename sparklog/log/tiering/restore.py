@@ -15,14 +15,14 @@ from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.state import CopyFinished, CopyStarted, Event, RemoteLogState, RemoteSegmentMetadata
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """The copies that were found, by base offset, and the manifests that could not be read."""
 
     segments: list[RemoteSegmentMetadata]
     unreadable: list[str]
 
 
-def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, dry_run: bool) -> Restored:
+def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, dry_run: bool) -> RestoreResult:
     """Find the finished copies of the partition in `directory` and, unless it is a dry run, write its journal. Of two
     copies of the same offsets the later one counts.
 
@@ -49,7 +49,7 @@ def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, d
     segments = [found[base] for base in sorted(found)]
     if not dry_run:
         files.write_atomic(directory / JOURNAL_FILE, encode_journal(_state_of(segments)))
-    return Restored(segments, unreadable)
+    return RestoreResult(segments, unreadable)
 
 
 def _state_of(segments: list[RemoteSegmentMetadata]) -> RemoteLogState:

@@ -31,7 +31,7 @@ class Phase(Enum):
 
 
 class ObjectInfo(Struct, frozen=True, array_like=True):
-    """An object as it was written: its size and the CRC32C of all of it."""
+    """A stored object: its size, and the CRC32C of all its bytes."""
 
     size_bytes: int
     crc32c: int
@@ -174,7 +174,7 @@ class RemoteLogState:
         self.copies = {**self.copies, key: copy}
 
     def events(self) -> list[Event]:
-        """Return the shortest list of events that leads to this state."""
+        """Return the shortest list of events that produces this state."""
         found: list[Event] = [self.local_start] if self.local_start.offset else []
         for key, copy in self.copies.items():
             found.append(copy.started)

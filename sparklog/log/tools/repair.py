@@ -348,7 +348,7 @@ def _is_bad_between(segment: ScannedSegment, before: KeptBatch | None, batch: Ke
 
 
 def _join_gaps(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:
-    """Join gaps that overlap, or meet where no segment (of those with `bases`) is left between them, are one."""
+    """Join gaps that overlap, or that meet where no segment of `bases` lies between them."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(gaps):
         behind = joined[-1][1] if joined else -1

@@ -140,7 +140,7 @@ class DirectoryScan:
             segment.bad.insert(0, (0, head.data_position, "the head: it does not fit the partition"))
 
     def _complete_heads(self) -> None:
-        """Give segments without a readable head a new one; without batches they are useless."""
+        """Give a new head to segments without a readable one; segments without batches are left out."""
         known = {s.head.info.schema_id: s.head for s in self.segments if s.head is not None}
         meta = self.meta
         for segment in self.segments:

@@ -79,7 +79,8 @@ class VerifyReport(Struct):
 
 
 class _Surroundings(Struct, frozen=True):
-    """A log directory's files about its partitions. They are read before the partitions: a live log only moves on."""
+    """A log directory's files about its partitions. The files are read before the partitions, because a live log may
+    advance meanwhile."""
 
     path: Path | None = None
     points_data: bytes = b""
@@ -115,8 +116,8 @@ def verify(paths: Sequence[Path], progress: Progress = lambda _: None) -> Verify
 
 
 def bytes_to_check(paths: Sequence[Path]) -> int:
-    """Estimate the number of bytes that `verify` reports as progress. Raises StorageError for a path that it cannot
-    check."""
+    """Estimate the number of bytes that `verify` checks, for its progress display. Raises StorageError for a path that
+    it cannot check."""
     total = 0
     for path in paths:
         kind = _kind(path)
@@ -386,7 +387,7 @@ def _check_epochs(directory: Path, checks: list[SegmentCheck], findings: Finding
 
 
 def _points(directory: Path, around: _Surroundings) -> PartitionPoints | None:
-    """Return the checkpoint's entry for the partition, unless it is one of an earlier topic of that name."""
+    """Return the checkpoint's entry for the partition, unless the entry is of an earlier topic of that name."""
     points = around.points.partitions.get(directory.name) if around.points is not None else None
     owner = _owner(directory)
     return points if points is not None and (owner is None or owner.topic_id == points.topic_id) else None

@@ -100,7 +100,8 @@ class Batches(Struct):
 
 
 class SegmentCheck(Struct):
-    """The result for one segment. `info` is None if the head cannot be read; `next_offset` is where its offsets end."""
+    """The result for one segment. `info` is None if the head cannot be read; `next_offset` is the offset behind its
+    last record."""
 
     path: Path
     findings: Findings
@@ -223,7 +224,8 @@ class _Checker:
     # --- batches ---
 
     def _scan(self, head: SegmentHead, seal: SealedBlocks | None) -> int:
-        """Check all batches; return where they end. Goes on behind a bad one where the next one is known."""
+        """Check all batches, and return their end. After a bad batch the check continues at the next batch, if its
+        position is known."""
         end = seal.data_end if seal else self._check.size_bytes
         position = head.data_position
         while True:
@@ -299,8 +301,8 @@ class _Checker:
             self._misfits.append((position, f"{misfit.message} (offset {header.base_offset})"))
 
     def _report_misfits(self) -> None:
-        """Report damage that hides no other damage, last. Neither head nor footer have a checksum, so it may be the
-        head that is wrong."""
+        """Report batches that do not fit the head. They come last, because they hide no other damage: head and footer
+        have no checksum, so the head may be wrong."""
         kind, doubt = "batch", ""
         is_certain = self._check.is_sealed or (  # a footer has been compared with the head
             self._check.schema is not None and topic_schema(self._check.schema).equals(ENVELOPE_SCHEMA)
@@ -331,8 +333,7 @@ class _Checker:
             self._findings.note(self._path, end, "footer", "an unfinished footer; the next start completes it")
 
     def _footer(self, head: SegmentHead, seal: SealedBlocks) -> None:
-        """Compare the footer with one made again, because no checksum covers its bytes: it is made
-        again and compared."""
+        """Compare the footer with a newly computed one, because no checksum covers its bytes."""
         batches = self._check.batches
         if self._findings.damage:  # the footer knows batches that cannot be read: nothing to compare with
             return

@@ -2,16 +2,16 @@
 
 | event | effects |
 |---|---|
-| Elected | the image is taken over; there is no write before the first BrokersChanged |
+| ElectionResult | the image is taken over; there is no write before the first BrokersChanged |
 | BrokersChanged | brokers that are gone, or have another broker epoch, leave every ISR; leaders are elected; Write |
 | AlterPartition | checks of `isr_changes`; Write, then Answer |
 | ControlledShutdown | the broker's partitions get other leaders; Write, then Answer with the remaining number |
 | DirectoryFull | the broker leaves the ISRs that others can keep, others lead; Write, then Answer |
 | DirectoryFailed, Elect, Reassign, topics, AlterSecurity | Write, then Answer |
 | Tick | leaderless partitions, reassignments, preferred leaders; Write |
-| Written OK | the image changes, and only here; Publish, the waiting Answers; the next Write |
-| Written FENCED | Resign; all waiting requests are refused with NOT_CONTROLLER |
-| Written CONFLICT | Reload; likewise |
+| WriteResult OK | the image changes, and only here; Publish, the waiting Answers; the next Write |
+| WriteResult FENCED | Resign; all waiting requests are refused with NOT_CONTROLLER |
+| WriteResult CONFLICT | Reload; likewise |
 | SessionLost | Resign |
 
 One write is in progress at a time. Events that arrive meanwhile wait and are then handled together, so a thousand
@@ -64,7 +64,7 @@ from sparklog.replication.controller.model import (
     DirectoryFull,
     Effect,
     Elect,
-    Elected,
+    ElectionResult,
     Event,
     Publish,
     Reassign,
@@ -77,7 +77,7 @@ from sparklog.replication.controller.model import (
     Tick,
     Write,
     WriteOutcome,
-    Written,
+    WriteResult,
 )
 from sparklog.replication.controller.write_parts import parts_of
 from sparklog.security.records import CHANGE_BYTES_MAX, CHANGES_MAX, check_changes, settled, size_of
@@ -120,11 +120,11 @@ class Controller:
         """Return the effects of `event`."""
         effects: list[Effect] = []
         match event:
-            case Elected(image):
+            case ElectionResult(image):
                 self._refuse_all(effects)
                 self._image = image
                 self._rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
-            case Written():
+            case WriteResult():
                 self._on_written(event, effects)
             case SessionLost():
                 self._resign(effects)
@@ -149,7 +149,7 @@ class Controller:
         else:
             self._queue.append(request)
 
-    def _on_written(self, written: Written, effects: list[Effect]) -> None:
+    def _on_written(self, written: WriteResult, effects: list[Effect]) -> None:
         if self._writing is None or written.tag != self._writing.tag or self._image is None:
             return
         write, self._writing = self._writing, None
@@ -279,7 +279,7 @@ class Controller:
         if left.leader == NO_LEADER and after.leader == partition.leader != NO_LEADER:
             draft.change(
                 tp, left
-            )  # its new life must not go on in the epoch of the old one, whose last records it may lack
+            )  # its new life must not continue in the epoch of the old one, whose last records it may lack
         draft.change(tp, after)
 
     def _check_life(self, draft: Draft, broker_id: int, broker_epoch: int) -> BrokerImage:
@@ -429,8 +429,8 @@ class Controller:
 
 
 def _fits(draft: Draft, request: AlterSecurity) -> bool:
-    """Return True if one write can hold the request together with those before it; a request alone is accepted, or
-    refused."""
+    """Return True if one write can hold the request together with the requests before it. The first request is
+    accepted, or refused, by itself."""
     there = draft.security_changes
     if not there:
         return True

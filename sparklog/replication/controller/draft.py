@@ -37,7 +37,7 @@ class Draft:
         safeguards: Safeguards,
         full: Mapping[tuple[int, int], Collection[TopicPartition]] = MappingProxyType({}),
     ) -> None:
-        """`full`: as `offline`, of disks that have no room."""
+        """`full`: partitions by broker as in `offline`, on disks without room."""
         self._image = image
         self._offline = offline
         self._guards = safeguards

@@ -22,7 +22,8 @@ from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 
 
 class ElectionRules(NamedTuple):
-    """`can_lead`: the broker is registered, is not stopping, and its disk with the partition works."""
+    """The conditions for a leader. `can_lead`: the broker is registered, is not stopping, and its disk with the
+    partition works."""
 
     can_lead: Callable[[int], bool]
     min_insync: int = 1

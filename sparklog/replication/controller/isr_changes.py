@@ -40,7 +40,8 @@ def alter_isr(draft: Draft, broker_id: int, change: IsrChange, safeguards: Safeg
         return before
     if safeguards.proposal_epoch_check and change.partition_epoch != before.partition_epoch:
         raise InvalidUpdateVersionError(
-            f"{change.partition}: partition epoch {change.partition_epoch}, but the current one is {before.partition_epoch}"
+            f"{change.partition}: partition epoch {change.partition_epoch}, but the current one is "
+            f"{before.partition_epoch}"
         )
     if broker_id not in members or len(set(members)) < len(members) or not set(members) <= set(before.replicas):
         raise InvalidRequestError(

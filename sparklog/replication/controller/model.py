@@ -51,7 +51,7 @@ ALL_SAFEGUARDS = Safeguards()
 # -- events
 
 
-class Elected(Struct, frozen=True):
+class ElectionResult(Struct, frozen=True):
     """The broker has become the controller, or has reloaded; `image` is the stored one."""
 
     image: ClusterImage
@@ -64,8 +64,8 @@ class BrokersChanged(Struct, frozen=True):
 
 
 class CreateTopic(Struct, frozen=True):
-    """`topic` has no partitions yet. `assignment`: replicas per partition, or None to have them placed from `start` and
-    `shift`, random numbers. `or_fewer`: as many replicas as there are brokers for, where they are fewer."""
+    """Create `topic`, which has no partitions yet. `assignment`: replicas per partition, or None to have them placed
+    from `start` and `shift`, random numbers. `or_fewer`: True accepts fewer replicas if there are fewer brokers."""
 
     token: Hashable
     topic: TopicImage
@@ -78,7 +78,7 @@ class CreateTopic(Struct, frozen=True):
 
 
 class AddPartitions(Struct, frozen=True):
-    """`partitions`: the new number of partitions."""
+    """Add partitions to a topic. `partitions`: their new number."""
 
     token: Hashable
     topic: str
@@ -89,7 +89,7 @@ class AddPartitions(Struct, frozen=True):
 
 
 class DeleteTopic(Struct, frozen=True):
-    """`topic_id`: delete only the topic with this id; "": any topic of this name."""
+    """Delete a topic. `topic_id`: delete only the topic with this id; "": any topic of this name."""
 
     token: Hashable
     topic: str
@@ -97,7 +97,8 @@ class DeleteTopic(Struct, frozen=True):
 
 
 class AlterConfig(Struct, frozen=True):
-    """`topic` None: of the cluster. A change to None takes a setting back. Checked by the caller (`altered_topic`)."""
+    """Change settings of a topic, or of the cluster if `topic` is None. The value None removes a setting. The caller
+    has checked the change (`altered_topic`)."""
 
     token: Hashable
     topic: str | None
@@ -140,8 +141,8 @@ class AlterPartition(Struct, frozen=True):
 
 
 class ControlledShutdown(Struct, frozen=True):
-    """A broker wants to stop. The answer is the number of partitions that it still leads: it asks until there are
-    none."""
+    """A broker wants to stop. The answer is the number of partitions that the broker still leads; the broker asks again
+    until it is 0."""
 
     token: Hashable
     broker_id: int
@@ -175,7 +176,7 @@ class ElectionKind(Enum):
 
 
 class Elect(Struct, frozen=True):
-    """`partitions` None: all. The answer maps each one asked for to None or the error."""
+    """Elect leaders of `partitions`; None: of all. The answer maps each one asked for to None or the error."""
 
     token: Hashable
     kind: ElectionKind
@@ -207,14 +208,14 @@ class WriteOutcome(Enum):
     """The stored state differs from the image."""
 
 
-class Written(Struct, frozen=True):
+class WriteResult(Struct, frozen=True):
     """Outcome of Write `tag`. An unknown outcome is resolved before this event."""
 
     tag: int
     outcome: WriteOutcome
     version: Version = Version()
     error: SparklogError | None = None
-    """Of a CONFLICT: the store's disk has refused the write, and those who wait for it are told so."""
+    """Error of a CONFLICT in which the store's disk has refused the write; the waiting requests get it."""
 
 
 class SessionLost(Struct, frozen=True):
@@ -240,14 +241,14 @@ Request = (
     | Reassign
     | Cordon
 )
-Event = Request | Elected | BrokersChanged | Written | SessionLost | Tick
+Event = Request | ElectionResult | BrokersChanged | WriteResult | SessionLost | Tick
 
 
 # -- effects
 
 
 class Write(Struct, frozen=True):
-    """`delta` is to be stored in one fenced transaction; `after` is the image with it. Answered by Written."""
+    """Store `delta` in one fenced transaction; `after` is the image with it. Answered by WriteResult."""
 
     tag: int
     delta: ClusterDelta
@@ -265,18 +266,18 @@ class Refuse(Struct, frozen=True):
 
 
 class Publish(Struct, frozen=True):
-    """`delta` has been stored: every broker may know."""
+    """Publish `delta`, which is stored, to all brokers."""
 
     delta: ClusterDelta
     image: ClusterImage
 
 
 class Reload(Struct, frozen=True):
-    """Read everything again and say Elected."""
+    """Read the image from the store again, and report it."""
 
 
 class Resign(Struct, frozen=True):
-    """Another broker is the controller; Elected may come again one day."""
+    """Another broker is the controller. A later ElectionResult may make this broker the controller again."""
 
 
 Effect = Write | Answer | Refuse | Publish | Reload | Resign

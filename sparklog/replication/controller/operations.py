@@ -86,7 +86,8 @@ def _reassign_one(draft: Draft, tp: TopicPartition, target: tuple[int, ...] | No
         needed = int(draft.topic(tp.topic).configs.get(MIN_INSYNC_SETTING, 1))
         if len(target) < min(needed, len(partition.target)):
             raise InvalidReplicaAssignmentError(
-                f"{tp}: {len(target)} replicas cannot keep min.insync.replicas = {needed}; name more brokers, or lower the setting first"
+                f"{tp}: {len(target)} replicas cannot keep min.insync.replicas = {needed}; name more brokers, or "
+                "lower the setting first"
             )
         started = election.start_reassignment(partition, target)
         draft.change(tp, election.finish_reassignment(started, rules))

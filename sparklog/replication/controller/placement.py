@@ -21,8 +21,8 @@ def place(
     shift: int,
     first_partition: int = 0,
 ) -> list[tuple[int, ...]]:
-    """Return replicas per partition, the preferred leader first. `racks`: of the brokers there are; `start` and
-    `shift`: any numbers >= 0, best random ones; `first_partition`: how many the topic has already.
+    """Return replicas per partition, the preferred leader first. `racks`: the rack of each registered broker; `start`
+    and `shift`: numbers >= 0, usually random; `first_partition`: number of the topic's existing partitions.
 
     If one broker has no rack, none has. Raises InvalidReplicationFactorError.
     """

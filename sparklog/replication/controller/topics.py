@@ -1,4 +1,4 @@
-"""Topics come, grow, change and go."""
+"""Creation, growth, change and deletion of topics."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
 | FetchAnswer with batches | AppendReplica, SetHighWatermark (never beyond the own log end), SetLogStart, Fetch |
 | FetchAnswer, diverging | TruncateTo, perhaps SetHighWatermark, Fetch; several rounds after fast elections (KIP-279) |
 | FetchAnswer to another fetch than the last | nothing |
-| Failed, out of range | TruncateTo the leader's end, or RestartAt its start; never fatal (KAFKA-7414) |
-| Failed, otherwise | RefreshMetadata if the epochs differ; Fetch after `replica.fetch.backoff.ms` |
+| FetchFailure, out of range | TruncateTo the leader's end, or RestartAt its start; never fatal (KAFKA-7414) |
+| FetchFailure, otherwise | RefreshMetadata if the epochs differ; Fetch after `replica.fetch.backoff.ms` |
 
 A log is cut at the point where its epochs and the leader's part, never at the high watermark: that lags by one round,
 and records above it may be committed (KIP-101, KAFKA-6361). When the leader names an epoch that the follower does not
@@ -30,9 +30,9 @@ from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 from sparklog.replication.replica.model import (
     ALL_SAFEGUARDS,
     AppendReplica,
-    Failed,
     Fetch,
     FetchAnswer,
+    FetchFailure,
     FollowerEffect,
     FollowerEvent,
     RefreshMetadata,
@@ -97,7 +97,7 @@ class Follower:
                 if self._guards.stale_answer_drop and event.leader_epoch != self._partition.leader_epoch:
                     return []
                 return self._on_answer(event, now_ms)
-            case Failed():
+            case FetchFailure():
                 return self._on_failure(event, now_ms)
 
     def _on_answer(self, answer: FetchAnswer, now_ms: int) -> list[FollowerEffect]:
@@ -135,7 +135,7 @@ class Follower:
         if self._log.high_watermark > offset:  # only after an unclean election
             effects.append(SetHighWatermark(offset))
 
-    def _on_failure(self, failure: Failed, now_ms: int) -> list[FollowerEffect]:
+    def _on_failure(self, failure: FetchFailure, now_ms: int) -> list[FollowerEffect]:
         self._end = self._log.log_end_offset
         effects: list[FollowerEffect] = []
         if isinstance(failure.error, OffsetOutOfRangeError):

@@ -6,12 +6,12 @@
 | FollowerFetch | epoch checks, then FetchRefused, FetchDiverging (changes nothing) or FetchAccepted |
 | | diverging: where the epochs part, or where one log lacks offsets for good that the other has |
 | | accepted: the follower's log end and caught-up time; SetHighWatermark, Acknowledge, ProposeIsr (expand) |
-| Appended | SetHighWatermark, Acknowledge |
+| LogGrowth | SetHighWatermark, Acknowledge |
 | WaitForReplicas | Acknowledge at once, or when the high watermark is there; Refuse |
 | Tick | ProposeIsr (shrink); a proposal without an answer again |
 | AlterAnswered | the proposal is committed, given up (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
-| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; another leader: as Resigned |
-| Resigned | Refuse for every waiter, with the new leader (KIP-951) |
+| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; another leader: Resignation |
+| Resignation | Refuse for every waiter, with the new leader (KIP-951) |
 
 Until the high watermark has reached the start of the epoch, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207).
 
@@ -50,7 +50,6 @@ from sparklog.replication.replica.model import (
     Acknowledge,
     AlterAnswered,
     AlterOutcome,
-    Appended,
     BeginEpoch,
     FetchAccepted,
     FetchDiverging,
@@ -59,11 +58,12 @@ from sparklog.replication.replica.model import (
     ImageChanged,
     LeaderEffect,
     LeaderEvent,
+    LogGrowth,
     ProposeIsr,
     Refuse,
     ReplicaConfig,
     ReplicaLog,
-    Resigned,
+    Resignation,
     Safeguards,
     SetHighWatermark,
     Tick,
@@ -227,14 +227,14 @@ class Leader:
     # --- events
 
     def handle(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
-        """Return the effects of `event`. After Resigned, the only effects are refusals."""
+        """Return the effects of `event`. After Resignation, the only effects are refusals."""
         effects: list[LeaderEffect] = []
         if self.has_resigned and not isinstance(event, FollowerFetch | WaitForReplicas):
             return effects
         match event:
             case FollowerFetch():
                 self._on_fetch(event, now_ms, effects)
-            case Appended():
+            case LogGrowth():
                 self._leave_behind()
                 self._advance(now_ms, effects)
             case WaitForReplicas(token, end_offset):
@@ -245,7 +245,7 @@ class Leader:
                 self._on_answer(event, now_ms, effects)
             case ImageChanged():
                 self._on_image(event, now_ms, effects)
-            case Resigned(leader, leader_epoch):
+            case Resignation(leader, leader_epoch):
                 self._resign(leader, leader_epoch, effects)
         return effects
 
@@ -254,7 +254,8 @@ class Leader:
         error = self._refusal(fetch)
         if error is None and not log.log_start_offset <= fetch.fetch_offset <= log.log_end_offset:
             error = OffsetOutOfRangeError(
-                f"offset {fetch.fetch_offset} is out of range: the log has offsets {log.log_start_offset} to {log.log_end_offset}"
+                f"offset {fetch.fetch_offset} is out of range: the log has offsets {log.log_start_offset} to "
+                f"{log.log_end_offset}"
             )
         diverging = None
         if self._guards.divergence_check and fetch.last_epoch != UNDEFINED and not _is_fence(error):
@@ -316,9 +317,8 @@ class Leader:
         self._advance(now_ms, effects)
 
     def _leave_behind(self) -> None:
-        """Note the time at which followers begin to lag: followers that had everything until now were caught up as long
-        as they have been heard of: they begin to lag only with this append, however long ago they had to ask for
-        something."""
+        """Note the time from which followers lag. A follower that had everything until now was caught up as long as it
+        was heard of. It begins to lag with this append, however old its last fetch is."""
         before, self._end_seen = self._end_seen, self._log.log_end_offset
         if self._heard_ms is None or before == self._end_seen:
             return
@@ -352,7 +352,7 @@ class Leader:
         after = answer.partition
         if after is not None:
             is_next_epoch = after.leader == self._me and after.leader_epoch > self._committed.leader_epoch
-            if not is_next_epoch:  # that begins with the image; until then the proposal goes on counting
+            if not is_next_epoch:  # that begins with the image; until then the proposal continues counting
                 self._commit(after, now_ms, effects)
         elif self._pending is not None and answer.partition_epoch == self._pending.proposal.partition_epoch:
             given_up = answer.outcome in (AlterOutcome.INELIGIBLE, AlterOutcome.NOT_ATTEMPTED)
@@ -454,8 +454,8 @@ class Leader:
             self._answer_waiters(effects)
 
     def _is_about_to_join(self, replica: int, progress: FollowerProgress, now_ms: int) -> bool:
-        """Wait for a chasing follower, or under load it would never get in. One that cannot join must not hold the
-        mark up (KAFKA-15021)."""
+        """True if the high watermark waits for a follower that is close to joining the ISR: under load it would never
+        join otherwise. A follower that cannot join must not hold up the high watermark (KAFKA-15021)."""
         return (
             self._eligible.get(replica) == progress.broker_epoch
             and progress.log_end_offset >= self._high_watermark

@@ -69,9 +69,9 @@ class Safeguards:
     stale_answer_drop: bool = True
     """An answer to a fetch that is not the last one sent is dropped."""
     pending_until_known: bool = True
-    """A proposal whose outcome is not known goes on counting."""
+    """A proposal whose outcome is not known keeps counting."""
     latest_after_epoch_start: bool = True
-    """"Latest" is not told before the high watermark has reached the epoch's start (KIP-207)."""
+    """"Latest" is not answered before the high watermark has reached the epoch's start (KIP-207)."""
 
 
 ALL_SAFEGUARDS = Safeguards()
@@ -94,7 +94,7 @@ class FollowerFetch(Struct, frozen=True):
     gaps: tuple[Gap, ...] = ()
 
 
-class Appended(Struct, frozen=True):
+class LogGrowth(Struct, frozen=True):
     """The leader's log has grown, or more of it is on the disk."""
 
 
@@ -133,21 +133,22 @@ class AlterAnswered(Struct, frozen=True):
 
 
 class ImageChanged(Struct, frozen=True):
-    """`eligible`: broker epochs of those that may join, of the same image as `partition` (KAFKA-15221)."""
+    """A newer state of the partition. `eligible`: broker epochs of the brokers that may join the ISR, of the same image
+    as `partition` (KAFKA-15221)."""
 
     partition: PartitionImage
     eligible: Mapping[int, int]
     min_insync: int
 
 
-class Resigned(Struct, frozen=True):
+class Resignation(Struct, frozen=True):
     """Another broker leads, or this one has lost its session. `leader` -1: the new leader is unknown."""
 
     leader: int = -1
     leader_epoch: int = NO_EPOCH
 
 
-LeaderEvent = FollowerFetch | Appended | WaitForReplicas | Tick | AlterAnswered | ImageChanged | Resigned
+LeaderEvent = FollowerFetch | LogGrowth | WaitForReplicas | Tick | AlterAnswered | ImageChanged | Resignation
 
 
 # -- effects of the leader
@@ -161,7 +162,7 @@ class BeginEpoch(Struct, frozen=True):
 
 
 class SetHighWatermark(Struct, frozen=True):
-    """Consumers may read up to here."""
+    """Raise the high watermark: consumers may read the records below it."""
 
     offset: int
 
@@ -196,7 +197,7 @@ class FetchDiverging(Struct, frozen=True):
 
 
 class FetchRefused(Struct, frozen=True):
-    """`log_start_offset` and `log_end_offset` help a follower that is out of range."""
+    """A refused fetch. `log_start_offset` and `log_end_offset` help a follower that is out of range."""
 
     token: Hashable
     error: SparklogError
@@ -255,8 +256,8 @@ class Batches(Struct, frozen=True):
 
 
 class FetchAnswer(Struct, frozen=True):
-    """The answer to fetch `number`. `diverging`: there are no batches, the log has to be cut first. `copied_to`: every
-    replica has the records below; -1: a replica is out of sync."""
+    """The answer to fetch `number`. `diverging`: an epoch and its end in the leader's log, by which this log has to be
+    cut; there are no batches then. `copied_to`: every replica has the records below; -1: a replica is out of sync."""
 
     number: int
     leader_epoch: int
@@ -267,7 +268,7 @@ class FetchAnswer(Struct, frozen=True):
     copied_to: int = -1
 
 
-class Failed(Struct, frozen=True):
+class FetchFailure(Struct, frozen=True):
     """Fetch `number` failed. With OffsetOutOfRangeError the leader's bounds are set."""
 
     number: int
@@ -301,8 +302,8 @@ class SetLogStart(Struct, frozen=True):
 
 
 class RefreshMetadata(Struct, frozen=True):
-    """The image at hand is older than the leader's."""
+    """Read a newer image: the present one is older than the leader's."""
 
 
-FollowerEvent = FetchAnswer | Failed
+FollowerEvent = FetchAnswer | FetchFailure
 FollowerEffect = Fetch | TruncateTo | RestartAt | AppendReplica | SetHighWatermark | SetLogStart | RefreshMetadata

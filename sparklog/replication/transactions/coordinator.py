@@ -100,8 +100,8 @@ class Coordinator:
         return effects
 
     def tick(self, now_ms: int, expiry_ms: int | None = None) -> Effects:
-        """Abort transactions that are too old, and forget ids that were not used for long (by the time `expiry_ms`,
-        which has no jumps; None: `now_ms`)."""
+        """Abort transactions beyond their timeout, and forget ids that were not used for long, by the clock of
+        `expiry_ms`, which has no jumps (None: `now_ms`)."""
         effects = Effects()
         self._plain.time_out(now_ms, effects)
         self._shared.time_out(now_ms, effects)

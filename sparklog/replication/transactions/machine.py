@@ -82,7 +82,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _completed(self, found: E, effects: Effects) -> None:
-        """Apply the consequences for the identities: all markers are written, and there is no participant any more."""
+        """Change the identities at the end of the transaction: all markers are written, and no participant is left."""
 
     @abstractmethod
     def _expiration_ms(self, found: E) -> int:
@@ -179,5 +179,5 @@ class TransactionMachine(ABC, Generic[E]):
 
 
 def is_idle(found: Entry) -> bool:
-    """Return True if it has no transaction."""
+    """Return True if the id has no open transaction."""
     return found.state is not State.ONGOING and not found.state.is_prepared

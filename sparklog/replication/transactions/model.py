@@ -67,7 +67,7 @@ def prepared(*, commit: bool) -> State:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Protections of the rules. Only tests switch one off, to prove that they notice it."""
+    """Switches of the rules. Only tests turn one off, to show that its absence is found."""
 
     epoch_check: bool = True
     """Requests with an epoch that is no longer the producer's are refused."""
@@ -97,7 +97,7 @@ class IdReserve:
     id."""
 
     def __init__(self, taken: Callable[[int], None] = lambda _: None) -> None:
-        self._taken = taken
+        self._on_taken = taken
         self._ids: deque[int] = deque()
 
     def __len__(self) -> int:
@@ -107,14 +107,14 @@ class IdReserve:
         self._ids.append(producer_id)
 
     def take(self) -> int | None:
-        """Take an id; None if there is none at hand."""
+        """Take an id; None if the reserve is empty."""
         if not self._ids:
             return None
-        self._taken(self._ids[0])
+        self._on_taken(self._ids[0])
         return self._ids.popleft()
 
     def require(self) -> int:
-        """Take an id. Raises ConcurrentTransactionsError if none is at hand: the request is repeated."""
+        """Take an id. Raises ConcurrentTransactionsError, which clients retry, if the reserve is empty."""
         taken = self.take()
         if taken is None:
             raise ConcurrentTransactionsError("no producer id is available; try again")
@@ -125,7 +125,8 @@ class IdReserve:
 
 
 class InitProducer(NamedTuple):
-    """A producer with a transactional id begins; with an identity it is the one that has it already (KIP-360)."""
+    """Request of a producer with a transactional id for an identity; with an identity, it is the producer that has the
+    id already (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -196,14 +197,15 @@ Request = InitProducer | AddPartitions | End | Join | EndShared | Renew | Abort
 # -- answers and effects
 
 
-class Joined(NamedTuple):
-    """`identity` None: the version has been committed, there is nothing to write."""
+class JoinAnswer(NamedTuple):
+    """The identity of a participant; None if the version is committed already, so that nothing is to be written."""
 
     identity: ProducerIdAndEpoch | None
 
 
-class Renewed(NamedTuple):
-    """`known`: the run has opened the transaction, or ended it; `is_open`: it has not ended."""
+class RenewAnswer(NamedTuple):
+    """The state of the transaction. `known`: the run has opened the transaction, or ended it; `is_open`: it has not
+    ended."""
 
     known: bool
     is_open: bool
@@ -220,12 +222,12 @@ class Marker(NamedTuple):
     keeps_epoch: bool = False
 
 
-Result = ProducerIdAndEpoch | Joined | Renewed | bool | int
+Result = ProducerIdAndEpoch | JoinAnswer | RenewAnswer | bool | int
 
 
 class Answer(NamedTuple):
-    """ProducerIdAndEpoch (InitProducer, End), Joined (Join), Renewed (Renew), whether it is committed (EndShared), the
-    number of markers (Abort), or True (AddPartitions)."""
+    """The answer to one request: ProducerIdAndEpoch (InitProducer, End), JoinAnswer (Join), RenewAnswer (Renew), True
+    if it is committed (EndShared), the number of markers (Abort), or True (AddPartitions)."""
 
     token: Hashable
     result: Result

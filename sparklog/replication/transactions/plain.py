@@ -175,7 +175,8 @@ class PlainTransactions(TransactionMachine[_Plain]):
                 self._forget(found, effects)
                 return
         raise ConcurrentTransactionsError(
-            f"{len(self._by_id)} transactional ids are in use in this partition of __transaction_state (max.transactional.ids.per.partition): try again later"
+            f"{len(self._by_id)} transactional ids are in use in this partition of __transaction_state "
+            "(max.transactional.ids.per.partition): try again later"
         )
 
     def _begin(
@@ -326,7 +327,8 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def _fenced_error(found: _Plain, sender: ProducerIdAndEpoch) -> SparklogError:
         if sender.producer_id == found.identity.producer_id and sender.producer_epoch > found.identity.producer_epoch:
             return InvalidProducerEpochError(
-                f"producer {sender.producer_id} has epoch {found.identity.producer_epoch}, the request says {sender.producer_epoch}"
+                f"producer {sender.producer_id} has epoch {found.identity.producer_epoch}, the request says "
+                f"{sender.producer_epoch}"
             )
         return ProducerFencedError(f"another producer has taken over transactional id {found.transactional_id!r}")
 

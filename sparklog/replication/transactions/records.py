@@ -110,8 +110,8 @@ def encode_value(value: Value) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, list[int | str], Value | None]:
-    """Return (kind, the key's other parts, value). Raises LogCorruptError for a record that this version of the broker
-    cannot know."""
+    """Return (kind, the key's other parts, value). Raises LogCorruptError for a record of a form that this version of
+    the broker does not know."""
     try:
         version, kind, *parts = _decode_key(key)
         if version != VERSION or kind not in _decoders:

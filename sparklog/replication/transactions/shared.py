@@ -34,9 +34,9 @@ from sparklog.replication.transactions.model import (
     EndShared,
     IdReserve,
     Join,
-    Joined,
+    JoinAnswer,
     Renew,
-    Renewed,
+    RenewAnswer,
     Result,
     Safeguards,
     State,
@@ -89,8 +89,8 @@ class _Transaction(Struct):
 
 
 class _Application(Struct):
-    """`run_id` and `fencing_token`: the newest run there was; `older_runs`: those it and its predecessors have
-    fenced."""
+    """The state of one application. `run_id` and `fencing_token`: of the newest run; `older_runs`: the runs that this
+    run and its predecessors have fenced."""
 
     transactional_id: str
     run_id: str = ""
@@ -253,7 +253,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         if t is not None and t.is_open and is_newer:
             self._abort_open(app, now_ms, effects)
         if request.version <= app.last_committed_version and self._safeguards.committed_version_check:
-            return Joined(None)
+            return JoinAnswer(None)
         if t is None or t.state is State.EMPTY:
             return self._open(app, request, now_ms, effects)
         if t.state.is_prepared:
@@ -270,7 +270,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         t.renewed_ms = now_ms
         return self._participate(app, t, effects)
 
-    def _open(self, app: _Application, request: Join, now_ms: int, effects: Effects) -> Joined:
+    def _open(self, app: _Application, request: Join, now_ms: int, effects: Effects) -> JoinAnswer:
         producer_id = self._ids.require()
         t = _Transaction(
             request.version,
@@ -285,17 +285,18 @@ class SharedTransactions(TransactionMachine[_Application]):
         app.transaction = t
         self._save(app, now_ms, effects)
         effects.records.append(app.participant_record(t, producer_id))
-        return Joined(ProducerIdAndEpoch(producer_id, EPOCH))
+        return JoinAnswer(ProducerIdAndEpoch(producer_id, EPOCH))
 
-    def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> Joined:
+    def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> JoinAnswer:
         if len(t.participants) >= self._limits.participants_max:
             raise InvalidTxnStateError(
-                f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, the most allowed"
+                f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, the most "
+                "allowed"
             )
         producer_id = self._ids.require()
         t.participants[producer_id] = set()
         effects.records.append(app.participant_record(t, producer_id))
-        return Joined(ProducerIdAndEpoch(producer_id, EPOCH))
+        return JoinAnswer(ProducerIdAndEpoch(producer_id, EPOCH))
 
     def _end(self, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
         app = self._application(request)
@@ -361,14 +362,14 @@ class SharedTransactions(TransactionMachine[_Application]):
         app = self._by_id.get(request.transactional_id)
         t = None if app is None else app.transaction
         if t is None or not t.is_of(request):
-            return Renewed(known=False, is_open=False)
+            return RenewAnswer(known=False, is_open=False)
         t.renewed_ms = now_ms
-        return Renewed(known=True, is_open=t.is_open)
+        return RenewAnswer(known=True, is_open=t.is_open)
 
     # -- runs
 
     def _application(self, request: Join | EndShared) -> _Application:
-        """Return the one that is known, or a new one, which is kept only if the request is taken."""
+        """Return the known application, or a new one, which is kept only if the request is accepted."""
         found = self._by_id.get(request.transactional_id)
         if found is not None:
             return found
@@ -377,7 +378,8 @@ class SharedTransactions(TransactionMachine[_Application]):
         )
         if len(self._by_id) >= self._limits.ids_max:
             raise ConcurrentTransactionsError(
-                f"{len(self._by_id)} applications are stored in this partition of __transaction_state (max.transactional.ids.per.partition): try again later"
+                f"{len(self._by_id)} applications are stored in this partition of __transaction_state "
+                "(max.transactional.ids.per.partition): try again later"
             )
         return _Application(request.transactional_id)
 
@@ -480,7 +482,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
         name = transactional_id.removeprefix(SHARED_PREFIX)
-        return InvalidProducerIdMappingError(f"no application {name!r} with transactions exists")
+        return InvalidProducerIdMappingError(f"application {name!r} has no shared transactions")
 
 
 def _of(app: _Application, request: Join | EndShared) -> str:

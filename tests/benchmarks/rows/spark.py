@@ -270,6 +270,6 @@ ROWS = (
     _row("spark-typed-2-ceiling", "Spark typed scan, 2 of 10 columns, against ready Arrow files of the two", None, _two, PYTHON, **_FLIGHTS),
     _row("spark-availablenow-ceiling", "Spark AvailableNow, source → noop, against ready Arrow files", None, _to_noop, PYTHON, **_STREAM),
     _row("spark-availablenow-sink-ceiling", "Spark AvailableNow, source → sink, against ready files → nothing", None, _to_sink, PYTHON, **_STREAM),
-    _row("spark-write-ceiling", "Spark batch write, envelope 100 B, against a sink that looks at nothing", None, _plain_write, SINK, **_WRITE),
-    _row("spark-write-typed-ceiling", "Spark batch write, typed, against a sink that looks at nothing", None, _typed_write, SINK, **_FLIGHTS),
+    _row("spark-write-ceiling", "Spark batch write, envelope 100 B, against a sink that ignores its rows", None, _plain_write, SINK, **_WRITE),
+    _row("spark-write-typed-ceiling", "Spark batch write, typed, against a sink that ignores its rows", None, _typed_write, SINK, **_FLIGHTS),
 )  # fmt: skip

@@ -20,7 +20,7 @@ QUICK = {
     "kafka.default.api.timeout.ms": "3000",
     "kafkaConsumer.pollTimeoutMs": "1000",
 }
-NOTICED = "a topic has an identity: another one of the same name is not taken for it"
+NOTICED = "a topic has an id: a new topic of the same name is another topic"
 
 
 def remade(system: System, topic: str, partitions: int, *values: str) -> None:

@@ -9,13 +9,13 @@ import pytest
 from pyspark_sparklog.options.options import TRANSACTION_TIMEOUT_MS_MAX, parse_sink_options
 from pyspark_sparklog.sink import publication
 from pyspark_sparklog.sink.publication import (
-    Ending,
+    EndRequest,
     Publisher,
     SinkCommitMessage,
     TaskPlace,
     batch_publisher,
     checked,
-    ending_of,
+    end_request_of,
     stream_publisher,
 )
 
@@ -111,29 +111,29 @@ def batch(**options: str) -> Publisher:
 
 
 def test_the_committed_participants_are_the_attempts_that_spark_names() -> None:
-    assert ending_of([wrote(3), EMPTY, wrote(5)]) == Ending(BATCH, (3, 5))
+    assert end_request_of([wrote(3), EMPTY, wrote(5)]) == EndRequest(BATCH, (3, 5))
 
 
 def test_a_batch_without_rows_is_ended_all_the_same() -> None:
     """An attempt that lost may have written something, and an older run must not publish this batch any more."""
-    assert ending_of([EMPTY, EMPTY]) == Ending(BATCH, ())
+    assert end_request_of([EMPTY, EMPTY]) == EndRequest(BATCH, ())
 
 
 def test_a_batch_that_was_committed_before_is_ended_without_committed_participants() -> None:
     """The coordinator returns the input of the earlier commit."""
-    assert ending_of([BEFORE, EMPTY]) == Ending(BATCH, ())
-    assert ending_of([wrote(3), BEFORE]) == Ending(BATCH, (3,)), "the coordinator decides"
+    assert end_request_of([BEFORE, EMPTY]) == EndRequest(BATCH, ())
+    assert end_request_of([wrote(3), BEFORE]) == EndRequest(BATCH, (3,)), "the coordinator decides"
 
 
 def test_at_least_once_has_no_transaction() -> None:
-    assert ending_of([SinkCommitMessage(PLACE, rows=3)]) is None
-    assert ending_of([]) is None
+    assert end_request_of([SinkCommitMessage(PLACE, rows=3)]) is None
+    assert end_request_of([]) is None
 
 
 def test_messages_of_different_runs_are_not_committed_together() -> None:
     other = wrote(5, BATCH._replace(run_id="other"))
     with pytest.raises(SparklogError, match="different transactions"):
-        ending_of([wrote(3), other])
+        end_request_of([wrote(3), other])
 
 
 def test_every_task_must_have_reported() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparklog.gateway.groups.classic import ClassicGroup
-from sparklog.gateway.groups.model import GroupState, Join, Joined, Reply, Synced
+from sparklog.gateway.groups.model import GroupState, Join, JoinAnswer, Reply, SyncAnswer
 from sparklog.gateway.wire.errors import Kafka
 
 SESSION_MS = 10_000
@@ -47,9 +47,9 @@ class World:
             self.take(self.group.expire(self.now_ms))
         self.now_ms = end
 
-    def joined(self, token: str) -> Joined:
+    def joined(self, token: str) -> JoinAnswer:
         answer = self.answers[token]
-        assert isinstance(answer, Joined) and answer.error is Kafka.NONE, answer
+        assert isinstance(answer, JoinAnswer) and answer.error is Kafka.NONE, answer
         return answer
 
     def stable(self, *names: str) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_first_member_leads_and_has_what_it_assigns() -> None:
     assert joined.leader == joined.member_id and joined.generation == 1 and joined.protocol == "range"
     assert [m[0] for m in joined.members] == [joined.member_id]
     world.sync("s", joined.member_id, {joined.member_id: b"all"})
-    assert world.answers["s"] == Synced(Kafka.NONE, b"all", "consumer", "range")
+    assert world.answers["s"] == SyncAnswer(Kafka.NONE, b"all", "consumer", "range")
 
 
 def test_a_new_member_waits_until_the_others_have_joined_again() -> None:

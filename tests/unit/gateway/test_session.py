@@ -11,7 +11,7 @@ from typing import Any
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.limits import Limits, MemoryBudget
 from sparklog.gateway.server import GatewayServer
-from sparklog.gateway.session import Served, Session
+from sparklog.gateway.session import ServedApi, Session
 from sparklog.gateway.wire.apis import Api
 from sparklog.gateway.wire.codec import Body
 from sparklog.security.listeners import Listener, SecurityProtocol
@@ -27,7 +27,7 @@ async def failing(session: Session, request: Body, version: int) -> Body:
     raise RuntimeError("a defect")
 
 
-APIS = {18: Served(Api("ApiVersions", 18, 0, 4), versions), 60: Served(Api("DescribeCluster", 60, 0, 2), failing)}
+APIS = {18: ServedApi(Api("ApiVersions", 18, 0, 4), versions), 60: ServedApi(Api("DescribeCluster", 60, 0, 2), failing)}
 
 
 def with_gateway(

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from sparklog.errors import InvalidConfigError, InvalidRequestError, OffsetOutOfRangeError, SparklogError
 from sparklog.log.model.log_config import LogConfig, LogOwner
-from sparklog.log.model.retention_policy import Expired, RetentionPolicy, deletion_offset, expired, roll_jitter_ms
+from sparklog.log.model.retention_policy import (
+    ExpiredSegments,
+    RetentionPolicy,
+    deletion_offset,
+    expired,
+    roll_jitter_ms,
+)
 
 KEEP_ALL = RetentionPolicy(deletes=True, retention_ms=-1, retention_bytes=-1)
 NOW_MS = 10_000
@@ -36,7 +42,7 @@ def segments(*sizes_and_times: tuple[int, int | None]) -> list[Segment]:
 
 def run(
     found: list[Segment], policy: RetentionPolicy, *, log_start: int = 0, high_watermark: int | None = None
-) -> Expired:
+) -> ExpiredSegments:
     return expired(
         found,
         policy,
@@ -54,12 +60,12 @@ THREE = segments((50, 1_000), (50, 2_000), (50, 9_000))
     ("retention_ms", "count"), [(-1, 0), (9_000, 0), (8_999, 1), (7_999, 2), (1_000, 2), (999, 3), (0, 3)]
 )
 def test_a_segment_goes_when_its_newest_record_is_older_than_allowed(retention_ms: int, count: int) -> None:
-    assert run(THREE, RetentionPolicy(True, retention_ms, -1)) == Expired(count, too_old=count)
+    assert run(THREE, RetentionPolicy(True, retention_ms, -1)) == ExpiredSegments(count, too_old=count)
 
 
 @pytest.mark.parametrize(("retention_bytes", "count"), [(-1, 0), (101, 0), (100, 1), (51, 1), (50, 2), (1, 2), (0, 3)])
 def test_the_segments_that_stay_hold_at_least_retention_bytes(retention_bytes: int, count: int) -> None:
-    assert run(THREE, RetentionPolicy(True, -1, retention_bytes)) == Expired(count, too_much=count)
+    assert run(THREE, RetentionPolicy(True, -1, retention_bytes)) == ExpiredSegments(count, too_much=count)
 
 
 def test_the_first_segment_that_stays_ends_it() -> None:
@@ -80,17 +86,20 @@ def test_nothing_above_the_high_watermark_goes() -> None:
 
 def test_below_the_log_start_goes_under_every_policy() -> None:
     compacted = RetentionPolicy(deletes=False, retention_ms=0, retention_bytes=0)
-    assert run(THREE, compacted, log_start=119) == Expired(1, below_log_start=1)
-    assert run(THREE, compacted, log_start=120) == Expired(2, below_log_start=2)
+    assert run(THREE, compacted, log_start=119) == ExpiredSegments(1, below_log_start=1)
+    assert run(THREE, compacted, log_start=120) == ExpiredSegments(2, below_log_start=2)
     assert run(THREE, compacted).count == 0
 
 
 def test_reasons_add_up() -> None:
     found = segments((10, 0), (500, 9_999), (10, 0), (10, 9_999))
-    assert run(found, RetentionPolicy(True, 5_000, 20), log_start=110) == Expired(3, 1, 1, 1)
-    assert str(Expired(3, 1, 1, 1)) == "1 below the log start, 1 older than retention.ms, 1 more than retention.bytes"
-    assert Expired(3, 1, 1, 1).without_last().count == 2
-    assert Expired(2, 2).without_last() == Expired(1, 1)
+    assert run(found, RetentionPolicy(True, 5_000, 20), log_start=110) == ExpiredSegments(3, 1, 1, 1)
+    assert (
+        str(ExpiredSegments(3, 1, 1, 1))
+        == "1 below the log start, 1 older than retention.ms, 1 more than retention.bytes"
+    )
+    assert ExpiredSegments(3, 1, 1, 1).without_last().count == 2
+    assert ExpiredSegments(2, 2).without_last() == ExpiredSegments(1, 1)
 
 
 def test_an_empty_segment_marks_an_offset_and_stays() -> None:

@@ -14,7 +14,7 @@ from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, StorageE
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.housekeeping.retention_run import RetentionResult, remove_dropped, run_retention
 from sparklog.log.model.log_config import LogConfig, LogOwner
-from sparklog.log.model.retention_policy import Expired
+from sparklog.log.model.retention_policy import ExpiredSegments
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
 from tests.support.logs import (
@@ -372,7 +372,7 @@ def test_a_start_after_deletion_finds_the_log_start_in_the_checkpoint(tmp_path: 
 def test_nothing_expired_costs_no_lock_and_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = filled(tmp_path)
     with log._state.write_lock:
-        assert log.retention.retain() == Expired(0)
+        assert log.retention.retain() == ExpiredSegments(0)
     assert not caplog.records
 
 

@@ -29,8 +29,8 @@ from sparklog.replication.controller.model import (
     DirectoryFull,
     Effect,
     Elect,
-    Elected,
     ElectionKind,
+    ElectionResult,
     Event,
     IsrChange,
     Publish,
@@ -42,7 +42,7 @@ from sparklog.replication.controller.model import (
     Tick,
     Write,
     WriteOutcome,
-    Written,
+    WriteResult,
 )
 from sparklog.replication.controller.write_parts import CHUNK_PARTITIONS, WRITE_PARTITIONS_MAX
 from sparklog.types import TopicPartition
@@ -60,7 +60,7 @@ class Cluster:
         self.brokers = {i: BrokerImage(i, 10 + i) for i in range(1, brokers + 1)}
         self.answers: dict[Any, Any] = {}
         self.seen: list[Effect] = []
-        self.tell(Elected(image or ClusterImage(Version(1, 0))))
+        self.tell(ElectionResult(image or ClusterImage(Version(1, 0))))
         self.register()
 
     def tell(self, event: Event) -> None:
@@ -71,7 +71,9 @@ class Cluster:
             match effect:
                 case Write(tag):
                     self.zxid += 1
-                    queue += self.controller.handle(Written(tag, WriteOutcome.OK, Version(1, self.zxid)), self.now_ms)
+                    queue += self.controller.handle(
+                        WriteResult(tag, WriteOutcome.OK, Version(1, self.zxid)), self.now_ms
+                    )
                 case Answer(token, result):
                     self.answers[token] = result
                 case Refuse(token, error):
@@ -495,16 +497,16 @@ def test_a_replica_that_is_removed_ends_the_leader_epoch_and_one_that_is_added_d
 
 def test_no_answer_comes_before_the_write_and_later_events_are_one_write() -> None:
     controller = Controller()
-    controller.handle(Elected(ClusterImage(Version(1, 0))), 0)
+    controller.handle(ElectionResult(ClusterImage(Version(1, 0))), 0)
     (write,) = controller.handle(BrokersChanged({1: BrokerImage(1, 11)}), 0)
     assert isinstance(write, Write)
     for name in "ab":
         assert controller.handle(CreateTopic(name, TopicImage(name, name, ())), 0) == []
-    publish, following = controller.handle(Written(write.tag, WriteOutcome.OK, Version(1, 5)), 0)
+    publish, following = controller.handle(WriteResult(write.tag, WriteOutcome.OK, Version(1, 5)), 0)
     assert isinstance(publish, Publish)
     assert isinstance(following, Write)
     assert set(following.delta.topics) == {"a", "b"}
-    _, a, b = controller.handle(Written(following.tag, WriteOutcome.OK, Version(1, 6)), 0)
+    _, a, b = controller.handle(WriteResult(following.tag, WriteOutcome.OK, Version(1, 6)), 0)
     assert isinstance(a, Answer)
     assert isinstance(b, Answer)
     assert controller.image is not None
@@ -514,11 +516,11 @@ def test_no_answer_comes_before_the_write_and_later_events_are_one_write() -> No
 @pytest.mark.parametrize(("outcome", "last"), [(WriteOutcome.FENCED, Resign()), (WriteOutcome.CONFLICT, Reload())])
 def test_a_failed_write_drops_the_image_and_refuses_all_waiting_requests(outcome: WriteOutcome, last: Effect) -> None:
     controller = Controller()
-    controller.handle(Elected(ClusterImage(Version(1, 0))), 0)
+    controller.handle(ElectionResult(ClusterImage(Version(1, 0))), 0)
     (write,) = controller.handle(BrokersChanged({1: BrokerImage(1, 11)}), 0)
     assert isinstance(write, Write)
     controller.handle(CreateTopic("a", TopicImage("a", "a", ())), 0)
-    refused, ended = controller.handle(Written(write.tag, outcome), 0)
+    refused, ended = controller.handle(WriteResult(write.tag, outcome), 0)
     assert isinstance(refused, Refuse)
     assert isinstance(refused.error, errors.NotControllerError)
     assert ended == last

@@ -13,9 +13,9 @@ from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.model import (
     AppendReplica,
     Batches,
-    Failed,
     Fetch,
     FetchAnswer,
+    FetchFailure,
     RefreshMetadata,
     RestartAt,
     SetHighWatermark,
@@ -102,7 +102,7 @@ def test_a_log_without_epochs_is_cut_to_the_leaders_end() -> None:
 def test_out_of_range_is_never_fatal(bounds: tuple[int, int], first: object) -> None:
     follower = Follower(LED_BY_2, Log())
     follower.become(0)
-    effects = follower.handle(Failed(1, errors.OffsetOutOfRangeError("x"), *bounds), 0)
+    effects = follower.handle(FetchFailure(1, errors.OffsetOutOfRangeError("x"), *bounds), 0)
     assert effects[0] == first
     assert isinstance(effects[-1], Fetch)
 
@@ -124,7 +124,7 @@ def test_a_log_that_the_leader_has_emptied_below_begins_anew() -> None:
 def test_failures_are_tried_again_after_a_while(error: errors.SparklogError, refreshes: bool) -> None:
     follower = Follower(LED_BY_2, Log())
     follower.become(0)
-    effects = follower.handle(Failed(1, error), 100)
+    effects = follower.handle(FetchFailure(1, error), 100)
     assert (RefreshMetadata() in effects) is refreshes
     assert effects[-1] == Fetch(2, 2, 5, 10, 1_100)
 

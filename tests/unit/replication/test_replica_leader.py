@@ -16,7 +16,6 @@ from sparklog.replication.replica.model import (
     Acknowledge,
     AlterAnswered,
     AlterOutcome,
-    Appended,
     BeginEpoch,
     FetchAccepted,
     FetchDiverging,
@@ -24,10 +23,11 @@ from sparklog.replication.replica.model import (
     FollowerFetch,
     ImageChanged,
     LeaderEffect,
+    LogGrowth,
     ProposeIsr,
     Refuse,
     ReplicaConfig,
-    Resigned,
+    Resignation,
     SetHighWatermark,
     Tick,
     WaitForReplicas,
@@ -74,7 +74,7 @@ def fetch(
 
 def append(leader: Leader, log: Log, count: int = 1) -> list[LeaderEffect]:
     log.log_end_offset += count
-    return leader.handle(Appended(), 0)
+    return leader.handle(LogGrowth(), 0)
 
 
 def only(effects: list[LeaderEffect], kind: type) -> list[LeaderEffect]:
@@ -315,7 +315,7 @@ def test_waiters_are_refused_when_another_leads() -> None:
 
 def test_a_session_that_is_over_ends_leadership() -> None:
     leader = lead(Log())
-    assert leader.handle(Resigned(), 0) == []
+    assert leader.handle(Resignation(), 0) == []
     (refused,) = leader.handle(WaitForReplicas("p", 0), 0)
     assert isinstance(refused, Refuse)
 
@@ -413,7 +413,7 @@ def test_a_sole_replica_whose_records_are_committed_waits_for_no_time() -> None:
     leader = Leader(1, 11, image(alone, least=1), unflushed, 0)
     leader.become(0)
     unflushed.log_end_offset = 4
-    leader.handle(Appended(), 0)
+    leader.handle(LogGrowth(), 0)
     assert leader.waits_for_time, "its record is not on the disk yet"
     recovering = replace(alone, recovering=True)
     leader = Leader(1, 11, image(recovering, least=1), log, 0)

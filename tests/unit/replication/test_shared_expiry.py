@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparklog.replication.transactions.coordinator import Coordinator
-from sparklog.replication.transactions.model import Answer, EndShared, IdReserve, Join, Joined, TransactionLimits
+from sparklog.replication.transactions.model import Answer, EndShared, IdReserve, Join, JoinAnswer, TransactionLimits
 from sparklog.replication.transactions.shared import UNNAMED_EXPIRATION_MS
 from sparklog.types import UNNAMED_APP_PREFIX, shared_transactional_id
 
@@ -29,7 +29,7 @@ def remembers(coordinator: Coordinator, app_id: str, now_ms: int) -> bool:
     coordinator.tick(now_ms)
     actions = coordinator.handle(Join(shared_transactional_id(app_id), 0, "later", 2, 1000), "j", now_ms).actions
     (answer,) = [a for a in actions if isinstance(a, Answer)]
-    assert isinstance(answer.result, Joined)
+    assert isinstance(answer.result, JoinAnswer)
     return answer.result.identity is None
 
 

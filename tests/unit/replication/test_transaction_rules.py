@@ -27,11 +27,11 @@ from sparklog.replication.transactions import (
     IdReserve,
     InitProducer,
     Join,
-    Joined,
+    JoinAnswer,
     Marker,
     Refuse,
     Renew,
-    Renewed,
+    RenewAnswer,
     Request,
     TransactionLimits,
     WriteMarkers,
@@ -95,7 +95,7 @@ class Desk:
 
     def joined(self, version: int, run: str, fencing_token: int) -> int:
         found = self.ask(Join(APP, version, run, fencing_token, 60_000))
-        assert isinstance(found, Joined)
+        assert isinstance(found, JoinAnswer)
         assert found.identity is not None
         return found.identity.producer_id
 
@@ -266,11 +266,11 @@ def test_an_end_before_any_join_is_kept() -> None:
     assert desk.ask(EndShared(APP, 3, "run", 10, False)) is False
     assert desk.refused(Join(APP, 3, "run", 10, 60_000)) is TransactionAbortedError
     assert desk.ask(EndShared(APP, 4, "run", 11, True)) is True
-    assert desk.ask(Join(APP, 4, "run", 11, 60_000)) == Joined(None)
-    assert desk.ask(Join(APP, 2, "run2", 12, 60_000)) == Joined(None)
+    assert desk.ask(Join(APP, 4, "run", 11, 60_000)) == JoinAnswer(None)
+    assert desk.ask(Join(APP, 2, "run2", 12, 60_000)) == JoinAnswer(None)
     assert desk.ask(EndShared(APP, 4, "run2", 12, False)) is True, "an abort does not undo a commit"
     assert desk.refused(EndShared(APP, 5, "run2", 12, True, frozenset({1}))) is TransactionAbortedError
-    assert restarted(desk).ask(Join(APP, 4, "run3", 13, 60_000)) == Joined(None)
+    assert restarted(desk).ask(Join(APP, 4, "run3", 13, 60_000)) == JoinAnswer(None)
 
 
 def test_a_run_that_goes_on_gives_up_the_version_before() -> None:
@@ -279,7 +279,7 @@ def test_a_run_that_goes_on_gives_up_the_version_before() -> None:
     desk.ask(AddPartitions(APP, one, 0, (T0,)))
     waiting = desk.send(Join(APP, 1, "run", 11, 60_000))
     assert desk.write() == [Marker(T0, one, 1, False)]
-    assert isinstance(desk.answers[waiting], Joined)
+    assert isinstance(desk.answers[waiting], JoinAnswer)
 
 
 def test_an_operator_hears_how_many_markers_there_were() -> None:
@@ -335,9 +335,9 @@ def test_a_record_of_an_older_broker_has_neither_input_nor_lease() -> None:
     key = records.encode_key(records.SHARED, APP)
     desk.coordinator.replay(key, bytes.fromhex("9700ffa372756e09900697" + "07a372756e090106cdea6090"))
     desk.take(desk.coordinator.loaded(7))
-    assert desk.ask(Renew(APP, 7, "run"), 8) == Renewed(known=True, is_open=True)
+    assert desk.ask(Renew(APP, 7, "run"), 8) == RenewAnswer(known=True, is_open=True)
     desk.take(desk.coordinator.tick(60_005))
-    assert desk.ask(Renew(APP, 7, "run"), 60_005) == Renewed(known=True, is_open=True), "its timeout, no lease"
+    assert desk.ask(Renew(APP, 7, "run"), 60_005) == RenewAnswer(known=True, is_open=True), "its timeout, no lease"
 
 
 def test_the_last_commit_is_answered_with_its_input() -> None:
@@ -357,16 +357,16 @@ def test_the_last_commit_is_answered_with_its_input() -> None:
 
 def test_a_lease_ends_unless_it_is_renewed() -> None:
     desk = Desk()
-    assert desk.ask(Renew(APP, 0, "run")) == Renewed(known=False, is_open=False), "nobody has joined yet"
+    assert desk.ask(Renew(APP, 0, "run")) == RenewAnswer(known=False, is_open=False), "nobody has joined yet"
     desk.ask(Join(APP, 0, "run", 10, 60_000, 1_000), 0)
     desk.ask(Join(APP, 0, "run", 10, 60_000, 1_000), 900)
     desk.take(desk.coordinator.tick(1_800))
-    assert desk.ask(Renew(APP, 0, "run"), 1_800) == Renewed(known=True, is_open=True), "who joins renews"
-    assert desk.ask(Renew(APP, 0, "other"), 2_700) == Renewed(known=False, is_open=False)
+    assert desk.ask(Renew(APP, 0, "run"), 1_800) == RenewAnswer(known=True, is_open=True), "who joins renews"
+    assert desk.ask(Renew(APP, 0, "other"), 2_700) == RenewAnswer(known=False, is_open=False)
     desk.take(desk.coordinator.tick(2_799))
     assert desk.coordinator.summary(APP).state == "Ongoing"
     desk.take(desk.coordinator.tick(2_800))
-    assert desk.ask(Renew(APP, 0, "run"), 2_800) == Renewed(known=True, is_open=False)
+    assert desk.ask(Renew(APP, 0, "run"), 2_800) == RenewAnswer(known=True, is_open=False)
     assert desk.refused(EndShared(APP, 0, "run", 10, True)) is TransactionAbortedError
 
 
@@ -378,9 +378,9 @@ def test_a_lease_begins_anew_with_the_broker_and_does_not_prolong_the_timeout() 
         again.coordinator.replay(key, value)
     again.take(again.coordinator.loaded(50_000))
     again.take(again.coordinator.tick(50_999))
-    assert again.ask(Renew(APP, 0, "run"), 59_999) == Renewed(known=True, is_open=True)
+    assert again.ask(Renew(APP, 0, "run"), 59_999) == RenewAnswer(known=True, is_open=True)
     again.take(again.coordinator.tick(60_000))
-    assert again.ask(Renew(APP, 0, "run"), 60_000) == Renewed(known=True, is_open=False)
+    assert again.ask(Renew(APP, 0, "run"), 60_000) == RenewAnswer(known=True, is_open=False)
 
 
 @for_each("key", [b"", b"\x93\x01\xa5plain\xa2id", b"\x93\x00\xa5other\xa2id", b"\x90"])

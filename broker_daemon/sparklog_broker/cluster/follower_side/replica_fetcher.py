@@ -31,7 +31,7 @@ from sparklog.protocol.cluster_messages import (
 )
 from sparklog.protocol.messages import Api
 from sparklog.replication.replica.follower import Follower
-from sparklog.replication.replica.model import Batches, Failed, Fetch, FetchAnswer, FollowerEvent
+from sparklog.replication.replica.model import Batches, Fetch, FetchAnswer, FetchFailure, FollowerEvent
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.peers import Peer
 from sparklog_broker.cluster.replication_throttle import Quota
@@ -329,7 +329,7 @@ def gaps_below(log: PartitionLog, offset: int) -> list[MissingOffsets]:
 def event_of(fetch: Fetch, result: ReplicaFetchResult, piece: memoryview) -> FollowerEvent:
     if result.error_code:
         error = error_from_code(result.error_code, result.message)
-        return Failed(fetch.number, error, max(result.log_start_offset, 0), max(result.log_end_offset, 0))
+        return FetchFailure(fetch.number, error, max(result.log_start_offset, 0), max(result.log_end_offset, 0))
     diverging = EpochEnd(result.diverging_epoch, result.diverging_end) if result.diverging_epoch >= 0 else None
     batches = None
     if len(piece) or result.gaps:

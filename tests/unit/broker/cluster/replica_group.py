@@ -26,8 +26,8 @@ from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.leader import Leader
 from sparklog.replication.replica.model import (
-    Failed,
     Fetch,
+    FetchFailure,
     FollowerEvent,
     ImageChanged,
     ProposeIsr,
@@ -114,7 +114,7 @@ class Node:
             self.failures.append(str(e))
             assert self.follower is not None
             self._next = None
-            self._later = self.follower.handle(Failed(fetch.number, StorageError(str(e))), self.now_ms())
+            self._later = self.follower.handle(FetchFailure(fetch.number, StorageError(str(e))), self.now_ms())
             return
         self._next, self._later = fetch if cut_to is None else replace(fetch, fetch_offset=cut_to), []
 
