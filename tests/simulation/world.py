@@ -127,7 +127,7 @@ class World(Scene):
         return self.node(max(found)[1]) if found else None
 
     def at_controller(self, work: Callable[[Broker], Coroutine[Any, Any, Any]], *, limit_s: float) -> Any:
-        """The result of work of the controller's broker."""
+        """Return the result of work of the controller's broker."""
         node = self.controller()
         assert node is not None and node.broker is not None and node.loop is not None
         broker = node.broker
