@@ -25,7 +25,7 @@ FOUND_IN = {
     "sparklog.log.producers.states:content_check": ("intruders", 0),
     "sparklog.log.producers.states:issued_check": ("intruders", 3),
     "sparklog.log.producers.states:verification_guard": ("intruders", 0),
-    "sparklog.replication.transactions.model:epoch_check": ("transactions", 1),
+    "sparklog.replication.transactions.model:epoch_check": ("transactions", 8),
     "sparklog.replication.transactions.model:committed_participants_only": ("shared", 0),
     "sparklog.replication.transactions.model:run_fence": ("shared", 0),
     "sparklog.replication.transactions.model:committed_version_check": ("shared", 6),

@@ -174,7 +174,8 @@ class World(Scene):
         self.begin_clients()
         rng = self.simulation.rng
         kinds = list(self.plan.faults)
-        end = self.plan.seconds + (0.0 if self.is_alone else self.simulation.now_s)
+        started_s = 0.0 if self.is_alone else self.simulation.now_s  # the start of a single broker is part of its time
+        end = started_s + self.plan.seconds
         while self.simulation.now_s < end:
             self.pass_time(rng.uniform(*FAULT_EVERY_S))
             if kinds:
