@@ -75,24 +75,6 @@ def test_no_promise_is_broken_in_a_window_of_seeds(kind: str) -> None:
         assert sum(life.cleaned > 0 for life in lives) > WINDOW_SEEDS // 2
 
 
-@pytest.mark.parametrize("seed", [3])
-def test_what_a_failed_fsync_has_left_is_not_trusted_after_a_restart(seed: int) -> None:
-    """Regression: records were readable and acknowledged until a power cut."""
-    live(seed, "disks")
-
-
-@pytest.mark.parametrize("seed", [10_032])
-def test_what_a_repair_could_not_keep_is_not_answered_as_stored(seed: int) -> None:
-    """Regression: a power cut took an unacknowledged batch but kept the snapshot with its sequence."""
-    live(seed, "compaction")
-
-
-@pytest.mark.parametrize("seed", [30_238])
-def test_the_cleaner_goes_on_when_it_cannot_tell_whether_a_log_is_due(seed: int) -> None:
-    """Regression: the cleaner waited for a lock that it held itself."""
-    live(seed, "disks")
-
-
 def test_a_seed_gives_one_life() -> None:
     assert live(0, "producers") == live(0, "producers") != live(1, "producers")
 

@@ -124,7 +124,9 @@ class Trouble:
 
     def _can_spare(self, node: Node) -> bool:
         """True if at least one other broker is active, so that lives make progress, or if there is no other."""
-        return len(self.world.nodes) == 1 or any(n.is_alive and not n.is_paused for n in self.world.nodes if n is not node)
+        return len(self.world.nodes) == 1 or any(
+            n.is_alive and not n.is_paused for n in self.world.nodes if n is not node
+        )
 
     def _in_sync(self, node: Node) -> bool:
         image = self.world.controller_image()

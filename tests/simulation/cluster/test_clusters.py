@@ -122,15 +122,15 @@ def _trace_hashes(hash_seed: int, seeds: Mapping[str, int], length: float) -> li
 
 def test_a_seed_gives_one_life_in_every_process() -> None:
     """Regression: the order in a set of partitions, another one in each process, decided about the life of a seed."""
-    seeds = {"cluster-kills": 0, "cluster-transactions": 1}
+    seeds = {"cluster-kills": 0, "cluster-transactions": 1, "groups": 0}
     one, other = (_trace_hashes(hash_seed, seeds, 0.3) for hash_seed in (1, 2))
     assert one == other
-    assert len({*one}) == 2
+    assert len({*one}) == 3
 
 
 @pytest.mark.nightly
 def test_a_seed_of_every_kind_gives_one_life_in_every_process() -> None:
-    seeds = {kind: seed for seed, kind in enumerate(CLUSTER_KINDS, SEED_BASE)}
+    seeds = {kind: seed for seed, kind in enumerate(PLANS, SEED_BASE)}
     assert _trace_hashes(1, seeds, 1.0) == _trace_hashes(2, seeds, 1.0)
 
 
