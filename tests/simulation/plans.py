@@ -142,7 +142,7 @@ PLANS: dict[str, Plan] = {
     "compaction": Plan(
         {"transactional": 2, "shared": 1, "reader": 1, "member": 1, "pipeline": 1, "keyed": 2},
         {"kill broker": 2, "power cut": 1, "power cut at step": 3, "kill client": 1, "zombie client": 1},
-        seconds=1.5,
+        seconds=2.0,
         settings={"topic.flush.mode": "group", **OFTEN},
         topics={INPUT: COMPACTED, OUTPUT: COMPACTED, KEYED: COMPACTED},
         internal=SMALL_COMPACTED,

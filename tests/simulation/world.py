@@ -8,6 +8,7 @@ through each replica, and the stored ISRs, exist only in a cluster.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from sparklog_broker.broker import Broker
 
+from sparklog.errors import SparklogError
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.cluster_image import ClusterImage, PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
@@ -137,6 +139,20 @@ class World(Scene):
             return await work(broker)
 
         return self.simulation.complete(node.loop, run(), limit_s=limit_s)
+
+    def ask_controller(self, *asks: Callable[[int], Any]) -> None:
+        """Send the controller requests one by one; they may be refused."""
+        controller = self.controller()
+        if controller is None or controller.is_paused or controller.cluster is None or controller.loop is None:
+            return
+        membership = controller.cluster.membership
+
+        async def tell() -> None:
+            with contextlib.suppress(SparklogError):
+                for ask in asks:
+                    await membership.ask(ask)
+
+        controller.loop.create_task(tell())
 
     def controller_image(self) -> ClusterImage | None:
         controller = self.controller()
@@ -345,7 +361,7 @@ class World(Scene):
             if str(tp) in names:
                 replicas = sorted(partition.replicas)
                 targets[tp] = (*replicas[turn:], *replicas[:turn])
-        self.trouble.ask_controller(
+        self.ask_controller(
             lambda token: Reassign(token, targets),
             lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)),
         )

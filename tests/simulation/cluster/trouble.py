@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sparklog.errors import SparklogError
 from sparklog.metadata.cluster_znodes import CONTROLLER
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
@@ -139,7 +137,7 @@ class ClusterTrouble(Trouble):
                 self.rng.shuffle(order)
                 targets[tp] = tuple(order)
         if targets:
-            self.ask_controller(
+            self.world.ask_controller(
                 lambda token: Reassign(token, targets),
                 lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)),
             )
@@ -150,11 +148,11 @@ class ClusterTrouble(Trouble):
         ids = [node.id for node in self.world.nodes]
         targets = {tp: tuple(self.rng.sample(ids, 3)) for tp in chosen}
         throttle_bytes = self.rng.choice([-1, -1, 0, 20_000])
-        self.ask_controller(lambda token: Reassign(token, targets, throttle_bytes))
+        self.world.ask_controller(lambda token: Reassign(token, targets, throttle_bytes))
 
     def cancel_reassignments(self) -> None:
         targets = {tp: None for tp, partition in self._partitions() if partition.is_reassigned}
-        self.ask_controller(lambda token: Reassign(token, targets))
+        self.world.ask_controller(lambda token: Reassign(token, targets))
 
     def _partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
         """Return the partitions in the image of a controller that takes requests; none without one."""
@@ -162,20 +160,6 @@ class ClusterTrouble(Trouble):
         if controller is None or image is None or controller.is_paused or controller.cluster is None:
             return []
         return sorted(self.world.partitions_of(image))
-
-    def ask_controller(self, *asks: Callable[[int], Any]) -> None:
-        """Send the controller requests one by one; they may be refused."""
-        controller = self.world.controller()
-        if controller is None or controller.is_paused or controller.cluster is None or controller.loop is None:
-            return
-        membership = controller.cluster.membership
-
-        async def tell() -> None:
-            with contextlib.suppress(SparklogError):
-                for ask in asks:
-                    await membership.ask(ask)
-
-        controller.loop.create_task(tell())
 
     # --- the network
 
