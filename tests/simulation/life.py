@@ -1,8 +1,8 @@
-"""One life of a simulated world: a real broker, active clients, faults, healing, a final reading, a verdict.
+"""One life of a simulated world: real brokers, active clients, faults, healing, a final reading, a verdict.
 
-A seed decides everything, including the kind of life (`plans.py`). `live(seed)` returns the verdict of the campaigns'
-checker and the trace's hash. A violation names kind and seed; `python -m tests.simulation.life SEED [KIND] [LENGTH]`
-repeats it.
+The world has one broker or a cluster, as the plan of the kind says (`plans.py`). A seed decides everything, including
+the kind. `live(seed)` returns the verdict of the campaigns' checker and the trace's hash. A violation names kind and
+seed; `python -m tests.simulation.life SEED [KIND] [LENGTH]` repeats it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gc
 import random
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 from unittest import mock
 
@@ -21,7 +21,7 @@ from sparklog.testing.sim_loop import Simulation, SimulationStuckError
 from sparklog.testing.sim_store import SimStore
 from tests.checker.analysis import Anomaly, Verdict, analyse
 from tests.checker.report import report
-from tests.simulation.plans import PLANS, Plan, plan_of
+from tests.simulation.plans import PLANS, Plan, kind_of
 from tests.simulation.world import World
 
 
@@ -35,11 +35,19 @@ class Life(NamedTuple):
     disk_faults: int
     cleaned: int
     """See `Scene.cleaned`."""
+    elections: int
+    """Number of leaderships begun."""
+    outages: int
+    """See `World.outages`."""
+    isr_changes: int
+    """See `StoredIsr.changes`."""
+    courses: int
+    """Number of courses that have reached their point; see `cluster/courses.py`."""
 
 
 def live(seed: int, kind: str | None = None, length: float = 1.0) -> Life:
     """Run one life. `length`: factor of the plan's time with faults. Raises AssertionError for a violation."""
-    kind = plan_of(seed) if kind is None else kind
+    kind = kind_of(seed) if kind is None else kind
     was_enabled = gc.isenabled()
     gc.disable()  # a life leaves little garbage, and collections would take a fifth of the time
     try:
@@ -61,13 +69,13 @@ class _CopyIds:
         return uuid.UUID(int=self._rng.getrandbits(128))
 
 
-def asked(words: Sequence[str]) -> tuple[int, str | None, float]:
-    """Return the arguments of `live` from the words SEED [KIND] [LENGTH] of a command."""
-    return int(words[0]), words[1] if len(words) > 1 else None, float(words[2]) if len(words) > 2 else 1.0
+def _asked(seed: str, kind: str | None = None, length: str = "1.0") -> tuple[int, str | None, float]:
+    """Return the arguments of `live` from the words of a command."""
+    return int(seed), kind, float(length)
 
 
 @contextlib.contextmanager
-def simulated(seed: int, plan: Plan) -> Iterator[tuple[Simulation, SimStore | None]]:
+def _simulated(seed: int, plan: Plan) -> Iterator[tuple[Simulation, SimStore | None]]:
     """Begin a life: return the simulation, whose choices follow from the seed, and the object store or None."""
     with (
         mock.patch.object(tier_run, "uuid", _CopyIds(seed)),
@@ -78,15 +86,25 @@ def simulated(seed: int, plan: Plan) -> Iterator[tuple[Simulation, SimStore | No
 
 
 def _lived(seed: int, plan: Plan) -> Life:
-    with simulated(seed, plan) as (simulation, store):
+    with _simulated(seed, plan) as (simulation, store):
         world = World(seed, plan, simulation, store)
         verdict = analyse(world.run())
         allowed: set[Anomaly] = set()
         if verdict.beyond(allowed):
             raise AssertionError(report(verdict, allowed))
-        disk_faults = world.trouble.disks.touched
-        return Life(verdict, simulation.trace_hash, simulation.turns, world.faults, disk_faults, world.cleaned)
+        return Life(
+            verdict,
+            simulation.trace_hash,
+            simulation.turns,
+            world.faults,
+            world.trouble.touched,
+            world.cleaned,
+            world.elections,
+            world.outages,
+            world.isr_changes,
+            world.trouble.courses_completed,
+        )
 
 
 if __name__ == "__main__":
-    print(sys.argv[1], live(*asked(sys.argv[1:])))
+    print(sys.argv[1], live(*_asked(*sys.argv[1:])))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparklog.errors import StorageFullError
+from sparklog.errors import StorageError, StorageFullError
 from sparklog.testing.sim_files import SimFile, SimFiles
 from tests.support.compaction import append_rows, compact, last_values, open_keyed, stored
 from tests.support.logs import append, open_log, records
@@ -60,3 +61,24 @@ def test_a_failed_append_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> 
         assert log.log_end_offset == 2
         files.power_cut(random.Random(seed))
         assert open_log(ROOT, SETTINGS, files=files, clean=False).log_end_offset == 2, seed
+
+
+def test_what_a_failed_fsync_has_left_reaches_the_disk_after_a_restart() -> None:
+    """The kernel counts the pages of a failed fsync as written, so the recovery has to write them again."""
+    for seed in range(10):
+        files = SimFiles()
+        log = open_log(ROOT, SETTINGS, files=files)
+        append(log, records(2))
+        log.flusher.flush()
+        append(log, records(3))
+        files.fault = lambda operation, path: errno.EIO if operation == "sync" else 0
+        with pytest.raises(StorageError):
+            log.flusher.flush()
+        files.fault = lambda operation, path: 0
+        files.kill()
+        log = open_log(ROOT, SETTINGS, files=files, clean=False)
+        assert log.log_end_offset == 5
+        append(log, records(1))
+        log.flusher.flush()
+        files.power_cut(random.Random(seed))
+        assert open_log(ROOT, SETTINGS, files=files, clean=False).log_end_offset == 6, seed

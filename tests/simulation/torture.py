@@ -15,32 +15,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from tests.simulation.cluster.life import kind_of, live_cluster
-from tests.simulation.cluster.plans import CLUSTER_PLANS
 from tests.simulation.life import live
-from tests.simulation.plans import PLANS, plan_of
+from tests.simulation.plans import BROKER_KINDS, CLUSTER_KINDS, kind_of
 from tests.simulation.replication_world import World as RulesWorld
 
-Live = Callable[[int, str, float], object]
 PROGRESS_S = 30.0
 MESSAGE_CHARS = 300
-
-
-def _live_rules(seed: int, kind: str, length: float) -> None:
-    RulesWorld(seed).run()
-
-
-WORLDS: dict[str, tuple[Callable[[int], str], Live, str]] = {
-    "cluster": (kind_of, live_cluster, "python -m tests.simulation.cluster.life {seed} {kind} {length}"),
-    "broker": (plan_of, live, "python -m tests.simulation.life {seed} {kind} {length}"),
-    "rules": (
-        lambda seed: "rules",
-        _live_rules,
-        "python -c 'from tests.simulation.replication_world import World; World({seed}).run()'",
-    ),
-}
-"""By name: the kind of a seed, the function that runs a life, and the command that repeats it."""
-KINDS = {**dict.fromkeys(CLUSTER_PLANS, "cluster"), **dict.fromkeys(PLANS, "broker"), "rules": "rules"}
+RULES = "rules"
+WORLDS = {"cluster": CLUSTER_KINDS, "broker": BROKER_KINDS, RULES: (RULES,)}
+"""Kinds of lives by world."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,23 +53,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if campaign.violations else 0
 
 
-def _lives(first: int, worlds: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, int, str]]:
-    """Yield world, seed and kind, without end."""
+def _lives(first: int, worlds: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield seed and kind, without end."""
     for seed in itertools.count(first):
-        if kinds:
-            kind = kinds[seed % len(kinds)]
-            yield KINDS[kind], seed, kind
-            continue
-        for world in worlds:
-            yield world, seed, WORLDS[world][0](seed)
+        for found in [kinds] if kinds else [WORLDS[world] for world in worlds]:
+            yield seed, kind_of(seed, found)
+
+
+def _live(seed: int, kind: str, length: float) -> None:
+    if kind == RULES:
+        RulesWorld(seed).run()
+    else:
+        live(seed, kind, length)
+
+
+def _command(seed: int, kind: str, length: float) -> str:
+    """Return the command that repeats a life."""
+    if kind == RULES:
+        return f"python -c 'from tests.simulation.replication_world import World; World({seed}).run()'"
+    return f"python -m tests.simulation.life {seed} {kind} {length}"
 
 
 class Campaign:
     """Runs and counts lives, and reports them."""
 
-    def __init__(
-        self, lives: Iterator[tuple[str, int, str]], write: Callable[[str], object], length: float = 1.0
-    ) -> None:
+    def __init__(self, lives: Iterator[tuple[int, str]], write: Callable[[str], object], length: float = 1.0) -> None:
         self._lives = lives
         self._write = write
         self._length = length
@@ -109,14 +100,13 @@ class Campaign:
                 next_s = now_s + PROGRESS_S
             self._live(*next(self._lives))
 
-    def _live(self, world: str, seed: int, kind: str) -> None:
-        _, live_one, again = WORLDS[world]
+    def _live(self, seed: int, kind: str) -> None:
         try:
-            live_one(seed, kind, self._length)
+            _live(seed, kind, self._length)
         except Exception as e:  # noqa: BLE001 - the search continues after any failure
             self.violations += 1
             why = " ".join(str(e).split())[:MESSAGE_CHARS] if isinstance(e, AssertionError) else repr(e)
-            self._write(f"VIOLATION {again.format(seed=seed, kind=kind, length=self._length)} : {why}\n")
+            self._write(f"VIOLATION {_command(seed, kind, self._length)} : {why}\n")
             sys.stdout.flush()
         self._lived[kind] += 1
 

@@ -14,7 +14,7 @@ from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.replica.leader import Leader
 from sparklog.testing.sim_net import SimNet
 from sparklog.types import TopicPartition
-from tests.simulation.cluster.node import Node
+from tests.simulation.node import Node
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.trouble import ClusterTrouble

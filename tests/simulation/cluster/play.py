@@ -25,17 +25,16 @@ from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import Simulation
 from sparklog.types import TopicPartition
-from tests.simulation.cluster.node import Node
-from tests.simulation.cluster.plans import SAFE, SESSION_MS
-from tests.simulation.cluster.world import ClusterWorld
-from tests.simulation.plans import INPUT, OUTPUT, Plan
+from tests.simulation.node import Node
+from tests.simulation.plans import INPUT, OUTPUT, SAFE, SESSION_MS, Plan
 from tests.simulation.sim_producer import encode_values
+from tests.simulation.world import World
 
 TP = TopicPartition(INPUT, 0)
 PATIENCE_S = 30.0
 SESSION_S = SESSION_MS / 1_000
 STARTED_MS = 1_700_000_000_000
-PLAN = Plan({}, {}, topics={INPUT: SAFE, OUTPUT: SAFE}, internal=SAFE, slow_share=0.0)
+PLAN = Plan({}, {}, topics={INPUT: SAFE, OUTPUT: SAFE}, internal=SAFE, brokers=(3,), has_zookeeper=True, slow_share=0.0)
 
 
 class Play:
@@ -43,7 +42,7 @@ class Play:
 
     def __init__(self, simulation: Simulation, plan: Plan = PLAN) -> None:
         self.simulation = simulation
-        self.world = ClusterWorld(1, plan, simulation, brokers=3)
+        self.world = World(1, plan, simulation)
         self.world._begin()
         self.client = self.world.connected(simulation.loop("client"), "client")
         self.values = iter(range(1, 1_000_000))

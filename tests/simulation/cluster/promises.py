@@ -1,4 +1,4 @@
-"""The promises between the brokers of a simulated cluster, checked from outside in every state.
+"""The promises of brokers about their logs, checked from outside in every state; also those of a single broker.
 
 Batches are compared by the fields that a follower copies byte for byte: offset, checksum, leader epoch.
 """
@@ -16,8 +16,8 @@ from sparklog.replication.replica.leader import Leader
 from sparklog.testing.sim_files import PowerCut
 from sparklog.testing.sim_zookeeper import SimZooKeeper
 from sparklog.types import TopicPartition
-from tests.simulation.cluster.node import Node
 from tests.simulation.cluster.stored_isr import StoredIsr
+from tests.simulation.node import Node
 
 PIECE_BYTES = 1 << 20
 
@@ -34,7 +34,8 @@ class Copied(NamedTuple):
 class Promises:
     """The promises. Methods raise AssertionError for a broken one."""
 
-    def __init__(self, zookeeper: SimZooKeeper, compacted: Iterable[str] = ()) -> None:
+    def __init__(self, zookeeper: SimZooKeeper | None, compacted: Iterable[str] = ()) -> None:
+        """`zookeeper` None: the store is in the data directory of the only broker."""
         self._compacted = frozenset(compacted)
         """Topics whose logs may lack batches."""
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -42,9 +43,17 @@ class Promises:
         self._looked: dict[tuple[int, int, TopicPartition], int] = {}
         """Checked offsets by life of a broker."""
         self._shown: dict[TopicPartition, tuple[int, int]] = {}
-        self.stored = StoredIsr(zookeeper, self._committed, batches_of, is_compacted)
+        self.stored = None if zookeeper is None else StoredIsr(zookeeper, self._committed, batches_of, is_compacted)
         self.epochs = 0
         """Number of leaderships begun."""
+
+    def watch(self, node: Node) -> None:
+        """Follow a broker over all its lives."""
+        node.on_leads = self.on_leads
+        stored = self.stored
+        if stored is not None:
+            stored.nodes.append(node)
+            node.on_end = lambda ending: stored.note_marks([ending])
 
     def on_leads(self, node: Node, tp: TopicPartition) -> None:
         """Check that one life of one broker leads in an epoch."""
@@ -61,7 +70,8 @@ class Promises:
         """Check that all logs agree below the high watermarks, forever; that the end for consumers never decreases; and
         that members of a stored ISR have all visible records.
         """
-        self.stored.check()
+        if self.stored is not None:
+            self.stored.check()
         for node in nodes:
             if (image := node.controller_image()) is not None:
                 _look_at_image(image)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sparklog.log.partition_log import PartitionLog
     from sparklog.metadata.znode_tree import Change
     from sparklog.testing.sim_zookeeper import SimZooKeeper
-    from tests.simulation.cluster.node import Node
     from tests.simulation.cluster.promises import Copied
+    from tests.simulation.node import Node
 
 ReadBatches = Callable[["PartitionLog", int, int], "list[Copied]"]
 IsCompacted = Callable[["PartitionLog"], bool]
@@ -49,7 +49,7 @@ class StoredIsr:
         read_batches: ReadBatches,
         is_compacted: IsCompacted,
     ) -> None:
-        self.nodes: Sequence[Node] = ()
+        self.nodes: list[Node] = []
         self.changes = 0
         """Number of changes of stored ISRs."""
         self._zookeeper = zookeeper

@@ -1,7 +1,7 @@
 """Clusters of three to five real brokers on a simulated ZooKeeper, beside clients, crashes, power cuts (also of all at
 once), broken links, ended sessions, failing disks and replaced machines: no promise is broken.
 
-A failing seed is repeated with `python -m tests.simulation.cluster.life SEED KIND`.
+A failing seed is repeated with `python -m tests.simulation.life SEED KIND`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 import pytest
 
 from tests.simulation.ablation import CLUSTER_MODULES, safeguards, without
-from tests.simulation.cluster.life import live_cluster
-from tests.simulation.cluster.plans import CLUSTER_PLANS
+from tests.simulation.life import live
+from tests.simulation.plans import CLUSTER_KINDS, PLANS
 from tests.simulation.torture import main
 from tests.support.cases import in_gate
 from tests.support.seeds import GATE_SEEDS, SEED_BASE, WINDOW_SEEDS
@@ -52,9 +52,9 @@ sessions and streams keep an order that its network does not.
 """
 
 
-@pytest.mark.parametrize("kind", CLUSTER_PLANS)
+@pytest.mark.parametrize("kind", CLUSTER_KINDS)
 def test_no_promise_is_broken(kind: str) -> None:
-    lives = [live_cluster(seed, kind) for seed in range(GATE_SEEDS)]
+    lives = [live(seed, kind) for seed in range(GATE_SEEDS)]
     assert all(life.verdict.acknowledged for life in lives)
     assert all(life.elections >= 6 for life in lives)  # one for each partition that is created
     assert sum(life.faults for life in lives)
@@ -62,57 +62,57 @@ def test_no_promise_is_broken(kind: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", CLUSTER_PLANS)
+@pytest.mark.parametrize("kind", CLUSTER_KINDS)
 def test_no_promise_is_broken_in_a_window_of_seeds(kind: str) -> None:
-    lives = [live_cluster(seed, kind) for seed in range(SEED_BASE, SEED_BASE + WINDOW_SEEDS)]
+    lives = [live(seed, kind) for seed in range(SEED_BASE, SEED_BASE + WINDOW_SEEDS)]
     assert sum(life.verdict.acknowledged for life in lives) > 10 * WINDOW_SEEDS
     assert sum(life.faults for life in lives) > 5 * WINDOW_SEEDS
     assert sum(life.elections for life in lives) > 9 * WINDOW_SEEDS
     assert sum(life.isr_changes for life in lives) > 4 * WINDOW_SEEDS
-    if CLUSTER_PLANS[kind].replicas_differ:
+    if PLANS[kind].replicas_differ:
         assert sum(life.cleaned for life in lives) > WINDOW_SEEDS
-    if CLUSTER_PLANS[kind].disks:
+    if PLANS[kind].disks:
         assert sum(life.disk_faults for life in lives) > WINDOW_SEEDS // 2
-    if {"late join", "unheard answer"} & {*CLUSTER_PLANS[kind].faults}:
+    if {"late join", "unheard answer"} & {*PLANS[kind].faults}:
         assert sum(life.courses for life in lives) > WINDOW_SEEDS // 2
-    if {"outage", "blackout"} & {*CLUSTER_PLANS[kind].faults}:
+    if {"outage", "blackout"} & {*PLANS[kind].faults}:
         assert sum(life.outages for life in lives) > WINDOW_SEEDS
 
 
 @pytest.mark.parametrize("seed", [1087, 1191])
 def test_an_empty_machine_with_an_old_id_leads_nothing(seed: int) -> None:
     """Regression: topics with flush.mode=group counted it as a crashed broker with its flushed records."""
-    live_cluster(seed, "cluster-replaced")
+    live(seed, "cluster-replaced")
 
 
 @pytest.mark.parametrize("seed", [1019, 1083])
 def test_a_session_that_ends_twice_while_there_is_no_controller_is_no_crash(seed: int) -> None:
     """Regression: the partition stayed without a leader forever."""
-    live_cluster(seed, "cluster-zookeeper")
+    live(seed, "cluster-zookeeper")
 
 
 @pytest.mark.parametrize("seed", [1518, 3004])
 def test_a_partition_whose_disk_fails_acknowledges_nothing_that_others_lack(seed: int) -> None:
     """Regression: requests that waited for replicas were answered with success."""
-    live_cluster(seed, "cluster-disks")
+    live(seed, "cluster-disks")
 
 
 def test_who_says_that_he_is_a_broker_of_a_later_life_does_not_keep_it_out() -> None:
     """Regression: its own fetches were refused until the leader changed."""
-    live_cluster(7009, "cluster-intruders")
+    live(7009, "cluster-intruders")
 
 
 @pytest.mark.parametrize("seed", [3008])
 def test_a_replica_that_is_removed_and_added_again_at_once_joins(seed: int) -> None:
     """Regression: its fetch waited forever at a leader that had forgotten it."""
-    live_cluster(seed, "cluster-reassigned")
+    live(seed, "cluster-reassigned")
 
 
 def _trace_hashes(hash_seed: int, seeds: Mapping[str, int], length: float) -> list[str]:
     """Live in a process with other hashes of strings, one life of each kind; return the hashes of the traces."""
     code = (
-        "import sys; from tests.simulation.cluster.life import live_cluster; "
-        f"[print(live_cluster(seed, kind, {length}).trace_hash) for kind, seed in {dict(seeds)!r}.items()]"
+        "import sys; from tests.simulation.life import live; "
+        f"[print(live(seed, kind, {length}).trace_hash) for kind, seed in {dict(seeds)!r}.items()]"
     )
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     return subprocess.run(
@@ -122,15 +122,15 @@ def _trace_hashes(hash_seed: int, seeds: Mapping[str, int], length: float) -> li
 
 def test_a_seed_gives_one_life_in_every_process() -> None:
     """Regression: the order in a set of partitions, another one in each process, decided about the life of a seed."""
-    seeds = {"cluster-kills": 0, "cluster-transactions": 1}
+    seeds = {"cluster-kills": 0, "cluster-transactions": 1, "groups": 0}
     one, other = (_trace_hashes(hash_seed, seeds, 0.3) for hash_seed in (1, 2))
     assert one == other
-    assert len({*one}) == 2
+    assert len({*one}) == 3
 
 
 @pytest.mark.nightly
 def test_a_seed_of_every_kind_gives_one_life_in_every_process() -> None:
-    seeds = {kind: seed for seed, kind in enumerate(CLUSTER_PLANS, SEED_BASE)}
+    seeds = {kind: seed for seed, kind in enumerate(PLANS, SEED_BASE)}
     assert _trace_hashes(1, seeds, 1.0) == _trace_hashes(2, seeds, 1.0)
 
 
@@ -140,7 +140,7 @@ def test_a_campaign_counts_what_it_lives(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_short_life_has_fewer_faults() -> None:
-    whole, short = (live_cluster(0, "cluster-kills", length) for length in (1.0, 0.2))
+    whole, short = (live(0, "cluster-kills", length) for length in (1.0, 0.2))
     assert 0 < short.faults < whole.faults / 2
 
 
@@ -161,7 +161,7 @@ def _miss(safeguard: str, seeds: range) -> None:
 def _verdict(seed: int, kind: str) -> str:
     """The violation in a life; "" without one."""
     try:
-        live_cluster(seed, kind)
+        live(seed, kind)
     except AssertionError as e:
         return str(e)
     return ""
@@ -192,7 +192,7 @@ def test_without_a_safeguard_other_seeds_notice_it_too(safeguard: str) -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("first", range(10_000, 10_000 + TORTURE_SEEDS, 50))
-@pytest.mark.parametrize("kind", CLUSTER_PLANS)
+@pytest.mark.parametrize("kind", CLUSTER_KINDS)
 def test_no_promise_is_broken_in_many_lives(kind: str, first: int) -> None:
     for seed in range(first, first + 50):
-        live_cluster(seed, kind)
+        live(seed, kind)

@@ -28,8 +28,8 @@ from sparklog.protocol import topic_messages as t
 from sparklog.protocol.base import Message
 from sparklog.protocol.cluster_messages import ForwardRequest, ForwardResponse
 from sparklog.protocol.messages import APIS, Api, ApiRange, decode_response, encode
-from tests.simulation.cluster.node import Node
 from tests.simulation.cluster.play import PATIENCE_S, Play
+from tests.simulation.node import Node
 from tests.simulation.sim_client import SimClient
 
 M = TypeVar("M", bound=Message)

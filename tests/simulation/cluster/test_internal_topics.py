@@ -8,11 +8,10 @@ from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.testing.sim_loop import Simulation
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from tests.simulation.cluster.plans import SAFE
-from tests.simulation.cluster.world import ClusterWorld
-from tests.simulation.plans import INPUT, OUTPUT, Plan
+from tests.simulation.plans import INPUT, OUTPUT, SAFE, Plan
+from tests.simulation.world import World
 
-PLAN = Plan({}, {}, topics={INPUT: SAFE, OUTPUT: SAFE}, slow_share=0.0)
+PLAN = Plan({}, {}, topics={INPUT: SAFE, OUTPUT: SAFE}, internal={}, brokers=(3,), has_zookeeper=True, slow_share=0.0)
 NAME = "transactions-of-one"
 PATIENCE_S = 60.0
 
@@ -20,7 +19,7 @@ PATIENCE_S = 60.0
 @pytest.mark.parametrize(("brokers", "min_insync"), [(2, None), (3, 2)])
 def test_two_of_three_replicas_have_to_be_in_sync(brokers: int, min_insync: int | None) -> None:
     with Simulation(1) as simulation:
-        world = ClusterWorld(1, PLAN._replace(topics={}), simulation, brokers=brokers)
+        world = World(1, PLAN._replace(topics={}, brokers=(brokers,)), simulation)
         world._begin()
         image = world.controller_image()
         assert image is not None
@@ -30,7 +29,7 @@ def test_two_of_three_replicas_have_to_be_in_sync(brokers: int, min_insync: int 
 
 def test_transactions_go_on_without_one_broker_and_wait_without_two() -> None:
     with Simulation(1) as simulation:
-        world = ClusterWorld(1, PLAN, simulation, brokers=3)
+        world = World(1, PLAN, simulation)
         world._begin()
         client = world.connected(simulation.loop("client"), "client")
 
@@ -58,7 +57,7 @@ def test_transactions_go_on_without_one_broker_and_wait_without_two() -> None:
         world._come_to_rest()
 
 
-def _leader(world: ClusterWorld) -> int:
+def _leader(world: World) -> int:
     image, broker = world.controller_image(), world.nodes[0].broker
     assert image is not None and broker is not None
     number = broker.transactions.topic.partition_for(NAME)

@@ -11,10 +11,9 @@ from sparklog_broker.cluster.cluster import Cluster
 
 from sparklog.replication.controller.model import Elect, ElectionKind
 from sparklog.testing.sim_loop import Simulation
-from tests.simulation.cluster.plans import FLUSHED
 from tests.simulation.cluster.play import PLAN, SESSION_S, Play
 from tests.simulation.cluster.promises import Copied, batches_of
-from tests.simulation.plans import INPUT, OUTPUT
+from tests.simulation.plans import FLUSHED, INPUT, OUTPUT
 from tests.support.cases import in_gate
 
 FLUSHED_PLAN = PLAN._replace(topics={INPUT: FLUSHED, OUTPUT: FLUSHED}, internal=FLUSHED)

@@ -11,27 +11,35 @@ from sparklog.metadata.producer_ids import SMALL_BLOCK_IDS
 from sparklog.testing.sim_loop import Simulation
 from tests.checker.analysis import analyse
 from tests.checker.report import report
-from tests.simulation.cluster.plans import SAFE
-from tests.simulation.cluster.world import ClusterWorld
-from tests.simulation.plans import EVERYBODY, INPUT, OUTPUT, Plan
+from tests.simulation.plans import EVERYBODY, INPUT, OUTPUT, SAFE, Plan
+from tests.simulation.world import World
 
 MINUTES_S = 60.0
 """A hundred sessions."""
 LOOK_EVERY_S = 30.0
-PLAN = Plan(EVERYBODY, {}, topics={INPUT: SAFE, OUTPUT: SAFE}, internal=SAFE, slow_share=0.0, think_s=5.0)
+PLAN = Plan(
+    EVERYBODY,
+    {},
+    topics={INPUT: SAFE, OUTPUT: SAFE},
+    internal=SAFE,
+    brokers=(3,),
+    has_zookeeper=True,
+    slow_share=0.0,
+    think_s=5.0,
+)
 
 
 @pytest.fixture
-def world() -> Iterator[ClusterWorld]:
+def world() -> Iterator[World]:
     """Three brokers that have just started, without ZooKeeper."""
     with Simulation(1) as simulation:
-        world = ClusterWorld(1, PLAN, simulation, brokers=3)
+        world = World(1, PLAN, simulation)
         world._begin()
         world.zookeeper.stop()
         yield world
 
 
-def _done(world: ClusterWorld) -> dict[str, int]:
+def _done(world: World) -> dict[str, int]:
     """Return the progress of each client. Shared transactions have a checkpoint instead of a history."""
     return {
         f"{c.role}-{c.slot}": world.done_batches.get(c.slot, 0)
@@ -41,7 +49,7 @@ def _done(world: ClusterWorld) -> dict[str, int]:
     }
 
 
-def test_everybody_goes_on(world: ClusterWorld) -> None:
+def test_everybody_goes_on(world: World) -> None:
     """Also clients that start only then: producers, transactions of one client and of many, members of groups,
     readers."""
     world.begin_clients()
@@ -59,7 +67,7 @@ def test_everybody_goes_on(world: ClusterWorld) -> None:
     assert not verdict.found, report(verdict)
 
 
-def test_no_broker_runs_out_of_producer_ids(world: ClusterWorld) -> None:
+def test_no_broker_runs_out_of_producer_ids(world: World) -> None:
     """Every task of a shared transaction takes an id, and some brokers have not been asked for any before."""
     found: list[int] = []
     for node in world.nodes:

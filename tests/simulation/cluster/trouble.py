@@ -1,52 +1,42 @@
-"""The faults of a cluster's life, each a method, drawn by the plan. Faults overlap."""
+"""The faults of clusters only. Faults overlap."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sparklog.errors import SparklogError
 from sparklog.metadata.cluster_znodes import CONTROLLER
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import SimLoop
-from sparklog.testing.sim_machine import SimMachine
 from sparklog.types import TopicPartition
 from tests.simulation.cluster.courses import Courses
-from tests.simulation.cluster.node import Node
-from tests.simulation.cluster.plans import SESSION_MS
-from tests.simulation.shared_trouble import Disks, SharedTrouble, wake
+from tests.simulation.node import Node
+from tests.simulation.plans import SESSION_MS
+from tests.simulation.trouble import Trouble, wake
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster.world import ClusterWorld
+    from tests.simulation.world import World
 
-DOWN_S = 1.5
-"""Longest time for which a broker is down."""
-STOP_LIMIT_S = 20.0
 SESSION_S = SESSION_MS / 1_000
 
 
-class ClusterTrouble(SharedTrouble):
+class ClusterTrouble(Trouble):
     """The faults of a cluster."""
 
-    world: ClusterWorld
+    down_s = 1.5
+    cuts_s = (0.3, 1.0, 3.0)
 
-    def __init__(self, world: ClusterWorld) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.disks = {node.id: Disks() for node in world.nodes}
-        self.suspects: dict[int, int] = {}
-        """Brokers that crashed, with the life of the crash: until they are in sync again they may lack records."""
         self._blackout_with: Node | None = None
         """The broker whose scheduled power cut takes the power of all machines; None without one."""
         self.courses = Courses(self)
-        for node in world.nodes:
-            self.equip(node.machine, self.disks[node.id])
 
     @property
-    def touched(self) -> int:
-        return sum(disks.touched for disks in self.disks.values())
+    def courses_completed(self) -> int:
+        return self.courses.completed
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
         self.world.later(seconds, action)
@@ -56,81 +46,11 @@ class ClusterTrouble(SharedTrouble):
         loop.is_paused = True
         self.after(self.rng.random() * self.rng.choice([1.0, 1.0, 10.0]), lambda: wake(loop))
 
-    def some_host(self) -> str:
-        return self._node().host
-
-    def some_machine(self) -> SimMachine:
-        return self._node().machine
-
-    def some_disks(self) -> Disks:
-        return self.disks[self._node().id]
-
-    def all_disks(self) -> list[Disks]:
-        return [*self.disks.values()]
-
-    # --- whom it hits
-
-    def _node(self) -> Node:
-        """Return a broker, with a bias towards leaders, which have something to lose."""
-        leaders = [n for n in self.world.nodes if self.world.leads_something(n)]
-        if leaders and self.rng.random() < 0.4:
-            return self.rng.choice(leaders)
-        return self.rng.choice(self.world.nodes)
-
-    def _can_spare(self, node: Node) -> bool:
-        """True if at least one other broker is active, so that lives make progress."""
-        return any(n.is_alive and not n.is_paused for n in self.world.nodes if n is not node)
-
-    def _in_sync(self, node: Node) -> bool:
-        image = self.world.controller_image()
-        return (
-            image is not None
-            and node.has_joined
-            and node.broker_epoch >= 0
-            and image.known.get(node.id) == node.broker_epoch
-            and all(
-                node.id in p.isr and p.leader >= 0
-                for topic in image.topics.values()
-                for p in topic.partitions
-                if node.id in p.replicas
-            )
-        )
-
-    def may_crash(self, node: Node) -> bool:
-        """True if the broker may crash: without flushes, acknowledged records survive one crash at a time."""
-        if self.world.is_flushed:
-            return True
-        for suspect, life in list(self.suspects.items()):
-            found = self.world.node(suspect)
-            if found.life > life and self._in_sync(found):
-                del self.suspects[suspect]
-        return not set(self.suspects) - {node.id}
-
-    # --- brokers
-
-    def kill_broker(self) -> None:
-        node = self._node()
-        if not node.is_alive:
-            self.revive(node)
-        elif self.may_crash(node) and self._can_spare(node):
-            self._crashed(node, node.kill)
-
-    def power_cut(self) -> None:
-        node = self._node()
-        if node.is_alive and self.may_crash(node):
-            self._crashed(node, node.power_cut)
-
-    def power_cut_at_step(self) -> None:
-        """Schedule a power cut at one of the next calls of the file system, perhaps during a recovery."""
-        files = self._node().machine.files
-        files.cut_at = len(files.calls) + self.rng.randrange(60)
-
     def is_off(self, node: Node) -> None:
-        """Handle a power cut at a scheduled step."""
         if node is self._blackout_with:
             self.blackout()
         else:
-            self._crashed(node, node.power_cut)
+            super().is_off(node)
 
     # --- all brokers at once
 
@@ -176,42 +96,6 @@ class ClusterTrouble(SharedTrouble):
         if self.rng.random() < 0.4:
             self.zookeeper_away()
 
-    def _crashed(self, node: Node, crash: Callable[[], None]) -> None:
-        self.suspects[node.id] = node.life
-        crash()
-        self._restart_later(node)
-
-    def _restart_later(self, node: Node) -> None:
-        """Start the broker again, sometimes before its session has ended."""
-        life = node.life
-        self.world.later(self.rng.random() * DOWN_S, lambda: self.revive(node) if node.life == life else None)
-
-    def revive(self, node: Node) -> None:
-        if not node.is_alive and not node.machine.files.is_off:
-            node.start()
-
-    def stop_broker(self) -> None:
-        node = self._node()
-        if node.is_alive and not node.is_paused and node.has_joined and self.may_crash(node) and self._can_spare(node):
-            if not node.stop(self.rng.choice([STOP_LIMIT_S, STOP_LIMIT_S, 0.2])):
-                self.suspects[node.id] = node.life
-            self._restart_later(node)
-
-    def give_up(self, node: Node) -> None:
-        """Repair and restart a broker whose process has ended by itself."""
-        self.sim.note("gave up", node.id, node.failed)
-        self.disks[node.id].heal()
-        self._crashed(node, node.power_cut if self.disks[node.id].touched else node.kill)
-
-    def pause_broker(self) -> None:
-        node = self._node()
-        if not node.is_alive or node.is_paused or not self._can_spare(node):
-            return
-        seconds = self.rng.random() * self.rng.choice([0.3, 1.0, 3.0]) + 0.05
-        life = node.life
-        node.pause(seconds)
-        self.world.later(seconds, lambda: node.resume() if node.is_alive and node.life == life else None)
-
     def replace_broker(self) -> None:
         """Give its id to a new, empty machine: one at a time, when all others have all records."""
         node = self._node()
@@ -253,7 +137,7 @@ class ClusterTrouble(SharedTrouble):
                 self.rng.shuffle(order)
                 targets[tp] = tuple(order)
         if targets:
-            self.ask_controller(
+            self.world.ask_controller(
                 lambda token: Reassign(token, targets),
                 lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)),
             )
@@ -264,11 +148,11 @@ class ClusterTrouble(SharedTrouble):
         ids = [node.id for node in self.world.nodes]
         targets = {tp: tuple(self.rng.sample(ids, 3)) for tp in chosen}
         throttle_bytes = self.rng.choice([-1, -1, 0, 20_000])
-        self.ask_controller(lambda token: Reassign(token, targets, throttle_bytes))
+        self.world.ask_controller(lambda token: Reassign(token, targets, throttle_bytes))
 
     def cancel_reassignments(self) -> None:
         targets = {tp: None for tp, partition in self._partitions() if partition.is_reassigned}
-        self.ask_controller(lambda token: Reassign(token, targets))
+        self.world.ask_controller(lambda token: Reassign(token, targets))
 
     def _partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
         """Return the partitions in the image of a controller that takes requests; none without one."""
@@ -276,20 +160,6 @@ class ClusterTrouble(SharedTrouble):
         if controller is None or image is None or controller.is_paused or controller.cluster is None:
             return []
         return sorted(self.world.partitions_of(image))
-
-    def ask_controller(self, *asks: Callable[[int], Any]) -> None:
-        """Send the controller requests one by one; they may be refused."""
-        controller = self.world.controller()
-        if controller is None or controller.is_paused or controller.cluster is None or controller.loop is None:
-            return
-        membership = controller.cluster.membership
-
-        async def tell() -> None:
-            with contextlib.suppress(SparklogError):
-                for ask in asks:
-                    await membership.ask(ask)
-
-        controller.loop.create_task(tell())
 
     # --- the network
 
@@ -310,20 +180,6 @@ class ClusterTrouble(SharedTrouble):
         seconds = self._cut(links)
         if self.rng.random() < 0.3:
             self._without_zookeeper(node, seconds)
-
-    def cut_client(self) -> None:
-        client, node = self.rng.choice(self.world.clients), self._node()
-        pair = [client.host, node.host]
-        self.rng.shuffle(pair)
-        self._cut([(pair[0], pair[1])])
-
-    def _cut(self, links: list[tuple[str, str]]) -> float:
-        net = self.world.net
-        seconds = self.rng.random() * self.rng.choice([0.3, 1.0, 3.0]) + 0.05
-        for link in links:
-            net.cut(*link)
-        self.world.later(seconds, lambda: net.heal_links(links))
-        return seconds
 
     # --- ZooKeeper
 
@@ -360,42 +216,9 @@ class ClusterTrouble(SharedTrouble):
 
     # --- disks
 
-    def broken_disk(self) -> None:
-        """Break a disk, of one broker at a time."""
-        if not any(disks.broken for disks in self.disks.values()):
-            self.disks[self._node().id].broken.add(self._disk())
-
-    def new_disk(self) -> None:
-        """Replace a broken disk; lost data come back only with a restart, as the broker's message asks."""
-        for node in self.world.nodes:
-            disks = self.disks[node.id]
-            if node.is_alive and not node.is_paused and (disks.broken or disks.touched) and self.may_crash(node):
-                disks.heal()
-                self._crashed(node, self.rng.choice([node.kill, node.power_cut]))
-                return
-
     # --- the end
 
     def heal(self) -> None:
-        """End all faults, and start all brokers."""
         self._zookeeper_back()
-        self.world.net.heal()
-        if self.world.store is not None:
-            self.store_works()
-        for client in self.world.clients:
-            assert client.loop is not None
-            client.loop.is_paused = False
         self._blackout_with = None
-        for node in self.world.nodes:
-            node.machine.files.cut_at = None
-            had_trouble = self.disks[node.id].touched > 0
-            self.disks[node.id].heal()
-            if node.machine.files.is_off:
-                node.power_cut()
-            elif node.is_alive and had_trouble:
-                node.kill()
-            if not node.is_alive:
-                node.start()
-            elif node.is_paused:
-                node.resume()
-            node.heal_zookeeper()
+        super().heal()

@@ -1,21 +1,26 @@
-"""One real broker of a simulated cluster: `Broker` with `Cluster`, as in the main module, on a machine of its own."""
+"""One real broker on a machine of its own, as in the main module, but for sockets: from `Dispatcher.answer` down."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import make_config
+from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.network.reply import Reply
 from sparklog_broker.registry import HANDLERS
 
 from sparklog.errors import LogCorruptError, SparklogError, StorageError
 from sparklog.log.tools.repair import repair
+from sparklog.protocol.frames import PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog.replication.cluster_image import ClusterImage
+from sparklog.security.principals import ANONYMOUS
 from sparklog.testing.sim_files import PowerCut
 from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_machine import SimMachine
@@ -23,25 +28,30 @@ from sparklog.testing.sim_net import SimConnection, SimNet
 from sparklog.testing.sim_streams import stream_opener
 from sparklog.testing.sim_zookeeper import SimClient, SimZooKeeper
 from sparklog.types import TopicPartition
-from tests.simulation.sim_broker import ServerConnection
 
 PORT = 9292
-AGAIN_S = 0.5
-"""Time until a process that could not start is started again."""
+FRAME_BYTES_MAX = 64 * 1024 * 1024
 OnLeads = Callable[["Node", TopicPartition], None]
 
 
 class Node:
-    """A broker that can be started, killed, stopped and replaced repeatedly. `on_leads(node, partition)` is called
-    whenever it begins to lead.
+    """A broker that can be started, killed, stopped and replaced repeatedly, reachable as `host`. Without ZooKeeper it
+    is a cluster of its own, whose store is in its data directory. `on_leads(node, partition)` is called whenever it
+    begins to lead.
     """
 
     def __init__(
-        self, broker_id: int, machine: SimMachine, net: SimNet, zookeeper: SimZooKeeper, settings: Mapping[str, object]
+        self,
+        broker_id: int,
+        host: str,
+        machine: SimMachine,
+        net: SimNet,
+        zookeeper: SimZooKeeper | None,
+        settings: Mapping[str, object],
     ) -> None:
         self.id = broker_id
         self.machine = machine
-        self.host = f"broker-{broker_id}"
+        self.host = host
         self._net = net
         self._zookeeper = zookeeper
         topic = {k.removeprefix("topic."): v for k, v in settings.items() if k.startswith("topic.")}
@@ -51,7 +61,7 @@ class Node:
                 "data.dir": "/data",
                 "listen": f"{self.host}:{PORT}",
                 "broker.id": broker_id,
-                "zookeeper.connect": "zookeeper:2181",
+                **({} if zookeeper is None else {"zookeeper.connect": "zookeeper:2181"}),
                 **given,
             },
             topic,
@@ -117,13 +127,15 @@ class Node:
 
     async def _started(self, loop: SimLoop, environment) -> None:  # type: ignore[no-untyped-def]
         config = replace(self._config)  # dynamic settings change it
-        self.zk = zk = self._zookeeper.client()
-        if self._is_cut_off:
-            self._zookeeper.cut(zk)
-        connect = stream_opener(self._net, loop, self.host)
-        cluster = await Cluster.connect(zk, config, loop, environment, connect)
+        cluster = None
+        if self._zookeeper is not None:
+            self.zk = zk = self._zookeeper.client()
+            if self._is_cut_off:
+                self._zookeeper.cut(zk)
+            connect = stream_opener(self._net, loop, self.host)
+            cluster = await Cluster.connect(zk, config, loop, environment, connect)
         self.broker = broker = Broker.open(config, loop, environment, cluster)
-        self._watch_leaderships(cluster)
+        self._watch_leaderships(broker.cluster)
         self.dispatcher = dispatcher = Dispatcher(broker, HANDLERS)
 
         def accept(connection: SimConnection) -> None:
@@ -193,9 +205,7 @@ class Node:
         return ended
 
     async def _stop(self, broker: Broker) -> None:
-        cluster = broker.cluster
-        assert cluster is not None
-        await cluster.leave()
+        await broker.cluster.leave()
         broker.stop_waiting()
         with contextlib.suppress(StorageError):
             await broker.close()
@@ -228,26 +238,97 @@ class Node:
 
     _is_cut_off = False
 
+    @property
+    def zookeeper(self) -> SimZooKeeper:
+        """ZooKeeper; only of a broker that is not alone."""
+        assert self._zookeeper is not None
+        return self._zookeeper
+
     def cut_zookeeper(self, notice_ms: int) -> None:
         """Cut the broker off from ZooKeeper, and also a life that begins meanwhile."""
         self._is_cut_off = True
         if self.zk is not None:
-            self._zookeeper.cut(self.zk, notice_ms)
+            self.zookeeper.cut(self.zk, notice_ms)
 
     def heal_zookeeper(self) -> None:
         self._is_cut_off = False
         if self.zk is not None:
-            self._zookeeper.heal(self.zk)
+            self.zookeeper.heal(self.zk)
 
     def pause(self, seconds: float) -> None:
         """Pause the process (SIGSTOP) and its connection to ZooKeeper."""
         assert self.loop is not None
         self.loop.is_paused = True
         if self.zk is not None:
-            self._zookeeper.cut(self.zk, round(seconds * 1_000))
+            self.zookeeper.cut(self.zk, round(seconds * 1_000))
 
     def resume(self) -> None:
         assert self.loop is not None
         self.loop.is_paused = False
         if self.zk is not None and not self._is_cut_off:
-            self._zookeeper.heal(self.zk)
+            self.zookeeper.heal(self.zk)
+
+
+class ServerConnection:
+    """Requests of one connection in order, as in `sparklog_broker.network.connection`."""
+
+    def __init__(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
+        self.local_address = ("127.0.0.1", 9292)
+        self.peer_host = self.peer_name = connection.peer_host
+        self.times = RequestTimes()
+        self.principal = ANONYMOUS
+        self.client_id = ""
+        self.authentication = None
+        self.is_known = True
+        self.mute_ms = 0
+        self.listener = self.local_socket = ""
+        self._connection = connection
+        self._dispatcher = dispatcher
+        self._loop = loop
+        self._waiting: deque[bytes] = deque()
+        self._running: asyncio.Task[None] | None = None
+        connection.on_message = self._on_message
+        connection.on_lost = self._on_lost
+
+    def _on_message(self, frame: bytes) -> None:
+        self._waiting.append(frame)
+        self._next()
+
+    def _next(self) -> None:
+        if self._running is None and self._waiting:
+            frame = bytearray(self._waiting.popleft())
+            prefix = decode_request_prefix(frame, FRAME_BYTES_MAX)
+            self._running = self._loop.create_task(self._serve(prefix, memoryview(frame)[PREFIX_BYTES:]))
+
+    async def _serve(self, prefix: RequestPrefix, body: memoryview) -> None:
+        try:
+            reply = await self._dispatcher.answer(prefix, body, self)  # type: ignore[arg-type]
+            self._running = None
+            if reply is not None:
+                self._send(reply)
+        except PowerCut:
+            return  # the machine is off: nothing more is sent
+        except BaseException:
+            self._connection.close()
+            raise
+        if self._connection.is_open:
+            self._loop.call_soon(self._next)
+
+    def _send(self, reply: Reply) -> None:
+        try:
+            frame = b"".join(p if isinstance(p, bytes | memoryview) else p.read() for p in reply.parts)  # type: ignore[attr-defined]
+        finally:
+            reply.release()
+        if not self._is_off():
+            self._connection.send(frame)
+        if reply.close:
+            self._connection.close()
+
+    def _is_off(self) -> bool:
+        environment = self._dispatcher._broker.environment
+        return bool(getattr(environment.files, "is_off", False))
+
+    def _on_lost(self) -> None:
+        self._waiting.clear()
+        if self._running is not None:
+            self._running.cancel()
