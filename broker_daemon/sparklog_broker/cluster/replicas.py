@@ -169,8 +169,10 @@ class Replicas:
         return replica
 
     def follow_image(self, image: ClusterImage) -> None:
-        """Give every served partition its role in `image`."""
+        """Give every served partition its role in `image`, once the log directories have a broker epoch."""
         self.image = image
+        if self.noted_epoch == NO_EPOCH:
+            return  # nothing can be led or copied, and roles are given when there is one
         self._is_at_rest = False
         self._eligible = image.eligible()
         self._quota.set_rate(image.throttle_bytes)

@@ -90,9 +90,7 @@ class Role(Enum):
     """The replica copies nothing, and deletes only its own copies."""
 
 
-def tier_log(
-    log: PartitionLog, store: ObjectStore, clock: Clock, role: Role, stop: Stop = never_stop
-) -> TierResult:
+def tier_log(log: PartitionLog, store: ObjectStore, clock: Clock, role: Role, stop: Stop = never_stop) -> TierResult:
     """Run one round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
     cleaned = 0
     for copy in log.tier.state.orphans:

@@ -382,7 +382,9 @@ def test_a_truncation_reaches_into_the_store(tmp_path: Path, offset: int) -> Non
     assert len(starts) == len(set(starts))
     kept = {copy.started.prefix for copy in state.orphans}  # other replicas may have released local files for it
     assert len(kept) == (1 if end == 0 else 0)
-    assert {n.strip("/").rsplit("/", 1)[0] for n in stored_names(tiered.store)} == {s.prefix for s in state.finished} | kept
+    assert {n.strip("/").rsplit("/", 1)[0] for n in stored_names(tiered.store)} == {
+        s.prefix for s in state.finished
+    } | kept
 
 
 def test_released_files_that_still_wait_go_with_a_cut_into_the_store(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_an_image_with_one_new_topic_is_no_work_for_the_others() -> None:
             cast(Any, None),
         )  # fmt: skip
         registration = SimpleNamespace(is_certain=lambda: True, broker_epoch=LIVES[1])
-        replicas._registration = cast(Any, registration)
+        replicas._registration, replicas.noted_epoch = cast(Any, registration), LIVES[1]
         replicas._server = cast(Any, SimpleNamespace(quota=Quota(lambda: 0), has_news=lambda key: None))
         partitions: dict[TopicPartition, Any] = {}
         found = SimpleNamespace(
