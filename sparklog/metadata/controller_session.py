@@ -13,6 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from sparklog.errors import SparklogError
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import (
@@ -32,7 +34,7 @@ from sparklog.metadata.coordination import (
     drive,
 )
 from sparklog.metadata.store_history import StoreMark, mark_of, older, read_mark
-from sparklog.replication.cluster_image import BrokerImage, ClusterImage, Version
+from sparklog.replication.cluster_image import UNKNOWN_WRITES, BrokerImage, ClusterImage, Version
 from sparklog.replication.controller.controller import Controller
 from sparklog.replication.controller.model import (
     BrokersChanged,
@@ -69,8 +71,12 @@ class ControllerSession:
         call: Callable[[Callable[[], None]], None] = lambda step: step(),
         fenced: bool = True,
         seen: Callable[[], StoreMark] = StoreMark,
+        known: ClusterImage | None = None,
     ) -> None:
-        """`seen`: returns the mark of the newest image of this broker (`store_history`)."""
+        """`seen`: returns the mark of the newest image of this broker (`store_history`). `known`: an image of a store
+        to which only controllers write; it is not read again if none of them has written since.
+        """
+        self._known = known
         self._zk = coordination
         self._broker_id = broker_id
         self._controller = controller
@@ -233,7 +239,12 @@ class ControllerSession:
 
     def _take_over(self, epoch: int, fence: int, zxid: int) -> Steps:
         self._epoch, self._fence, self._unwritten = epoch, fence, None
-        self._stored = yield from znodes.load_image(self._zk, epoch, zxid, fence)
+        known, self._known = self._known, None
+        if known is not None and known.writes != UNKNOWN_WRITES and fence == known.writes + 1:  # this election's
+            session = self._zk.session_id
+            self._stored = replace(known, version=Version(epoch, zxid), brokers={}, writes=fence, term=session)
+        else:
+            self._stored = yield from znodes.load_image(self._zk, epoch, zxid, fence)
         logger.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
         self.handle(ElectionResult(self._stored))
         self._watch_brokers()
@@ -348,8 +359,8 @@ class ControllerSession:
         version = Version(self._epoch, zxid)
         if outcome is WriteOutcome.OK:
             self._fence = fence
-            self._stored = self._stored.apply(write.delta, version)
-        self.handle(WriteResult(write.tag, outcome, version, error))
+            self._stored = replace(write.after, version=version)
+        self.handle(Written(write.tag, outcome, version, error))
 
     def _drive(self, steps: Steps) -> None:
         """Run `steps` until the session ends."""

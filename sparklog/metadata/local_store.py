@@ -144,7 +144,7 @@ def take_epochs(
     if not newer:
         return image
     delta, version = ClusterDelta(partitions=newer), image.version
-    after = image.apply(delta, version)
+    after = image.apply(delta, Version(version.controller_epoch, version.zxid + 1))
     fence = SetData(znodes.CONTROLLER_EPOCH, b"%d" % version.controller_epoch, image.writes)
     try:
         done = wait_for(coordination.transaction([fence, *znodes.write_ops(delta, image, after)]))

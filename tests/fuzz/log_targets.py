@@ -331,7 +331,7 @@ def tiering(schema_id: int, hostile: bytes, sealed: bool) -> Found:
         facts: dict[str, Any] = {}
         try:
             log.flusher.flush()
-            tier_run.tier_log(log, store, ManualClock(BASE_MS + 20_000))
+            tier_run.tier_log(log, store, ManualClock(BASE_MS + 20_000), tier_run.Role.LEADER)
             log.retention.remove_dropped()
         except SparklogError as e:
             facts["tiering"] = f"{type(e).__name__}: {e}"

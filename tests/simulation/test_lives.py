@@ -18,7 +18,7 @@ TORTURE_SEEDS = 400
 """Number of seeds of each kind; together more than 5,000."""
 SEARCHED = 500
 FOUND_IN = {
-    "sparklog.log.producers.states:epoch_check": ("gaps", 9),
+    "sparklog.log.producers.states:epoch_check": ("gaps", 23),
     "sparklog.log.producers.states:sequence_check": ("producers", 2),
     "sparklog.log.producers.states:five_batch_memory": ("producers", 2),
     "sparklog.log.producers.states:marker_epoch_rule": ("transactions", 1),
@@ -29,7 +29,7 @@ FOUND_IN = {
     "sparklog.replication.transactions.model:committed_participants_only": ("shared", 0),
     "sparklog.replication.transactions.model:run_fence": ("shared", 0),
     "sparklog.replication.transactions.model:committed_version_check": ("shared", 6),
-    "sparklog.replication.transactions.model:markers_before_completion": ("transactions", 6),
+    "sparklog.replication.transactions.model:markers_before_completion": ("transactions", 44),
     "sparklog.replication.group_membership:wait_for_release": ("groups", 0),
     "sparklog.replication.group_membership:order": ("commits", 10),
     "sparklog.replication.group_membership:owner": ("commits", 2),

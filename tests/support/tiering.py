@@ -11,7 +11,7 @@ from typing import Any
 from sparklog.environment.files import FileSystem
 from sparklog.errors import RemoteStorageError
 from sparklog.log.housekeeping.retention_run import run_retention
-from sparklog.log.housekeeping.tier_run import TierResult, tier_log
+from sparklog.log.housekeeping.tier_run import Role, TierResult, tier_log
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tiering.object_store import ObjectStore
@@ -171,7 +171,7 @@ class Tiered:
         self.log.flusher.flush()
 
     def tier(self) -> TierResult:
-        result = tier_log(self.log, self.store, self.clock)
+        result = tier_log(self.log, self.store, self.clock, Role.LEADER)
         self.log.retention.remove_dropped()
         return result
 

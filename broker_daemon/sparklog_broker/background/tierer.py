@@ -46,10 +46,9 @@ class Tierer:
         environment: Environment,
         logs: LogManager,
         store: ObjectStore | None,
-        leading: Callable[[TopicPartition], int] | None = None,
+        leading: Callable[[TopicPartition], int],
     ) -> None:
-        """`leading`: returns the leader epoch in which this broker leads a partition, or -1; None for the only broker
-        of a cluster."""
+        """`leading`: returns the leader epoch in which this broker leads a partition, or -1."""
         self._leading = leading
         self._looked: dict[TopicPartition, int] = {}
         """The leader epoch in which the store was checked for copies of other leaders."""
@@ -107,12 +106,10 @@ class Tierer:
 
     def _tier(self, partition_log: PartitionLog, store: ObjectStore) -> TierResult:
         key = partition_log.owner.topic_partition
-        epoch = -1 if self._leading is None else self._leading(key)
-        role = Role.ALONE
-        if self._leading is not None:
-            is_new = self._looked.get(key) != epoch
-            role = Role.FOLLOWER if epoch < 0 else Role.NEW_LEADER if is_new else Role.LEADER
-        result = tier_log(partition_log, store, self._clock, self._check_stop, role)
+        epoch = self._leading(key)
+        is_new = self._looked.get(key) != epoch
+        role = Role.FOLLOWER if epoch < 0 else Role.NEW_LEADER if is_new else Role.LEADER
+        result = tier_log(partition_log, store, self._clock, role, self._check_stop)
         self._looked[key] = epoch
         return result
 

@@ -21,7 +21,7 @@ from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailabl
 from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, note_registration, noted_lives
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.metadata import cluster_znodes as znodes
-from sparklog.metadata.coordination import Coordination, CoordinationError, Create, Delete, SetData, Steps
+from sparklog.metadata.coordination import Coordination, CoordinationError, Create, Delete, Op, SetData, Steps
 from sparklog.metadata.image_copy import read_copy
 from sparklog.metadata.image_store import IdBlocks, topic_of
 from sparklog.metadata.local_coordination import LocalCoordination
@@ -65,6 +65,8 @@ log = logging.getLogger(__name__)
 LEAVE_PATIENCE_S = 3.0
 """Time without progress after which a stopping broker stops anyway: it may be the last one."""
 LEAVE_AGAIN_S = 0.2
+NOTE_S = 0.5
+"""Time in which topics gather whose directories have been made: one transaction notes them all."""
 JOIN_SLACK_S = 10.0
 RETRY_S = 1.0
 
@@ -117,6 +119,9 @@ class Cluster:
         self._created_topics = dict(made or {})
         self._topics_created_before = tuple(self._created_topics)
         """Topic ids of the nodes that the life before has left. One transaction deletes them all."""
+        self._made: dict[str, int] = {}
+        """As `made`, of topics of which the store has no note yet."""
+        self._has_made = asyncio.Event()
         self._copies: ImageCopies | None = None
         self._endpoints: tuple[str, ...] = ()
         self.controller = ControllerClient(coordination, config.broker_id, connect)
@@ -234,10 +239,30 @@ class Cluster:
         return self._topics
 
     def _note_made(self, topic: Topic) -> None:
-        """Note in the store that the directories of all partitions of a topic have been made."""
-        path, data = f"{MADE}/{topic.topic_id}", b"%d" % topic.partitions
-        self._zk.transaction([SetData(path, data) if topic.topic_id in self._created_topics else Create(path, data)])
-        self._created_topics[topic.topic_id] = topic.partitions
+        """Note in the store, in a moment, that the directories of all partitions of a topic have been made."""
+        self._made[topic.topic_id] = topic.partitions
+        self._has_made.set()
+
+    async def _store_notes(self) -> None:
+        """Store what `_note_made` has noted, until cancelled."""
+        while True:
+            await self._has_made.wait()
+            await asyncio.sleep(NOTE_S)
+            await self._store_made()
+
+    async def _store_made(self) -> None:
+        made, self._made = self._made, {}
+        self._has_made.clear()
+        ops: list[Op] = []
+        for topic_id, partitions in made.items():
+            path, data = f"{MADE}/{topic_id}", b"%d" % partitions
+            ops.append(SetData(path, data) if topic_id in self._created_topics else Create(path, data))
+        try:
+            await done(self._zk.transaction(ops))
+        except CoordinationError as e:
+            log.warning("the store does not say that the directories of %d topics have been made: %s", len(made), e)
+        else:
+            self._created_topics |= made
 
     def follow_security(self, records: SecurityRecords) -> None:
         """Have `records` follow the images from `join` on."""
@@ -325,6 +350,7 @@ class Cluster:
             on_registered=lambda epoch: self._on_registered(epoch, on_lost),
             on_duplicate=on_duplicate,
             seen=self._seen,
+            known=self._first_image if self._put_aside is None else None,
         )
         proposals = IsrProposals(self.membership, self.controller, self._config.broker_id)
         # The image of the start lacks the brokers: the first image comes from the controller, as a whole.
@@ -343,7 +369,7 @@ class Cluster:
         self._background.on_offline = self._on_offline
         self.membership.start()
         running = proposals.run(), self.images.run(), self._retry(), self._disks.run(), self._full_disks.run()
-        self._tasks = [self._loop.create_task(run) for run in running]
+        self._tasks = [self._loop.create_task(run) for run in (*running, self._store_notes())]
         patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S
         if not await self.images.until_true(self._is_known, patience_s):
             if taken and self.membership.registration.broker_epoch == NO_EPOCH:
@@ -471,6 +497,8 @@ class Cluster:
             self.membership.stop()
         if self._copies is not None:
             await self._copies.stop()
+        if self._made:
+            await self._store_made()
         self.controller.close()
         self.peers.close()
 

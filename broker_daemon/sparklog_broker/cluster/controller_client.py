@@ -38,6 +38,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 FIND_S = 2.0
+"""Longest wait for a read: calls wait in ZooKeeper's client for as long as no server can be reached."""
 MOVES_S = 20.0
 """Longest wait of a request for the successor of a lost controller: its session ends first."""
 AGAIN_S = 0.1
@@ -55,6 +56,14 @@ async def done(future: Future[T]) -> T:
     return await asyncio.shield(asyncio.wrap_future(future))
 
 
+async def _soon(future: Future[T]) -> T:
+    """Return the result of a read. Raises its error, and TimeoutError after FIND_S."""
+    if future.done():
+        return future.result()
+    async with asyncio.timeout(FIND_S):
+        return await done(future)
+
+
 class ControllerClient:
     """Finds the controller and sends it requests. Event-loop thread only."""
 
@@ -70,8 +79,7 @@ class ControllerClient:
         """Return True if this broker is the controller, as far as it can tell. Raises NotControllerError if none is
         known."""
         try:
-            async with asyncio.timeout(FIND_S):  # calls wait in ZooKeeper's client for as long as none can be reached
-                await self._find()
+            await self._find()
         except (CoordinationError, msgspec.DecodeError, TimeoutError) as e:
             log.debug("the controller's id cannot be read: %r", e)
         if self.controller_id == self._broker_id:
@@ -81,11 +89,11 @@ class ControllerClient:
         return False
 
     async def _find(self) -> None:
-        node = await done(self._zk.get(znodes.CONTROLLER))
+        node = await _soon(self._zk.get(znodes.CONTROLLER))
         if node is None:
             return
         found = znodes.decode(node.data, znodes.ControllerNode).broker_id
-        registered = await done(self._zk.get(f"{znodes.BROKER_IDS}/{found}"))
+        registered = await _soon(self._zk.get(f"{znodes.BROKER_IDS}/{found}"))
         if registered is not None:
             endpoints = znodes.decode(registered.data, znodes.Registration).endpoints
             self.controller_id, self._address = found, endpoints[0] if endpoints else ""

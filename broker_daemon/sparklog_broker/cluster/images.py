@@ -65,6 +65,8 @@ class ImageFollower:
 
     async def until_true(self, condition: Callable[[ClusterImage], bool], timeout_s: float) -> bool:
         """Wait until `condition` holds for the broker's image. Returns False after `timeout_s`."""
+        if condition(self.image):
+            return True
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition(self.image):
@@ -91,7 +93,7 @@ class ImageFollower:
     async def _news(self) -> ImageNews:
         known = self.image.version
         if await self._controller.find():
-            return await self._membership.news(known, WAIT_S)
+            return ImageNews(await self._membership.newer_image(known, WAIT_S))
         request = MetadataFetchRequest(self._broker_id, *known, int(WAIT_S * 1_000))
         answer = await self._controller.request_unless_replaced(
             "image", Api.METADATA_FETCH, request, MetadataFetchResponse, timeout_s=WAIT_S + ANSWER_S

@@ -67,9 +67,10 @@ class Membership:
         on_registered: Callable[[int], None],
         on_duplicate: Callable[[], None],
         seen: Callable[[], StoreMark],
+        known: ClusterImage | None = None,
     ) -> None:
         """`on_registered` is called with the broker epoch after every registration, `on_duplicate` if another process
-        is registered under this id. `seen`: as for ControllerSession.
+        is registered under this id. `seen`, `known`: as for ControllerSession.
         """
         self._loop = loop
         self._controller = Controller(controller)
@@ -81,7 +82,7 @@ class Membership:
         self._ticking: asyncio.TimerHandle | None = None
         now_ms = lambda: int(clock.monotonic_s() * 1_000)  # noqa: E731
         self._session = ControllerSession(
-            coordination, broker_id, self._controller, now_ms, self._on_effect, call=self._call, seen=seen
+            coordination, broker_id, self._controller, now_ms, self._on_effect, call=self._call, seen=seen, known=known
         )
         self.registration = BrokerRegistration(
             coordination,
@@ -160,6 +161,22 @@ class Membership:
             left_s = deadline - self._loop.time()
             if found or left_s <= 0:
                 return found
+            await self.until_published(left_s)
+
+    async def newer_image(self, known: Version, wait_s: float) -> ClusterImage | None:
+        """Return this controller's image if it is newer than `known`; wait for it up to `wait_s`, then None. Raises
+        NotControllerError.
+
+        The image of the election has no brokers, and is not returned: the first write follows, which names them.
+        """
+        deadline = self._loop.time() + wait_s
+        while True:
+            image = self.controller_image()
+            if self._changes and image.version > known:
+                return image
+            left_s = deadline - self._loop.time()
+            if left_s <= 0:
+                return None
             await self.until_published(left_s)
 
     async def until_published(self, timeout_s: float) -> None:

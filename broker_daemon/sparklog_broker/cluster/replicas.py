@@ -169,8 +169,14 @@ class Replicas:
         return replica
 
     def follow_image(self, image: ClusterImage) -> None:
-        """Give every served partition its role in `image`."""
+        """Give every served partition its role in `image`.
+
+        Roles wait for the log directories to have a broker epoch, and for an image that a controller has written:
+        as it is read from the store, it names no broker that could lead.
+        """
         self.image = image
+        if self.noted_epoch == NO_EPOCH or not image.brokers:
+            return
         self._is_at_rest = False
         self._eligible = image.eligible()
         self._quota.set_rate(image.throttle_bytes)

@@ -1,12 +1,12 @@
 """One round of tiering over one log. Its order leaves a sound state after a crash at any point.
 
-With several replicas only the leader makes copies; the others find them in the store (`adopt.py`) when they could
-release local files for them, or when they begin to lead.
+Only the leader makes copies; other replicas find them in the store (`adopt.py`) when they could release local files for
+them, or when they begin to lead.
 
-1. Remains of an earlier attempt (started but not finished, or half deleted) are deleted. With several replicas, a copy
-   that has its manifest is no such remain, even if its maker got an error for the manifest or died then: other replicas
-   may have found it, and released local files for it. It counts as finished. A copy above a cut of this log (which had
-   lost records or began empty) is no such remain either: it counts again when the log has its records again.
+1. Remains of an earlier attempt (started but not finished, or half deleted) are deleted. A copy that has its manifest
+   is no such remain, even if its maker got an error for the manifest or died then: other replicas may have found it,
+   and released local files for it. It counts as finished. A copy above a cut of this log (which had lost records or
+   began empty) is no such remain either: it counts again when the log has its records again.
 2. Segments that are due are copied: "started" is on the disk before the first object is created, "finished" after the
    last.
 3. Local segments that are no longer needed are replaced by their copies; the files are deleted after
@@ -83,8 +83,6 @@ class TierResult(NamedTuple):
 class Role(Enum):
     """Task of this replica for the log's copies."""
 
-    ALONE = "alone"
-    """The only replica: no other one makes copies."""
     NEW_LEADER = "new leader"
     """The replica leads, and has not searched for the copies of other replicas yet."""
     LEADER = "leader"
@@ -92,14 +90,12 @@ class Role(Enum):
     """The replica copies nothing, and deletes only its own copies."""
 
 
-def tier_log(
-    log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop = never_stop, role: Role = Role.ALONE
-) -> TierResult:
+def tier_log(log: PartitionLog, store: ObjectStore, clock: Clock, role: Role, stop: Stop = never_stop) -> TierResult:
     """Run one round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
     cleaned = 0
     for copy in log.tier.state.orphans:
         stop()
-        if role is not Role.ALONE and (_keep_if_whole(log, store, copy) or _keep_if_cut(log, store, copy, role)):
+        if _keep_if_whole(log, store, copy) or _keep_if_cut(log, store, copy, role):
             continue
         if copy.started.adopted and role is Role.FOLLOWER:
             _forget_copy(log, copy)
@@ -111,14 +107,14 @@ def tier_log(
     if role is Role.NEW_LEADER or (role is Role.FOLLOWER and _would_release(log, clock)):
         stop()
         adopt_copies(log, store, with_deleted=role is Role.NEW_LEADER)
-    copied = 0 if role is Role.FOLLOWER else _copy_due(log, store, clock, stop, role)
+    copied = 0 if role is Role.FOLLOWER else _copy_due(log, store, clock, stop)
     return TierResult(copied, _release(log, clock), _delete_gone(log, store, stop, role), cleaned)
 
 
 # --- copying ---
 
 
-def _copy_due(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop, role: Role) -> int:
+def _copy_due(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop) -> int:
     count = 0
     while True:
         stop()
@@ -130,18 +126,11 @@ def _copy_due(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop, r
         )
         if not due:
             return count
-        copy_segment(log, due[0], store, clock, stop, role)
+        _copy_segment(log, due[0], store, clock, stop)
         count += 1
 
 
-def copy_segment(
-    log: PartitionLog,
-    segment: LogSegment,
-    store: ObjectStore,
-    clock: Clock,
-    stop: Stop = never_stop,
-    role: Role = Role.ALONE,
-) -> None:
+def _copy_segment(log: PartitionLog, segment: LogSegment, store: ObjectStore, clock: Clock, stop: Stop) -> None:
     """Copy one sealed segment. When it fails, its objects are deleted, now or with the next round, unless others may
     have found it whole."""
     copy_id = uuid.uuid4().hex
@@ -151,7 +140,7 @@ def copy_segment(
         metadata = _upload(log, segment, store, (copy_id, prefix), clock, stop)
         log.tier.record(CopyFinished(metadata))
     except SparklogError:
-        _try_delete(log, store, copy_id, role)
+        _try_delete(log, store, copy_id)
         raise
     logger.info(
         "partition %s: offsets %d to %d are in the object store (%d bytes)",
@@ -189,12 +178,12 @@ def _keep_if_cut(log: PartitionLog, store: ObjectStore, copy: RemoteCopy, role: 
     return True
 
 
-def _try_delete(log: PartitionLog, store: ObjectStore, copy_id: str, role: Role) -> None:
+def _try_delete(log: PartitionLog, store: ObjectStore, copy_id: str) -> None:
     copy = log.tier.state.copies.get(copy_id)
     try:
         if copy is None or copy.phase is not Phase.COPYING:
             return
-        if role is Role.ALONE or not _keep_if_whole(log, store, copy):
+        if not _keep_if_whole(log, store, copy):
             _delete_copy(log.tier.record, store, copy)
     except SparklogError as e:
         logger.warning("%s: the remains of a failed copy are deleted later: %s", copy_id, e)

@@ -163,7 +163,7 @@ class Controller:
             self._image = None
             effects.append(Reload())
         else:
-            self._image = self._image.apply(write.delta, written.version)
+            self._image = replace(write.after, version=written.version)
             effects.append(Publish(write.delta, self._image))
             if not self._parts:
                 effects += self._answers
@@ -220,7 +220,7 @@ class Controller:
                 else:
                     self._answers.append(Answer(event.token, result))
         delta = draft.delta()
-        return deque(parts_of(delta, draft.image()) if delta else ())
+        return deque(parts_of(delta, image) if delta else ())
 
     # --- brokers
 

@@ -24,9 +24,9 @@ def chunk_of(tp: TopicPartition) -> tuple[str, int]:
     return tp.topic, tp.partition // CHUNK_PARTITIONS
 
 
-def parts_of(delta: ClusterDelta, after: ClusterImage) -> Iterator[ClusterDelta]:
-    """Yield the parts in the order of their writes; the last one has everything but partitions. `after`: the image with
-    the whole delta. An empty delta has no parts."""
+def parts_of(delta: ClusterDelta, stored: ClusterImage) -> Iterator[ClusterDelta]:
+    """Yield the parts in the order of their writes; the last one has everything but partitions. `stored`: the image
+    before the delta. An empty delta has no parts."""
     if not delta:
         return
     part: dict[TopicPartition, PartitionImage] = {}
@@ -37,7 +37,7 @@ def parts_of(delta: ClusterDelta, after: ClusterImage) -> Iterator[ClusterDelta]
         if tp.topic in delta.topics:
             continue  # written with its topic
         if chunk not in held:
-            there = len(after.topics[tp.topic].partitions) - chunk[1] * CHUNK_PARTITIONS
+            there = len(stored.topics[tp.topic].partitions) - chunk[1] * CHUNK_PARTITIONS
             weight = min(there, CHUNK_PARTITIONS)
             if part and size + weight > WRITE_PARTITIONS_MAX:
                 yield ClusterDelta(partitions=part)

@@ -212,7 +212,7 @@ def test_the_ends_of_several_leaders_lie_inside_no_transaction(play: Play) -> No
     other = TopicPartition(OUTPUT, 0)
     play.ask_controller(lambda token: Reassign(token, {other: (2, 3, 1)}))
     play.ask_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (other,)))
-    play.until(lambda: play.world.controller_image().partition(other).leader == 2)  # type: ignore[union-attr]
+    play.until(lambda: all(play[i].broker.cluster.image.partition(other).leader == 2 for i in (1, 2, 3)))  # type: ignore[union-attr]
     drawn = {
         name: play.ask(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(name, 60_000), t.InitProducerIdResponse)
         for name in ("open", "whole")

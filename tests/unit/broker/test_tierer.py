@@ -62,7 +62,7 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
         settings = {"data.dir": str(tmp_path / "data"), "remote.log.storage.url": url}
         broker = await started(make_config(settings | {"remote.log.manager.task.interval.ms": 86_400_000}))
         store = FailingStore(url)
-        tierer = Tierer(broker.config, loop, broker.environment, broker.storage.logs, store)
+        tierer = Tierer(broker.config, loop, broker.environment, broker.storage.logs, store, lambda _: 0)
         try:
             await broker.topics.create(TopicSpec("t", 2, configs=CONFIGS))
             for log in broker.storage.logs.logs.values():

@@ -14,7 +14,14 @@ from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.cluster.replication_throttle import Quota
 
 from sparklog.environment.clock import SystemClock
-from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, PartitionImage, TopicImage, Version
+from sparklog.replication.cluster_image import (
+    BrokerImage,
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+    Version,
+)
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.model import ImageChanged, ReplicaConfig
 from sparklog.types import TopicPartition
@@ -84,7 +91,7 @@ def test_an_image_with_one_new_topic_is_no_work_for_the_others() -> None:
             cast(Any, None),
         )  # fmt: skip
         registration = SimpleNamespace(is_certain=lambda: True, broker_epoch=LIVES[1])
-        replicas._registration = cast(Any, registration)
+        replicas._registration, replicas.noted_epoch = cast(Any, registration), LIVES[1]
         replicas._server = cast(Any, SimpleNamespace(quota=Quota(lambda: 0), has_news=lambda key: None))
         partitions: dict[TopicPartition, Any] = {}
         found = SimpleNamespace(
@@ -104,7 +111,7 @@ def test_an_image_with_one_new_topic_is_no_work_for_the_others() -> None:
         def image_of(*names: str, before: ClusterImage | None = None) -> ClusterImage:
             state = PartitionImage((1,), 1, 0, 0, (1,))
             delta = ClusterDelta(topics={name: TopicImage(name, name, (state,)) for name in names})
-            image = before if before is not None else ClusterImage()
+            image = before if before is not None else ClusterImage(brokers={1: BrokerImage(1, LIVES[1])})
             after = image.apply(delta, Version(1, image.version.zxid + 1))
             for name in names:
                 key = TopicPartition(name, 0)
