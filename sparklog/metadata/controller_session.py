@@ -360,7 +360,7 @@ class ControllerSession:
         if outcome is WriteOutcome.OK:
             self._fence = fence
             self._stored = replace(write.after, version=version)
-        self.handle(Written(write.tag, outcome, version, error))
+        self.handle(WriteResult(write.tag, outcome, version, error))
 
     def _drive(self, steps: Steps) -> None:
         """Run `steps` until the session ends."""
