@@ -15,9 +15,9 @@ TESTS  ?= tests
 TORTURE ?=
 FUZZ_ARGS ?= run all --count 50
 PYTEST  = $(PY) -m pytest $(TESTS) $(PYTEST_ARGS)
-# All tests together have four workers, which wait half of the time (PYTEST_ARGS=-n0: one test after the other).
+# All tests together have five workers, which wait half of the time (PYTEST_ARGS=-n0: one test after the other).
 # A worker gets whole modules, the long ones first.
-WORKERS = $(if $(filter tests,$(TESTS)),-n 4 --dist loadscope --no-loadscope-reorder)
+WORKERS = $(if $(filter tests,$(TESTS)),-n 5 --dist loadscope --no-loadscope-reorder)
 FAST    = $(if $(filter tests,$(TESTS)),tests/unit tests/golden tests/property,$(TESTS))
 
 # Spark runs Python in processes of its own: they must be this Python
@@ -149,6 +149,8 @@ $(VENV)/.installed-demo: pyproject.toml
 
 $(VENV)/.installed-dev: pyproject.toml
 	@$(call install,dev)
+	@# compiles the tests once; else each worker of the first run would do it
+	@for part in tests/unit "tests --ignore=tests/unit"; do $(PY) -m pytest --collect-only -q $$part > /dev/null & done; wait
 	@touch $@ $(VENV)/.installed-demo
 
 define install
