@@ -29,7 +29,7 @@ FOUND_IN = {
     "sparklog.replication.transactions.model:committed_participants_only": ("shared", 0),
     "sparklog.replication.transactions.model:run_fence": ("shared", 0),
     "sparklog.replication.transactions.model:committed_version_check": ("shared", 6),
-    "sparklog.replication.transactions.model:markers_before_completion": ("transactions", 44),
+    "sparklog.replication.transactions.model:markers_before_completion": ("transactions", 71),
     "sparklog.replication.group_membership:wait_for_release": ("groups", 0),
     "sparklog.replication.group_membership:order": ("commits", 10),
     "sparklog.replication.group_membership:owner": ("commits", 2),

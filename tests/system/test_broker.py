@@ -376,7 +376,6 @@ def ends_with_error(sock: socket.socket) -> type[Exception] | None:
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", InvalidRequestError),
         (encode_request(99, 0, 1, b""), UnsupportedApiError),
         (encode_request(Api.FETCH, 9, 1, b""), UnsupportedVersionError),
         (encode_request(Api.FETCH, 0, 1, b"\xc1"), InvalidRequestError),

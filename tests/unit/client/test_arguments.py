@@ -331,6 +331,7 @@ def test_a_type_error_inside_of_a_call_stays_as_it_is() -> None:
         call(5)
 
 
-def test_history_and_latest_take_the_active_session() -> None:
+def test_history_and_latest_take_the_active_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)  # another test may have left one
     with pytest.raises(InvalidRequestError, match=r"no active Spark session: use history\(spark, topic\)"):
         sparklog.history("t")  # type: ignore[call-arg, arg-type]
