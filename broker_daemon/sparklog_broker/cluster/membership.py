@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -36,6 +36,8 @@ from sparklog.replication.controller.model import (
 )
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CONTROLLER_TICK_S = 1.0
 CHANGES_KEPT = 1_000
@@ -155,13 +157,7 @@ class Membership:
 
     async def news(self, known: Version, wait_s: float) -> ImageNews:
         """Return the changes since the image `known`; wait for them up to `wait_s`. Raises NotControllerError."""
-        deadline = self._loop.time() + wait_s
-        while True:
-            found = self._newer_than(known)
-            left_s = deadline - self._loop.time()
-            if found or left_s <= 0:
-                return found
-            await self.until_published(left_s)
+        return await self._first(lambda: self._newer_than(known), wait_s)
 
     async def newer_image(self, known: Version, wait_s: float) -> ClusterImage | None:
         """Return this controller's image if it is newer than `known`; wait for it up to `wait_s`, then None. Raises
@@ -169,14 +165,22 @@ class Membership:
 
         The image of the election has no brokers, and is not returned: the first write follows, which names them.
         """
+
+        def find() -> ClusterImage | None:
+            image = self.controller_image()
+            return image if self._changes and image.version > known else None
+
+        return await self._first(find, wait_s)
+
+    async def _first(self, find: Callable[[], T], wait_s: float) -> T:
+        """Return the first result of `find` that is true, asked again after each publication; after `wait_s` the last
+        one."""
         deadline = self._loop.time() + wait_s
         while True:
-            image = self.controller_image()
-            if self._changes and image.version > known:
-                return image
+            found = find()
             left_s = deadline - self._loop.time()
-            if left_s <= 0:
-                return None
+            if found or left_s <= 0:
+                return found
             await self.until_published(left_s)
 
     async def until_published(self, timeout_s: float) -> None:
