@@ -1,1 +1,1 @@
-"""The `sparklog` command; the only place that may import every layer."""
+"""The `sparklog` command. Only this package may import every layer."""

@@ -1,4 +1,4 @@
-"""`python -m sparklog.cli`: the `sparklog` command where its script is not on the PATH."""
+"""`python -m sparklog.cli` runs the `sparklog` command if its script is not on the PATH."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The commands put together, and how errors end.
+"""The tree of all commands, and the exit codes and messages of their errors.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage (or a wrong broker configuration), 130 interrupted. A `SparklogError` is
-one line on stderr and the next step below it; `sparklog --debug …` shows the traceback. Modules of commands import
-their libraries inside the commands, so that `sparklog --help` answers at once.
+Exit codes: 0 success, 1 failure, 2 wrong usage or wrong broker configuration, 130 interrupt. A `SparklogError` is
+printed on stderr as one line with the next step below it; `sparklog --debug …` shows the traceback. Command modules
+import their libraries inside the command functions, so that `sparklog --help` starts fast.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _options(
 
 @functools.cache
 def _command() -> Any:
-    """Return the tree of all commands. Its making takes most of the processor time of a short command."""
+    """Return the tree of all commands, cached: building the tree is most of the work of a short command."""
     return typer.main.get_command(app)
 
 
@@ -146,7 +146,7 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Args:
-        arguments: The words behind `sparklog`; None: those of this process.
+        arguments: The words after `sparklog` on the command line; None reads `sys.argv`.
 
     Returns:
         The exit code.
@@ -156,7 +156,7 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
     try:
         _command()(given, prog_name="sparklog")
     except SystemExit as e:
-        # typer turns both into exit status 1
+        # typer turns a broken pipe and an interrupt into exit status 1
         if isinstance(e.__context__, BrokenPipeError):
             return _close_pipe()
         if _is_interrupt(e):
@@ -206,8 +206,7 @@ def _report_encoding(error: UnicodeEncodeError, arguments: Sequence[str]) -> int
 
 
 def _report_failure(error: OSError) -> int:
-    """Report the operation that the system has refused. Without a file's name it was standard output, or the
-    network."""
+    """Print the operating system's error. An error without a file name is of standard output or of the network."""
     what = error.strerror or str(error) or type(error).__name__
     if isinstance(error.filename, (str, bytes)):
         what = f"{what}: {os.fsdecode(error.filename)}"
@@ -222,7 +221,7 @@ def _report_failure(error: OSError) -> int:
 
 
 def _has_raw_bytes(argument: str) -> bool:
-    """True if Python could not decode all bytes of the text (PEP 383)."""
+    """True if the text has bytes that are not UTF-8; Python keeps them as surrogates (PEP 383)."""
     return any("\udc80" <= c <= "\udcff" for c in argument)
 
 
@@ -235,7 +234,7 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 def _flush(code: int) -> int:
-    """Flush stdout while a reader that went away can be told from a failure."""
+    """Flush stdout before the interpreter exits, so that a closed pipe and a write error get different exit codes."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -246,6 +245,6 @@ def _flush(code: int) -> int:
 
 
 def _close_pipe() -> int:
-    """End quietly when the reader of the pipe has closed it (`| head`), also at the interpreter's exit."""
+    """Drop the rest of stdout without an error message: the reading process, as in `| head`, has closed the pipe."""
     abandon_stdout()
     return 0

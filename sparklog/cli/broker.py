@@ -30,7 +30,7 @@ client that reaches the broker has all rights: listen on 127.0.0.1, or set the b
 
 
 class LogLevel(StrEnum):
-    """Python's names of log levels."""
+    """Log levels, with Python's names."""
 
     DEBUG = "DEBUG"
     INFO = "INFO"
@@ -137,7 +137,10 @@ def _set_up_securely(
     data_dir: Path | None,
     user: str,
 ) -> None:
-    """Set up one broker securely, or with `brokers` and `zookeeper` a cluster. Raises typer.BadParameter."""
+    """Write the secure configuration of one broker, or of a cluster if `brokers` and `zookeeper` are given.
+
+    Raises typer.BadParameter if only one of the two is given.
+    """
     from sparklog.cli.security import secure_setup as setup
 
     if bool(zookeeper) != (brokers is not None):

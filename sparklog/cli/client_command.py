@@ -1,10 +1,10 @@
-"""`--command-config FILE`: how a command connects, for every command that talks to brokers.
+"""`--command-config FILE`: the connection settings of every command that connects to brokers.
 
-The file is one of Java properties, as Kafka's tools take it: `security.protocol`, `sasl.*`, `ssl.*`, and
-`bootstrap.servers` for when `--bootstrap-servers` is not given. Passwords are in files rather than in options: every
-user of a machine sees the options of its processes.
+The file has the format of Java properties, as for Kafka's tools: `security.protocol`, `sasl.*`, `ssl.*`, and
+`bootstrap.servers`, the default of `--bootstrap-servers`. Passwords belong in the file and not in options, because
+every user of a machine can list the options of its processes.
 
-`ClientCommand` adds the option to a command that has `--bootstrap-servers`, so that none can be left out.
+`ClientCommand` adds the option to each command with `--bootstrap-servers`, so that no command lacks it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _profile: str | None = None
 
 
 def client_security() -> ClientSecurity | None:
-    """Return the connection settings of this command; None if neither option nor variable names a file. Raises
-    InvalidConfigError."""
+    """Return the resolved connection settings of this command; None if no option, profile or environment variable
+    names a file. Raises InvalidConfigError."""
     return None if _file is None else _file.security.resolve()
 
 
 def client_settings() -> SecuritySettings | None:
-    """Return the connection settings of this command as they are given; None as for `client_security`."""
+    """Return the connection settings of this command as the file has them; None if no file is named."""
     return None if _file is None else _file.security
 
 
 def set_profile(name: str | None) -> None:
-    """Set the value of `--profile` for all commands. Raises InvalidConfigError."""
+    """Select the settings file of a profile for this process; None selects none. Raises InvalidConfigError."""
     global _profile
     from sparklog.security.profiles import profile
 
@@ -49,7 +49,7 @@ def set_profile(name: str | None) -> None:
 
 
 def _read(ctx: typer.Context, path: str | None) -> None:
-    """Read the settings: a file on the command line comes before a profile, and a profile before a variable's file."""
+    """Read the settings file: of the command line, else of the profile, else of the environment variable."""
     global _file
     _file = None
     source = ctx.get_parameter_source("command_config")
@@ -64,7 +64,7 @@ def _read(ctx: typer.Context, path: str | None) -> None:
 
 
 def default_address(ctx: Any) -> str | None:
-    """Return the addresses of the brokers from the first source that has some: `--bootstrap-servers`, the profile, the
+    """Return the brokers' addresses from the first source that has them: `--bootstrap-servers`, the profile, the
     environment variable, the settings file, the default.
     """
     given: str | None = ctx.params[BOOTSTRAP_PARAMETER]
@@ -76,7 +76,7 @@ def default_address(ctx: Any) -> str | None:
 
 
 class ClientCommand(TyperCommand):
-    """A command that takes `--command-config` if it takes `--bootstrap-servers`."""
+    """A command that has `--command-config` if it has `--bootstrap-servers`."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **kwargs: Any) -> None:
         params = list(params or [])
@@ -86,11 +86,11 @@ class ClientCommand(TyperCommand):
         super().__init__(*args, params=params, **kwargs)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options. For an option of Kafka's tools the error names the one that does its work."""
+        """Parse the options. The error for an option of Kafka's tools names the equivalent option of this command."""
         try:
             return super().parse_args(ctx, args)
         except Exception as e:
-            if not hasattr(e, "option_name"):  # typer has a click of its own, and gives no name to this class
+            if not hasattr(e, "option_name"):  # typer's own copy of click does not export NoSuchOption
                 raise
             known = [name for parameter in self.params for name in parameter.opts]
             meant = meant_for(ctx.command_path.partition(" ")[2], e.option_name, known)
@@ -106,7 +106,7 @@ class ClientCommand(TyperCommand):
 
 @functools.cache
 def _command_config() -> Any:
-    """Return the option, as Typer makes it for a command that has nothing else."""
+    """Return click's object of the option `--command-config`, taken from a Typer command with only this option."""
     probe = typer.Typer(add_completion=False)
 
     @probe.command()

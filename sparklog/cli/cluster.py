@@ -1,4 +1,4 @@
-"""`sparklog cluster`: several brokers on this machine, the state of a cluster, and its metadata written back."""
+"""`sparklog cluster`: start brokers on this machine, describe a cluster, restore its metadata in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse
 from sparklog.settings import Scope, settings_of
 
 RETENTION = {"topic.retention.ms": settings_of(Scope.TOPIC)["retention.ms"].default}
-"""Settings of production brokers: `start_local` keeps records forever."""
+"""The retention of production brokers, in place of `start_cluster`'s default, which keeps records forever."""
 
 app = typer.Typer(help="Start, describe and extend a cluster of brokers.", no_args_is_help=True)
 
@@ -134,7 +134,7 @@ def restore_metadata(
 
     given = load_config(config, data_dir=str(data_dir[0]), zookeeper_connect=zookeeper)
     copy = restoration.newest_copy(RealFiles(), data_dir)
-    coordination = _connected(given, zookeeper)
+    coordination = _connect(given, zookeeper)
     try:
         done = restoration.write_back(coordination, copy) if yes else restoration.plan(coordination, copy)
     finally:
@@ -158,8 +158,8 @@ def restore_metadata(
         raise typer.Exit(1)
 
 
-def _connected(given: Any, zookeeper: str) -> Any:
-    """Connect to ZooKeeper as a broker with the configuration would. Raises StorageUnavailableError."""
+def _connect(given: Any, zookeeper: str) -> Any:
+    """Connect to ZooKeeper with the login, ACL and TLS settings of a broker. Raises StorageUnavailableError."""
     from sparklog.errors import StorageUnavailableError
     from sparklog.metadata.coordination import CoordinationError
     from sparklog.metadata.zookeeper import ZooKeeper
@@ -229,6 +229,6 @@ def _show(summary: dict[str, Any]) -> None:
 
 
 def _partitions(names: list[str]) -> str:
-    """Return the number of names, and the first few of them."""
+    """Return the number of partitions, and the names of the first five."""
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return f"{len(names):,}" + (f"  ({shown})" if names else "")

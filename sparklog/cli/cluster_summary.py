@@ -1,4 +1,4 @@
-"""The content of `sparklog cluster describe`: a function of the brokers' answers."""
+"""The content of `sparklog cluster describe`, computed from descriptions of the cluster and of its topics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 def summarize(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> dict[str, Any]:
-    """Return a summary for JSON. Partitions are named `topic-number`. `problems` in words; a broker that is gone and
-    has no replicas is none."""
+    """Return a summary for JSON, with partitions named `topic-number`.
+
+    `problems` is a list of sentences. A missing broker without replicas has the state "gone" and is not a problem.
+    """
     leads: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
     in_sync: Counter[int] = Counter()
@@ -73,7 +75,7 @@ def summarize(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -
 
 
 def _skew(loads: list[int]) -> float:
-    """Return the most over the mean; 1 where nothing is."""
+    """Return the largest load divided by the mean load; 1 if all loads are 0."""
     return max(loads) * len(loads) / sum(loads) if sum(loads) else 1.0
 
 

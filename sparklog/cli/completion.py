@@ -1,7 +1,7 @@
-"""The completions of the Tab key: topics, groups, transactional ids, and settings with their values.
+"""Shell completions: topics, groups, transactional ids, and settings with their values.
 
-Typer asks these functions through the shell's completion script (`sparklog --install-completion`). A broker that
-does not answer offers nothing: an error message would be written over the line that is being typed.
+The shell's completion script (`sparklog --install-completion`) calls these functions through Typer. If no broker
+answers, they return no completion, because the shell would print an error message into the typed line.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 BROKER_TIMEOUT_MS = 1_000
 OFFERED_MAX = 1_000
-"""A shell asks before it lists as many as that; more are of no use."""
+"""Largest number of completions. A shell asks the user before it prints a list this long."""
 MARK = "_SPARKLOG_COMPLETE"
 
 _typed_before = ""
-"""The part of the word before the one that bash completes: `flush.mode=` of `flush.mode=gr`."""
+"""The typed part of the word that bash does not complete: `flush.mode=` if the word is `flush.mode=gr`."""
 
 Offers = list[tuple[str, str]]
 
 
 def topics(ctx: typer.Context, incomplete: str) -> Offers:
-    """Return the names of topics; internal ones where their underscores are typed already."""
+    """Return the names of topics; internal topics only if the typed text begins with an underscore."""
     found = _ask(ctx, lambda admin: admin.list_topics(include_internal=incomplete.startswith("_")))
     return _offers(found, incomplete)
 
@@ -41,13 +41,13 @@ def groups(ctx: typer.Context, incomplete: str) -> Offers:
 
 
 def transactional_ids(ctx: typer.Context, incomplete: str) -> Offers:
-    """Return transactional ids and applications."""
+    """Return the transactional ids of producers and of applications."""
     found = _ask(ctx, lambda admin: [transaction.transactional_id for transaction in admin.list_transactions()])
     return _offers(found, incomplete)
 
 
 def setting_names(scope: Scope) -> Callable[[str], Offers]:
-    """Return a completion of the names of settings."""
+    """Return a completion function for the names of settings."""
 
     def complete(incomplete: str) -> Offers:
         return [(s.name, _first_sentence(s)) for s in settings_of(scope).values() if s.name.startswith(incomplete)]
@@ -56,7 +56,7 @@ def setting_names(scope: Scope) -> Callable[[str], Offers]:
 
 
 def settings(scope: Scope) -> Callable[[str], Offers]:
-    """Return a completion of NAME=VALUE: the names, and when one is left, its values."""
+    """Return a completion function for NAME=VALUE: it offers names, and values when a single name matches."""
 
     def complete(incomplete: str) -> Offers:
         found = complete_setting(scope, _typed_before + incomplete)
@@ -66,8 +66,10 @@ def settings(scope: Scope) -> Callable[[str], Offers]:
 
 
 def complete_setting(scope: Scope, typed: str) -> Offers:
-    """Return the completions of `typed`. A single name comes with its values, so that the shell adds no space behind
-    the `=`."""
+    """Return the completions of `typed`, the beginning of NAME=VALUE.
+
+    If a single name matches, each completion includes a value; else the shell would add a space after the `=`.
+    """
     name, equals, value = typed.partition("=")
     known = settings_of(scope).values()
     if not equals:
@@ -80,12 +82,12 @@ def complete_setting(scope: Scope, typed: str) -> Offers:
 
 
 def _first_sentence(setting: Setting) -> str:
-    """Return the first sentence: shells show it in one line."""
+    """Return the first sentence of a setting's description, because shells print one line per completion."""
     return setting.doc.split(". ")[0].rstrip(".")
 
 
 def _values(setting: Setting) -> list[str]:
-    """Return the values to offer: the choices, or the default and a negative number with a special meaning."""
+    """Return the values to offer: the choices, or the default and a negative minimum, which has a special meaning."""
     if isinstance(setting.default, bool):
         return ["true", "false"]
     if setting.choices:
@@ -97,7 +99,7 @@ def _values(setting: Setting) -> list[str]:
 
 
 def _ask(ctx: typer.Context, question: Callable[[Admin], list[str]]) -> list[str]:
-    """Return the broker's answer; empty if the broker does not answer."""
+    """Return the result of `question`; an empty list if the broker does not answer or refuses."""
     from sparklog.client.admin.admin import Admin
     from sparklog.errors import SparklogError
 
@@ -118,9 +120,9 @@ def _offers(names: list[str], incomplete: str) -> Offers:
 
 
 def join_bash_words(environment: MutableMapping[str, str]) -> None:
-    """Join the pieces that bash has split at `=` and `:` (`host:9292`, `flush.mode=group`), for Typer to read.
+    """Join the words that bash has split at `=` and `:`, such as `host:9292`, in the variables that Typer reads.
 
-    The piece that is being completed stays alone, as bash replaces nothing but that.
+    The piece under the cursor is not joined, because bash replaces only this piece by a completion.
     """
     global _typed_before
     if environment.get(MARK) != "complete_bash" or "COMP_WORDS" not in environment:
@@ -132,7 +134,11 @@ def join_bash_words(environment: MutableMapping[str, str]) -> None:
 
 
 def joined_words(pieces: list[str], current: int) -> tuple[list[str], str, str]:
-    """Return (whole words before the current one, the part of the current word before the piece, the piece)."""
+    """Join bash's pieces to words.
+
+    Returns:
+        The words before the current word, the current word up to its last `=` or `:`, and the rest of the word.
+    """
     *words, word = _join(pieces[: current + 1]) or [""]
     option, equals, rest = word.partition("=")
     if equals and option.startswith("--"):

@@ -1,7 +1,7 @@
-"""`sparklog config`: every setting, annotated, from the settings table.
+"""`sparklog config`: prints every setting of the settings table with its description.
 
-`sparklog config broker` prints `conf/broker.toml`; the user guide's tables come from `markdown_table`. Tests compare
-both with the settings table.
+`conf/broker.toml` is the output of `sparklog config broker`, and `markdown_table` generates the user guide's tables.
+Tests compare both with the settings table.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LINE_WIDTH = 110
 
 
 class ConfigScope(StrEnum):
-    """The users of settings."""
+    """The components that have settings."""
 
     broker = "broker"
     topic = "topic"
@@ -82,8 +82,7 @@ def _print(scope: ConfigScope, output: Path | None) -> None:
 
 
 def broker_toml() -> str:
-    """Return the annotated broker configuration: broker settings, then the `[topic]` table;
-    everything at its default."""
+    """Return an annotated broker configuration with all defaults: broker settings, then the `[topic]` table."""
     head = _comment(
         "Configuration of a sparklog broker: `sparklog broker --config broker.toml`. Every setting is here, commented out, with its "
         "default. Command-line options win over this file. An unknown or misspelt name is refused. This file is "
@@ -96,7 +95,7 @@ def broker_toml() -> str:
 
 
 def settings_toml(scope: Scope) -> str:
-    """Return the settings of one scope, each a comment and its commented-out default."""
+    """Return the settings of one scope as TOML: for each a description and the default, all in comments."""
     return "\n".join(
         f"{_comment(s.doc)}\n{_comment(facts(s))}\n# {toml_key(s)} = {toml_value(s.default)}\n"
         for s in settings_of(scope).values()
@@ -104,8 +103,8 @@ def settings_toml(scope: Scope) -> str:
 
 
 def facts(setting: Setting) -> str:
-    """Return type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000"; "dynamic": it can change
-    while the broker runs."""
+    """Return type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000". A setting that can change
+    while the broker runs is "dynamic"."""
     parts = [{"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}[setting.type_name]]
     if setting.choices:
         parts = ["one of " + ", ".join(c or "empty" for c in setting.choices)]
@@ -123,8 +122,9 @@ def facts(setting: Setting) -> str:
 
 
 def toml_key(setting: Setting) -> str:
-    """Return the name for a TOML file: in quotes if another setting's name begins with it, because `a` in TOML is
-    either a value or the beginning of `a.b`.
+    """Return the setting's name as a TOML key.
+
+    The name `a.b` is quoted if `a` is a setting too, because TOML does not allow `a` to be both a value and a table.
     """
     parts = setting.name.split(".")
     others = settings_of(setting.scope)
@@ -133,7 +133,7 @@ def toml_key(setting: Setting) -> str:
 
 
 def toml_value(value: Value) -> str:
-    """Return a setting's value as TOML writes it."""
+    """Return a setting's value in TOML notation."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

@@ -45,8 +45,8 @@ Without --everything the command shows the settings that are not at their defaul
 """
 
 
-def _one(broker: int | None, is_all: bool) -> int | None:
-    """Return the broker's id; None: all. Raises typer.BadParameter."""
+def _check_target(broker: int | None, is_all: bool) -> int | None:
+    """Return the broker's id; None for all brokers. Raises typer.BadParameter unless exactly one of both is given."""
     if is_all == (broker is not None):
         raise typer.BadParameter("name one broker with --broker ID, or --all")
     return broker
@@ -67,7 +67,7 @@ def alter(
     changes: dict[str, object | None] = {**parse_pairs(settings or [], ""), **dict.fromkeys(delete or [])}
     if not changes:
         raise typer.BadParameter("name a setting: NAME=VALUE, or --delete NAME")
-    wanted = _one(broker, is_all)
+    wanted = _check_target(broker, is_all)
     with open_admin(bootstrap_servers) as admin:
         admin.alter_broker(wanted, changes, validate_only=dry_run)
     where = "all brokers" if wanted is None else f"broker {wanted}"
@@ -85,7 +85,7 @@ def describe(
 ) -> None:
     """Show the settings of a running broker, with the source of each value."""
     with open_admin(bootstrap_servers) as admin:
-        found = admin.describe_broker(_one(broker, is_all))
+        found = admin.describe_broker(_check_target(broker, is_all))
     shown = [one for one in found.values() if everything or one.source != "default"]
     if json:
         for one in shown:

@@ -1,4 +1,7 @@
-"""Rich consoles, and how numbers and times are shown. Import inside a command, never at a module's top."""
+"""Rich consoles and tables, and numbers, sizes and times as text.
+
+Import this module inside command functions only: `rich` would slow down the start of every command.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,24 @@ _PIPE_WIDTH = 200
 
 
 def stdout() -> Console:
-    """Return the console for results. Without a terminal it is wide, so that a table is never cut
-    in a file or a pipe."""
+    """Return the console for results. Without a terminal its width is 200 columns, so that few lines are wrapped."""
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
 
 
 def stderr() -> Console:
-    """Return the console for progress and remarks."""
+    """Return the console for progress bars and notes."""
     return Console(stderr=True, highlight=False, markup=False)
 
 
 class _Table(Table):
-    """A table in which foreign text (ids of groups, values of records) cannot command the terminal, or look like a
-    row."""
+    """A table that escapes its cells: a group id or a record's value could contain terminal commands or newlines."""
 
     def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
         super().add_row(*(one_line(cell) if isinstance(cell, str) else cell for cell in cells), **more)
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """Return an empty table; the columns named in `right` are numbers."""
+    """Return an empty table. The columns named in `right` are aligned to the right."""
     made = _Table(show_edge=False, pad_edge=False, header_style="bold")
     for heading in headings:
         made.add_column(one_line(heading), justify="right" if heading in right else "left", overflow="fold")
@@ -55,14 +56,14 @@ def size(size_bytes: float) -> str:
 
 
 def time(timestamp_ms: int) -> str:
-    """Return a timestamp as ISO 8601 in UTC, "-" when there is none."""
+    """Return a timestamp as ISO 8601 in UTC; "-" for a negative one, which means no timestamp."""
     if timestamp_ms < 0:
         return "-"
     return iso_time(timestamp_ms)
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """Return a timestamp as ISO 8601 in UTC with milliseconds; the bare number where the calendar ends."""
+    """Return a timestamp as ISO 8601 in UTC with milliseconds; the number itself outside of Python's calendar."""
     try:
         at = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):

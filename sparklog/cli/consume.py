@@ -1,4 +1,4 @@
-"""`sparklog consume`: records of a topic to the terminal, a pipe or a file."""
+"""`sparklog consume`: prints the records of topics, or writes them to a pipe or a file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ POLL_MS = 200
 
 
 class OutputFormat(StrEnum):
-    """The formats of records."""
+    """The formats of the output."""
 
     json = "json"
     csv = "csv"
@@ -83,7 +83,7 @@ class OutputFormat(StrEnum):
 
 
 LIVE_FORMATS = (OutputFormat.json, OutputFormat.csv)
-"""Formats whose records are there at once, for a terminal or for a file that grows."""
+"""Formats whose records are written one by one, for a terminal or a growing file."""
 
 TopicNames = Annotated[
     list[str],
@@ -157,7 +157,7 @@ def consume(
         tps = [tp for name in names for tp in _partitions(admin.describe_topic(name), partition or [])]
         level = str(parameters.get("isolation_level") or "read_uncommitted")
         begin, end = _range(admin, tps, begin_at, end_at, level)
-        # after the ends: no record below them has a newer schema
+        # requested after the ends, so that no record below the ends has a newer schema
         described = {name: admin.describe_topic(name) for name in names}
     views = {name: _view(about, columns, key, form) for name, about in described.items()}
     if form is None and format is not OutputFormat.json:
@@ -167,10 +167,10 @@ def consume(
     live = follow and format in LIVE_FORMATS
     with (
         consumer,
-        _opened(output, is_watched=live) as out,
+        _open_output(output, is_live=live) as out,
         ExitStack() as opened,
     ):
-        is_one = form is None and format is not OutputFormat.json  # all topics in one table or file
+        is_one = form is None and format is not OutputFormat.json  # one table or file for all topics
         writers: dict[str, Writer] = {}
         for name, view in views.items():
             if writers and is_one:
@@ -185,7 +185,7 @@ def consume(
             count = _copy(consumer, views, writers, begin, None if follow else end, max_records)
         except KeyboardInterrupt:
             if output is not None and not follow:
-                raise  # a file with a part of the records would look whole
+                raise  # else the partial file would be kept as if it were complete
             return
     _remark(format, output, ", ".join(names), count, None if follow else end, begin)
 
@@ -200,7 +200,7 @@ def _follows(follow: bool | None, until: str | None, format: OutputFormat, outpu
 
 
 def _form(text: str | None, format: OutputFormat | None) -> list[Part] | None:
-    """Parse the output format. Raises typer.BadParameter."""
+    """Parse `--output-format`; None without the option. Raises typer.BadParameter."""
     if text is None:
         return None
     if format is not None:
@@ -214,7 +214,7 @@ def _form(text: str | None, format: OutputFormat | None) -> list[Part] | None:
 
 
 def _names(admin: Admin, given: Sequence[str]) -> list[str]:
-    """Return the topics that names and patterns stand for. Raises typer.BadParameter for a pattern that fits none."""
+    """Return the topics with the given names or patterns. Raises typer.BadParameter if no topic matches a pattern."""
     from fnmatch import fnmatchcase
 
     found: dict[str, None] = {}
@@ -230,19 +230,19 @@ def _names(admin: Admin, given: Sequence[str]) -> list[str]:
 
 
 class View(NamedTuple):
-    """The records of a topic as they are written."""
+    """The selected columns and records of a topic."""
 
     topic: TopicDescription
     columns: list[str] | None
-    """The columns that the writer gets; None: all of the newest schema."""
+    """Columns of the output; None: all of the newest schema."""
     key: dict[str, Any] | None
-    """The values of the wanted key; None: every record."""
+    """Key of the selected records, by key column; None: all records."""
     read: list[str] | None
-    """The columns to read; None: all."""
+    """Columns to read, including those of the key; None: all."""
 
 
 def _view(topic: TopicDescription, columns: str | None, key: str | None, form: list[Part] | None) -> View:
-    """Return the view of a topic's records for the options. Raises typer.BadParameter."""
+    """Return the columns and records of a topic that the options select. Raises typer.BadParameter."""
     wanted = _columns(topic, columns)
     if wanted is not None and form is not None:
         wanted = None if topic.kind == "envelope" else [*wanted, *(k for k in topic.key_columns if k not in wanted)]
@@ -256,7 +256,7 @@ def _view(topic: TopicDescription, columns: str | None, key: str | None, form: l
 
 
 def _read_columns(views: Mapping[str, View]) -> list[str] | None:
-    """Return the columns that the consumer decodes; None: all, as topics may need different ones."""
+    """Return the columns that the consumer decodes; None for all, also if the topics' views need different columns."""
     first = next(iter(views.values())).read
     return first if all(view.read == first for view in views.values()) else None
 
@@ -280,7 +280,7 @@ def _schema(view: View) -> Any:
 
 
 def _format(given: OutputFormat | None, output: Path | None) -> OutputFormat:
-    """Return the format of the output. Raises typer.BadParameter."""
+    """Return the format: of `--format`, else of the file's ending, else JSON. Raises typer.BadParameter."""
     format = file_format(output, given, OutputFormat) or OutputFormat.json
     if format in (OutputFormat.arrow, OutputFormat.parquet) and output is None:
         raise typer.BadParameter(f"--format {format.value} needs --output FILE")
@@ -312,10 +312,10 @@ def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartiti
 def _range(
     admin: Admin, tps: list[TopicPartition], begin_at: Position, end_at: Position, level: str
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the first offset and the end of every partition; the log's end is that of isolation `level`.
+    """Return the first offset and the end offset of every partition, as readers with isolation `level` see them.
 
-    An offset outside of a log is moved to its edge, because one number applies to all partitions. Raises
-    typer.BadParameter for a single partition with a --from outside of it.
+    An offset outside of a partition is moved to the partition's first or end offset, because the option applies to all
+    partitions. With a single partition, a --from outside of it raises typer.BadParameter.
     """
     from sparklog.client.reading.positions import offsets_of
 
@@ -334,12 +334,11 @@ def _range(
     return found[0], found[1]
 
 
-def _opened(output: Path | None, *, is_watched: bool) -> AbstractContextManager[BinaryIO]:
-    """Return the output. A file appears when it is complete, unless `is_watched`: of lines that go on forever, each is
-    there at once."""
+def _open_output(output: Path | None, *, is_live: bool) -> AbstractContextManager[BinaryIO]:
+    """Open the output; None is stdout. The file appears when it is complete, or at once if `is_live`."""
     from sparklog.cli.destination import destination, opened
 
-    return opened(output) if output is not None and is_watched else destination(output)
+    return opened(output) if output is not None and is_live else destination(output)
 
 
 def _writer(
@@ -379,8 +378,10 @@ def _copy(
     end: dict[TopicPartition, int] | None,
     max_records: int | None,
 ) -> int:
-    """Copy records until every partition's `end` (None: forever) or `max_records`; returns the number of records.
-    Raises RequestTimedOutError if there is an end and the broker stays silent before it."""
+    """Copy records until every partition's `end` (None: forever) or until `max_records`.
+
+    Returns the number of copied records. Raises RequestTimedOutError if no record arrives before the end.
+    """
     from sparklog.errors import RequestTimedOutError
     from sparklog.types import TopicPartition
 
@@ -397,21 +398,20 @@ def _copy(
         for batch in batches:
             tp = TopicPartition(batch.topic, batch.partition)
             rows = batch.data.num_rows if end is None else batch.rows_below(end[tp])
-            chosen, rows = _chosen(batch, views[tp.topic], rows)
+            chosen, rows = _select(batch, views[tp.topic], rows)
             keep = min(rows, left - count)
             if keep:
                 writers[tp.topic].write(chosen, keep)
                 count += keep
         for tp in list(open_ends):
-            if (
-                consumer.position(tp) >= open_ends[tp]
-            ):  # not the last row's offset: compaction may have removed later records
+            # the last row's offset may stay below the end: compaction can have removed the records after it
+            if consumer.position(tp) >= open_ends[tp]:
                 del open_ends[tp]
     return count
 
 
-def _chosen(batch: ConsumedBatch, view: View, rows: int) -> tuple[Any, int]:
-    """Return the wanted rows among the first `rows` of a batch, and their number."""
+def _select(batch: ConsumedBatch, view: View, rows: int) -> tuple[Any, int]:
+    """Return the rows and columns of the view from the first `rows` rows of a batch, and the number of rows."""
     if view.key is None and (view.columns is None or batch.data.schema.names == view.columns):
         return batch, rows
     import numpy as np
@@ -433,7 +433,7 @@ def _remark(
     end: dict[TopicPartition, int] | None,
     begin: dict[TopicPartition, int],
 ) -> None:
-    """Write facts that the output does not show to stderr."""
+    """Print the number of written, left out or missing records on stderr."""
     if output is not None:
         print(f"wrote {count:,} records to {output}", file=sys.stderr)
         return

@@ -1,5 +1,7 @@
-"""CSV as Arrow tables with a topic's types. PyArrow parses a block without faults once; a fault is searched for in its
-block alone."""
+"""CSV as Arrow tables with a topic's types.
+
+PyArrow parses each block of lines at once. Only a block that PyArrow refuses is split to find its faulty records.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,23 @@ _NULL_WORDS = ("NA", "NULL", "NAN", "N/A", "NONE", "\\N", "-")
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """`schema` is the topic's; None: an envelope topic's own columns are taken as they come."""
+    """Options of CSV input."""
 
     schema: pa.Schema | None
+    """The topic's schema; None for an envelope topic, whose other columns PyArrow infers."""
     delimiter: str
     null_values: tuple[str, ...]
+    """Unquoted texts that mean null."""
 
 
 def read_csv(
     blocks: Iterable[tuple[bytes, int]], options: CsvOptions, refuse: Refuse
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Yield tables, each with the number of bytes read so far. Raises InputError if the first line names no columns of
-    the topic, and the errors of `refuse`."""
+    """Yield tables, each with the number of bytes read so far.
+
+    `refuse` gets each record that does not fit the topic. Raises InputError if the first line does not have the names
+    of topic columns, and the errors of `refuse`.
+    """
     reader: _Reader | None = None
     line = 1
     for block, done in blocks:
@@ -88,12 +95,12 @@ class _Reader:
                 quoted_strings_can_be_null=False,
             ),
         )
-        if self._options.schema is None:  # types that were inferred hold for the blocks that follow
+        if self._options.schema is None:  # later blocks keep the types that PyArrow inferred for this one
             self._types |= {f.name: f.type for f in table.schema if not pa.types.is_null(f.type)}
         return parse_as(table, ENVELOPE_SCHEMA if self._options.schema is None else self._options.schema)
 
     def reason(self, error: Exception, piece: Piece) -> str:
-        """Return the text behind the line's number: the column, and the remedy for the commonest case."""
+        """Return the error text that follows the line number: the column, the fault, and a hint on `--null-value`."""
         text = str(error).splitlines()[0]
         found = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", text)
         if found is None:
@@ -106,7 +113,7 @@ class _Reader:
 
 
 def _names(header: Piece, options: CsvOptions) -> list[str]:
-    """Return the columns that the first line names. Raises InputError if it does not name columns of the topic."""
+    """Return the column names of the first line. Raises InputError if one of them is not a column of the topic."""
     try:
         text = header.text.decode("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -129,17 +136,17 @@ def _names(header: Piece, options: CsvOptions) -> list[str]:
 
 
 def record_end(text: bytes, delimiter: str) -> int:
-    """Return the position behind the last whole record of a text that begins with a record; 0 if it has none.
+    """Return the end position of the last whole record; 0 if there is none. `text` begins at the start of a record.
 
-    A line end inside quotes does not end a record. If each quote stands where quotes of a field stand, their number
-    tells which line ends are inside; else the text is read field by field.
+    A line end inside quotes does not end a record. If all quotes stand at the edges of fields, a line end is inside
+    quotes if the number of quotes before it is odd. Otherwise the text is parsed field by field.
     """
     quotes = np.flatnonzero(np.frombuffer(text, np.uint8) == ord('"'))
     if not len(quotes):
         return last_line_end(text)
     if not _is_regular(text, quotes, delimiter):
         whole = text[: last_line_end(text)] + _LINE
-        *_, last = _records(whole, delimiter, 1)  # the line that was put behind, or the open record that it is part of
+        *_, last = _records(whole, delimiter, 1)  # the appended line, or the open record that has swallowed it
         return len(whole) - len(last.text)
     at = last_line_end(text)
     while at:
@@ -151,8 +158,10 @@ def record_end(text: bytes, delimiter: str) -> int:
 
 
 def _is_open(text: bytes, delimiter: str) -> bool:
-    """True if the last record of the text ends inside quotes: PyArrow would take all that follows the quote for its
-    value. An even number of quotes is taken for closed ones, so that blocks without faults cost a count."""
+    """True if the last record ends inside quotes. PyArrow would take the rest of the text for one field.
+
+    An even number of quotes counts as closed without parsing, so that a regular block costs one count.
+    """
     if text.count(b'"') % 2 == 0:
         return False
     whole = text if text.endswith(b"\n") else text + b"\n"
@@ -160,7 +169,7 @@ def _is_open(text: bytes, delimiter: str) -> bool:
 
 
 def _is_regular(text: bytes, quotes: Any, delimiter: str) -> bool:
-    """True if each odd quote opens a field and each even one closes it, or they stand together for a quote itself."""
+    """True if quotes at odd places open a field and those at even places close it; `""` inside a field fits, too."""
     data = np.frombuffer(text, np.uint8)
     beside = np.frombuffer(f'"\r\n{delimiter}'.encode(), np.uint8)
     opening, closing = quotes[0::2], quotes[1::2]
@@ -169,7 +178,7 @@ def _is_regular(text: bytes, quotes: Any, delimiter: str) -> bool:
 
 
 def _records(text: bytes, delimiter: str, line: int) -> Iterator[Piece]:
-    """Yield each record with its lines; empty lines are no records. `line`: the number of the text's first line."""
+    """Yield the records, each with its lines. Empty lines are skipped. `line` is the number of the first line."""
     lines = lines_of(text)
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader((part.decode("latin-1") for part in lines), delimiter=delimiter)
@@ -188,8 +197,10 @@ def _csv_type(field: pa.Field) -> Any:
 
 
 def wide_type(t: Any) -> Any:
-    """Return the type with double in the place of float, at any depth: `parse_as` refuses values beyond the range of
-    float."""
+    """Return the type with double in place of float, at any depth.
+
+    PyArrow reads a number beyond float's range as infinity; `parse_as` refuses the double instead.
+    """
     if pa.types.is_float32(t):
         return pa.float64()
     if pa.types.is_list(t):
@@ -200,9 +211,9 @@ def wide_type(t: Any) -> Any:
 
 
 def parse_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Turn columns that were read as text into dates and times, and columns that were read as double into float.
+    """Cast columns that were read as text to dates and times, and columns that were read as double to float.
 
-    A time without a zone is taken as UTC where the column has a zone. Raises SchemaMismatchError.
+    A time without a zone is UTC if the column has a zone. Raises SchemaMismatchError.
     """
     for field in schema:
         index = table.schema.get_field_index(field.name)

@@ -1,4 +1,4 @@
-"""`sparklog broker decommission`: moves a broker's partitions to other brokers, so that the broker can be removed."""
+"""`sparklog broker decommission`: moves all replicas off a broker, so that the broker can be removed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def decommission(
         if cancel:
             _cancel(admin, broker_id)
             return
-        moves = plan(admin, broker_id)  # refused, or it can be done
+        moves = plan(admin, broker_id)  # before the cordon, so that a refusal changes nothing
         admin.cordon_broker(broker_id)
         try:
             _drain(admin, broker_id, moves, limit)
@@ -61,7 +61,11 @@ def decommission(
 
 
 def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the necessary moves. Raises typer.BadParameter, InvalidReplicationFactorError."""
+    """Return the new replicas of each partition of the broker.
+
+    Raises typer.BadParameter for an unknown broker or a lost partition, and InvalidReplicationFactorError if too few
+    brokers remain.
+    """
     from sparklog.replication.controller.moves import plan_moves
 
     cluster = admin.describe_cluster()
@@ -102,13 +106,13 @@ def _drain(
             print(f"{len(moves)} partitions leave broker {broker_id}", file=sys.stderr)
             admin.alter_partition_reassignments(moves, throttle_bytes=throttle_bytes)
         follow(admin)
-        moves = plan(admin, broker_id)  # topics may have been made meanwhile, before it was cordoned
+        moves = plan(admin, broker_id)  # topics may have been created on the broker before its cordon
         if not moves:
             return
 
 
 def _cancel(admin: Admin, broker_id: int) -> None:
     leaving = [r.topic_partition for r in admin.list_partition_reassignments() if broker_id in r.removing]
-    admin.cordon_broker(broker_id, cordoned=False)  # first: refused, and nothing has changed
+    admin.cordon_broker(broker_id, cordoned=False)  # first, so that a refusal leaves the moves running
     admin.cancel_partition_reassignments(leaving)
     print(f"broker {broker_id} stays, and so do {len(leaving)} partitions that were being moved")

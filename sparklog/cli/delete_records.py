@@ -1,4 +1,4 @@
-"""`sparklog delete-records`: takes the beginning of partitions away."""
+"""`sparklog delete-records`: deletes the oldest records of partitions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def delete_records(
             which = "all partitions" if not partition else f"partition {', '.join(map(str, numbers))}"
             typer.confirm(f"Delete the records of {topic}, {which}, before {before} for good?", abort=True)
         earliest = {tp: at.offset for tp, at in admin.list_offsets(dict.fromkeys(tps, "earliest")).items()}
-        if position == "latest":  # also the records that come until the deletion
+        if position == "latest":  # -1 also deletes the records that arrive before the deletion
             kept = dict.fromkeys(tps, -1)
         else:
             latest = {tp: at.offset for tp, at in admin.list_offsets(dict.fromkeys(tps, "latest")).items()}

@@ -1,4 +1,4 @@
-"""The place that a command writes its result to."""
+"""The output of a command: stdout, or a file that appears when it is complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNFINISHED_SUFFIX = ".unfinished"
 
 
 class _NamedFile(io.FileIO):
-    """A file whose errors have the name that the user gave: Python names the file of an error only when it opens it."""
+    """A file whose write errors have the name that the user gave. Python's own write errors have no file name."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._given = name
@@ -33,21 +33,21 @@ class _NamedFile(io.FileIO):
 
 
 def opened(path: Path, *, name: str = "") -> BinaryIO:
-    """Open a file to be written.
+    """Open a file for writing.
 
     Args:
-        path: The file.
-        name: Its name in errors. Empty: the path.
+        path: The file; an existing one is emptied.
+        name: The file's name in errors; empty for `path`.
 
     Raises:
-        OSError: The file cannot be opened. Writing and closing raise it, too; it has the name.
+        OSError: The file cannot be opened. Writing and closing raise it, too, with the same name.
     """
     return cast(BinaryIO, io.BufferedWriter(_NamedFile(path, name or str(path))))
 
 
 @contextmanager
 def destination(path: Path | None) -> Iterator[BinaryIO]:
-    """Yield the output of a result: stdout, or a file that appears when it is complete."""
+    """Yield stdout (`path` None or "-"), or a file that appears under its name only when it is complete."""
     if path is None or str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -56,7 +56,7 @@ def destination(path: Path | None) -> Iterator[BinaryIO]:
         with opened(path) as out:
             yield out
         return
-    path = Path(os.path.realpath(path))  # a link stays one
+    path = Path(os.path.realpath(path))  # replaces the link's target, not the link
     unfinished = path.with_name(f"{path.name}{UNFINISHED_SUFFIX}")
     file = opened(unfinished, name=str(path))
     try:

@@ -1,4 +1,4 @@
-"""Times and points in time on the command line."""
+"""Durations on the command line, and the current time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparklog.units import parse_duration_ms as _parse_ms
 
 
 def parse_duration_ms(text: str) -> int:
-    """Parse `90s`, `10m`, `1h30m`, `1d`, `500ms` in milliseconds. Raises typer.BadParameter."""
+    """Return a duration such as `90s`, `10m`, `1h30m`, `1d` or `500ms` in ms. Raises typer.BadParameter."""
     try:
         return _parse_ms(text)
     except ValueError as e:
@@ -16,8 +16,10 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_number_or_ms(text: str, option: str, unit_ms: int, minimum_ms: int) -> int:
-    """Return a number of `unit_ms`, or a duration with a unit, in ms. Raises typer.BadParameter,
-    which names `option`."""
+    """Return a duration in ms: with a unit, or a number alone that counts units of `unit_ms`.
+
+    Raises typer.BadParameter that names `option`.
+    """
     try:
         value_ms = round(float(text) * unit_ms)
     except (ValueError, OverflowError):
@@ -31,7 +33,7 @@ def parse_number_or_ms(text: str, option: str, unit_ms: int, minimum_ms: int) ->
 
 
 def parse_seconds(text: str, option: str, minimum_s: float, maximum_s: float) -> float:
-    """Return the same in seconds. Raises typer.BadParameter, which names `option`, for one that is out of bounds."""
+    """Return a duration with a unit in seconds. Raises typer.BadParameter, with `option` if it is out of bounds."""
     seconds = parse_duration_ms(text) / 1000
     if not minimum_s <= seconds <= maximum_s:
         raise typer.BadParameter(f"{option} {text}: {minimum_s:g} s to {maximum_s:g} s")

@@ -1,4 +1,4 @@
-"""`sparklog elect-leaders`: elections of partition leaders."""
+"""`sparklog elect-leaders`: requests elections of partition leaders."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def elect_leaders(
             )
             if not yes and sys.stdin.isatty():
                 typer.confirm("Elect leaders all the same?", abort=True)
-        elif is_for_all:  # impossible elections are not requested
+        elif is_for_all:  # leave out partitions whose election would fail
             chosen = [tp for tp in chosen if states[tp].replicas[:1] != (states[tp].leader,)]
             out_of_sync = [tp for tp in chosen if states[tp].replicas[0] not in states[tp].isr]
             if out_of_sync:
@@ -90,7 +90,7 @@ def _partitions(name: str, count: int) -> list[TopicPartition]:
 
 
 def _parse_partitions(text: str, topics: dict[str, int]) -> list[TopicPartition]:
-    """Parse `events` or `events:3`. Raises typer.BadParameter."""
+    """Return the partitions of `events` (all) or `events:3`. Raises typer.BadParameter."""
     name, colon, number = text.partition(":")
     if name not in topics:
         raise typer.BadParameter(f"{text!r}: topic {name!r} does not exist; `sparklog topic list` shows the topics")

@@ -1,6 +1,6 @@
 """The next step after a failed command: one hint per error class.
 
-The user guide's troubleshooting table is made from `HINTS`, so the two never disagree.
+The user guide's troubleshooting table is generated from `HINTS`.
 """
 
 from __future__ import annotations
@@ -110,8 +110,7 @@ HINTS: dict[type[SparklogError], str] = {
 
 
 def hint_for(error: SparklogError) -> str:
-    """Return the next step for `error`: the hint of its class or of the nearest base class that has one; "" if none
-    has."""
+    """Return the hint of the error's class, else of its nearest base class with a hint; "" if there is none."""
     for cls in type(error).__mro__:
         if cls in HINTS:
             return HINTS[cls]
@@ -122,14 +121,16 @@ _COMMAND = re.compile(r"`([^`]*)`")
 _NAMED = re.compile(r"\b(topic|group|user) '([^']+)'")
 _PLACEHOLDERS = {"topic": ("TOPIC", "NAME"), "group": ("GROUP",), "user": ("NAME",)}
 _SQL_REMEDIES = ("Write:", "Did you mean", "in double quotes", "use the function", "--allow-files")
-"""Parts of messages about statements that have a remedy."""
+"""Texts in a message about an SQL statement that show that the message already has a remedy."""
 _UNKNOWN_SETTING = re.compile(r"unknown (\w+) (?:setting|parameter)")
 _SETTING = re.compile(r"(?:\w+ setting )?([a-z0-9]+(?:\.[a-z0-9]+)+) ?[=:]")
 
 
 def next_step(error: SparklogError, command: str = "") -> str:
-    """Return the next step for the case: the hint of `error` with the names that its message has, without the commands
-    that its message already gives, and for a wrong setting or argument the command that lists the allowed ones.
+    """Return the next step after `error`: the hint of its class, with the names from its message.
+
+    Parts of the hint that the message already has are left out. For a wrong setting or argument, the next step is the
+    command that lists the allowed values.
 
     Args:
         error: The error that ends the command.
@@ -137,7 +138,7 @@ def next_step(error: SparklogError, command: str = "") -> str:
     """
     message = str(error)
     if isinstance(error, errors.InvalidConfigError) and ("sparklog " in message or "pip install" in message):
-        return ""  # the message has it
+        return ""  # the message has the next step
     if isinstance(error, errors.InvalidQueryError) and any(mark in message for mark in _SQL_REMEDIES):
         return ""
     names = {p: shlex.quote(name) for kind, name in _NAMED.findall(message) for p in _PLACEHOLDERS[kind]}
@@ -146,16 +147,17 @@ def next_step(error: SparklogError, command: str = "") -> str:
         return re.sub(r"(?<![:\w])[A-Z]+\b", lambda word: names.get(word[0], word[0]), found[0])
 
     parts = [_COMMAND.sub(filled, part) for part in (_help_for(error, command) or hint_for(error)).split("; ")]
-    return "; ".join(part for part in parts if not _is_said(part, message))
+    return "; ".join(part for part in parts if not _is_in_message(part, message))
 
 
-def _is_said(hint: str, message: str) -> bool:
+def _is_in_message(hint: str, message: str) -> bool:
+    """True if the message has all commands of the hint."""
     commands = _COMMAND.findall(hint)
     return bool(commands) and all(c in message for c in commands)
 
 
 def _help_for(error: SparklogError, command: str) -> str:
-    """Return the command that lists the settings or the options that `error` is about; "": no such error."""
+    """Return the command that lists the allowed settings or options; "" if `error` is about something else."""
     message = str(error)
     if isinstance(error, errors.InvalidConfigError) and (scope := _scope_of(message)):
         return f"`sparklog config {scope}` lists every setting with its bounds"
@@ -165,7 +167,7 @@ def _help_for(error: SparklogError, command: str) -> str:
 
 
 def _scope_of(message: str) -> str:
-    """Return the scope of the setting that the text begins with; "" if it begins with none."""
+    """Return the scope of the setting at the beginning of the message; "" if there is none."""
     from sparklog.settings import Scope, settings_of
 
     if found := _UNKNOWN_SETTING.match(message):
@@ -176,7 +178,7 @@ def _scope_of(message: str) -> str:
 
 
 def report(title: str, message: str, hint: str = "") -> None:
-    """Print one line on stderr, red on a terminal, and the next step below it. Works without rich."""
+    """Print an error as one line on stderr, its title red on a terminal, and the next step below. Does not use rich."""
     red, dim, off = ("\033[31m", "\033[2m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
     print(f"{red}{title}:{off} {message}", file=sys.stderr)
     if hint:

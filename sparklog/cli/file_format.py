@@ -1,4 +1,4 @@
-"""The format of a file that a command reads or writes: one rule of the file's ending and `--format`."""
+"""The format of a file that a command reads or writes, from the file's ending and `--format`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDINGS: dict[str, tuple[str, ...]] = {
     ".txt": ("lines", "csv", "jsonl"),
     ".log": ("lines", "csv", "jsonl"),
 }
-"""The formats that a file with an ending can have. The first one is that of a file without `--format`."""
+"""The possible formats of a file by its ending. The first one is the default without `--format`."""
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 _SYNONYMS = {"json": "jsonl"}
@@ -35,11 +35,11 @@ def file_format(path: Path | None, given: F | None, formats: type[F]) -> F | Non
 
     Args:
         path: The file; None for stdin or stdout.
-        given: The value of `--format`; None without one.
-        formats: The formats that the command knows.
+        given: The value of `--format`; None without the option.
+        formats: The formats that the command supports.
 
     Returns:
-        The format; None if neither the file's ending nor `--format` says one.
+        The format; None if the file has no ending and `--format` is not given.
 
     Raises:
         typer.BadParameter: The ending and `--format` contradict each other, or the command does not know the ending.
@@ -68,5 +68,5 @@ def file_format(path: Path | None, given: F | None, formats: type[F]) -> F | Non
 
 
 def delimiter_of(path: Path | None) -> str:
-    """Return the delimiter of a CSV file's columns, by its ending."""
+    """Return the column delimiter of a CSV file: a tab for `.tsv`, else a comma."""
     return "\t" if path is not None and path.suffix.lower() == ".tsv" else ","

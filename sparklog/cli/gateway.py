@@ -1,4 +1,4 @@
-"""`sparklog gateway kafka`: Kafka's protocol beside a broker."""
+"""`sparklog gateway kafka`: runs a gateway that serves Kafka clients from a sparklog broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sparklog group`: list, describe, reset-offsets, delete."""
+"""`sparklog group`: lists, describes, resets and deletes consumer groups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GroupId = Annotated[
 
 
 class GroupState(StrEnum):
-    """States to list."""
+    """States of a consumer group."""
 
     empty = "empty"
     reconciling = "reconciling"
@@ -143,14 +143,14 @@ def _print_members(group: GroupDescription) -> None:
             member.host,
             "away" if member.epoch < 0 else str(member.epoch),
             ", ".join(member.topics),
-            _short(member.owned),
-            "the same" if set(member.target) == set(member.owned) else _short(member.target),
+            _partitions_text(member.owned),
+            "the same" if set(member.target) == set(member.owned) else _partitions_text(member.target),
         )
     console.stdout().print(table)
 
 
-def _short(partitions: Iterable[TopicPartition]) -> str:
-    """Return "t: 0, 1; u: 3"."""
+def _partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """Return the partitions by topic, as in "t: 0, 1; u: 3"; "-" without partitions."""
     topics: dict[str, list[str]] = {}
     for tp in sorted(partitions):
         topics.setdefault(tp.topic, []).append(str(tp.partition))
@@ -275,7 +275,7 @@ def reset_offsets(
         tps = sorted(admin.list_group_offsets(group)) if all_topics else _partitions(admin, topic or [])
         moves = planned_moves(admin, group, tps, target)
         if not moves:
-            admin.describe_group(group)  # a group that does not exist has an error of its own
+            admin.describe_group(group)  # raises its own error if the group does not exist
             print(f"group {group} has no committed offsets there", file=sys.stderr)
             raise typer.Exit(1)
         if not execute and not any(move.committed for move in moves.values()):
@@ -294,7 +294,7 @@ def reset_offsets(
 
 
 def _note_new_group(admin: Admin, group: str) -> None:
-    """Print a note if the group does not exist: the name may be misspelt."""
+    """Print a note if the group does not exist, because the name may be misspelt."""
     import sys
 
     from sparklog.errors import GroupIdNotFoundError
@@ -306,7 +306,7 @@ def _note_new_group(admin: Admin, group: str) -> None:
 
 
 def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
-    """Return the partitions of `T` and `T:0,2`. Raises typer.BadParameter."""
+    """Return the partitions of `TOPIC` (all) and `TOPIC:0,2`, sorted. Raises typer.BadParameter."""
     from sparklog.types import TopicPartition
 
     found: set[TopicPartition] = set()

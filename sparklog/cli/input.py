@@ -1,7 +1,6 @@
-"""Files and stdin as a stream of Arrow tables: the input of `sparklog produce`.
+"""The input of `sparklog produce`: a file or stdin as a stream of Arrow tables.
 
-Nothing is ever held whole: CSV and JSON lines are read in blocks, Parquet by row groups, Arrow by batches. Every reader
-yields `Chunk`s; `done` counts in the unit of `Source.total` (bytes, rows or batches), for the progress bar.
+Memory holds a part of the input only: a block of CSV or JSON lines, a batch of a Parquet or an Arrow file.
 """
 
 from __future__ import annotations
@@ -28,34 +27,41 @@ BATCH_ROWS = 65_536
 
 
 class Chunk(NamedTuple):
-    """Rows, and the number of bytes read so far."""
+    """Rows of the input."""
 
     table: pa.Table
     done: int
+    """Progress so far, in the unit of `Source.total`."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A readable input: `chunks` can be iterated once; `total` None: not known."""
+    """A readable input."""
 
     chunks: Iterator[Chunk]
+    """The rows; can be iterated once."""
     total: int | None
+    """Size of the input in bytes (text), rows (Parquet) or batches (Arrow), for the progress bar; None: unknown."""
 
 
 @dataclass(frozen=True)
 class InputOptions:
-    """The options for text: `schema` is the topic's (None: the columns of an envelope topic keep their types)."""
+    """The options of text input."""
 
     schema: pa.Schema | None
+    """The topic's schema; None for an envelope topic."""
     key_separator: str | None = None
+    """Text between key and value of a line; None: a line is a value."""
     delimiter: str = ","
+    """Column delimiter of CSV."""
     null_values: tuple[str, ...] = ("",)
+    """Unquoted CSV texts that mean null."""
     refuse: Refuse = fail
-    """Handler of each record that does not fit the topic; the default ends the input."""
+    """Handler of each record that does not fit the topic; the default raises InputError."""
 
 
 def open_input(path: Path | None, stdin: BinaryIO, format: str, options: InputOptions) -> Source:
-    """Return the input at `path` (None: `stdin`) read as `format`: csv, jsonl, parquet, arrow or lines.
+    """Open the file `path`, or `stdin` if it is None. `format` is csv, jsonl, parquet, arrow or lines.
 
     Raises InputError, OSError.
     """
@@ -90,7 +96,7 @@ def _seekable(path: Path | None, format: str) -> Path:
 
 
 def _lines(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield each line as a record's value; with a key separator, the text before its first occurrence is the key."""
+    """Yield each line as a record's value. With a key separator, the key is the text before the first separator."""
     separator = options.key_separator.encode() if options.key_separator else None
     number = 0
     for block, done in blocks(file):
@@ -144,7 +150,7 @@ def _json_table(block: bytes, schema: pa.Schema) -> pa.Table:
     """Parse a block of JSON lines. Raises ArrowException, SchemaMismatchError."""
     from pyarrow import json as arrow_json
 
-    # PyArrow's reader takes any zone into a column without one, and gives a float beyond its range as infinity
+    # PyArrow's reader accepts a zone in a column without zone, and reads a number beyond float's range as infinity
     as_text = pa.schema([(f.name, pa.string() if pa.types.is_temporal(f.type) else wide_type(f.type)) for f in schema])
     parse = arrow_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="error")
     read = arrow_json.ReadOptions(block_size=len(block), use_threads=False)
@@ -152,7 +158,7 @@ def _json_table(block: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _json_reason(error: Exception, piece: Piece, schema: pa.Schema) -> str:
-    """Return the text behind the line's number. PyArrow does not name a field that the topic lacks."""
+    """Return the error text that follows the line number. It names unknown columns, which PyArrow's error does not."""
     text = re.sub(r" in row \d+", "", str(error).splitlines()[0].removeprefix("JSON parse error: "))
     try:
         row = json.loads(piece.text)
@@ -163,14 +169,14 @@ def _json_reason(error: Exception, piece: Piece, schema: pa.Schema) -> str:
     unknown = [name for name in row if name not in schema.names]
     if unknown:
         return f": no column {', '.join(sorted(unknown))} (columns: {', '.join(schema.names)})"
-    if isinstance(error, pa.ArrowException):  # it may name neither the column nor the type that is needed
+    if isinstance(error, pa.ArrowException):  # PyArrow's error may lack the column and the needed type
         for name, value in row.items():
             try:
                 _json_table(json.dumps({name: value}).encode(), schema)
             except pa.ArrowException:
                 return f", column {name!r}: {schema.field(name).type}: invalid value {_shorten(json.dumps(value).encode())}"
             except SchemaMismatchError:
-                break  # it names the column
+                break  # the text of this error names the column
     return f": {text}"
 
 

@@ -1,4 +1,4 @@
-"""Text as blocks of whole lines, and the lines of it that are no records: each is named, with its reason."""
+"""Text input as blocks of whole lines, and the search for the records that do not fit the topic."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ LINE_BYTES_MAX = 256 * 1024 * 1024
 
 
 class InputError(Exception):
-    """The input does not have the expected form; the message names the place."""
+    """The input does not have the expected form. The message has the line."""
 
 
 class Piece(NamedTuple):
-    """The lines of one record: `line` is the number of its first line, from 1."""
+    """The text of one record."""
 
     line: int
+    """Number of the record's first line, from 1."""
     text: bytes
 
 
@@ -29,7 +30,9 @@ class Refused(NamedTuple):
     """A record that does not fit the topic."""
 
     line: int
+    """Number of the record's first line, from 1."""
     reason: str
+    """Error text that follows the line number; begins with ", ", ": " or a space."""
     text: bytes
 
 
@@ -37,12 +40,12 @@ Refuse = Callable[[Refused], None]
 
 
 def fail(refused: Refused) -> None:
-    """End the input at its first refused record. Raises InputError."""
+    """Raise InputError for the first refused record."""
     raise InputError(f"line {refused.line}{refused.reason}")
 
 
 class RefusedLines:
-    """Counts refused records and writes them to `out` (None: nowhere) as JSON lines: line, reason, text."""
+    """Counts refused records, and writes them to `out` unless it is None: a JSON line with line, reason and text."""
 
     def __init__(self, out: BinaryIO | None) -> None:
         self._out = out
@@ -59,25 +62,28 @@ class RefusedLines:
 
 
 def lines_of(text: bytes) -> list[bytes]:
-    """Return the lines, each with its end; the last one may have none."""
+    """Return the lines of the text, each with its newline. The last line may lack the newline."""
     lines = [line + b"\n" for line in text.split(b"\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
 
 
 def last_line_end(text: bytes) -> int:
-    """Return the position behind the last whole line."""
+    """Return the position after the last newline; 0 if there is none."""
     return text.rfind(b"\n") + 1
 
 
 def blocks(
     file: BinaryIO, cut: Callable[[bytes], int] = last_line_end, *, line_bytes_max: int = LINE_BYTES_MAX
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield blocks of whole records (the last one may lack its newline), with the bytes read so far. `cut` gives the
-    position behind the last whole record of a text; 0: it has none. Raises InputError for a line that is too long."""
+    """Yield blocks of whole records, each with the number of bytes read so far.
+
+    The last block may lack its newline. `cut` returns the end position of the last whole record of a text; 0 if there
+    is none. Raises InputError for a line of more than `line_bytes_max` bytes.
+    """
     rest = b""
     done = 0
-    # read1: lines typed or piped in slowly are handed on as they come
+    # read1 returns the available bytes, so that lines from a keyboard or a slow pipe are sent without delay
     read = getattr(file, "read1", file.read)
     while block := read(BLOCK_BYTES):
         done += len(block)
@@ -98,8 +104,9 @@ def fitting(
     reason: Callable[[Exception, Piece], str],
     refuse: Refuse,
 ) -> Iterator[pa.Table]:
-    """Yield the tables of all pieces that `convert` accepts, in order; the others go to `refuse`. A refused piece is
-    halved until each refused line stands alone, so that a block without faults costs one conversion.
+    """Yield tables of the records that `convert` accepts, in order, and pass the other records to `refuse`.
+
+    A block with a faulty record is halved until the record stands alone. A block without faults is converted once.
     """
     if not pieces:
         return

@@ -1,4 +1,4 @@
-"""Options of Kafka's command-line tools that users type by habit, with the options and commands that do their work."""
+"""Options of Kafka's command-line tools, with their equivalents here, for the error messages of unknown options."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _BY_OPTION = {
 
 
 def meant_for(command: str, option: str, known: Collection[str]) -> str:
-    """Return the text for an option that a command does not have; "": none is known to do its work.
+    """Return the advice for an option of Kafka's tools that the command lacks; "" if there is no equivalent.
 
     Args:
         command: The words of the command, such as "topic alter".
         option: The option as it was typed.
-        known: The options of the command. A text that names another one is of no use.
+        known: The options of the command. General advice to use an option outside of these is not returned.
     """
     text = _BY_COMMAND.get(command, {}).get(option)
     if text is not None:

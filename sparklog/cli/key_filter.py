@@ -1,4 +1,4 @@
-"""`consume --key`: the records of one key."""
+"""`consume --key`: selects the records with one key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def key_columns(topic: TopicDescription) -> tuple[str, ...]:
 
 
 def key_values(topic: TopicDescription, text: str) -> dict[str, Any]:
-    """Return the value of each key column, as Arrow scalars of the columns' types. Raises typer.BadParameter."""
+    """Parse the value of `--key` to Arrow scalars by key column.
+
+    Several key columns need a JSON list of their values. Raises typer.BadParameter.
+    """
     names = key_columns(topic)
     if topic.kind == "envelope":
         return {"key": pa.scalar(text.encode("utf-8", "surrogateescape"), pa.binary())}
@@ -53,7 +56,7 @@ def _scalar(topic: TopicDescription, name: str, value: Any) -> Any:
 
 
 def has_key(data: Any, values: dict[str, Any]) -> Any:
-    """Return a mask of the rows with the key."""
+    """Return a boolean mask of the rows whose key columns have these values; null equals null."""
     mask = None
     for name, value in values.items():
         column = data.column(name)

@@ -1,4 +1,4 @@
-"""`sparklog lake`: topics as Delta tables."""
+"""`sparklog lake`: manages the Delta tables of topics, and runs the workers that write them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ app = typer.Typer(help="Keep topics as Delta tables, too.", no_args_is_help=True
 
 
 class Mode(StrEnum):
-    """The content of a table."""
+    """The content of a table: all records, or the newest row of each key."""
 
     append = "append"
     upsert = "upsert"
 
 
 class LakeFormat(StrEnum):
-    """The output formats of a state."""
+    """The output formats of `status` and `verify`."""
 
     table = "table"
     json = "json"
@@ -301,7 +301,7 @@ def run(
     if topic and not once:
         raise typer.BadParameter("topics need --once: a continuous worker shares all topics with the other workers")
     require_deltalake()
-    if "jemalloc" in pa.supported_memory_backends():  # it returns freed memory sooner: 0.7 of the default's peak
+    if "jemalloc" in pa.supported_memory_backends():  # returns freed memory sooner than the default allocator
         pa.set_memory_pool(pa.jemalloc_memory_pool())
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     worker = LakeWorker(bootstrap_servers, security=client_security(), request_timeout_ms=timeout_ms())
@@ -327,7 +327,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _stop_with_parent(stop: Any) -> None:
-    """Call `stop` when standard input ends."""
+    """Call `stop` when stdin ends. The broker that started this worker holds the other end of the pipe."""
     import os
     import threading
 

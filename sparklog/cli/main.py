@@ -1,7 +1,7 @@
 """The entry point `sparklog`.
 
-`sparklog broker` goes straight to the broker: the libraries of the command line (typer, pydantic, rich) would cost a
-daemon 10 MB and a third of its start. Anything but its plain options, `--help` and mistakes too, goes the ordinary way.
+`sparklog broker` with plain options starts the broker without the libraries of the command line (typer, rich), which
+need memory and start time. All other command lines, also `sparklog broker --help`, run through `sparklog.cli.app`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run() -> None:
 
 
 def is_plain_broker(arguments: Sequence[str]) -> bool:
-    """True if `arguments` are `broker` and nothing but its options, each with a value."""
+    """True if `arguments` are the word `broker` and options of BROKER_OPTIONS, each with a value."""
     if not arguments or arguments[0] != "broker":
         return False
     rest = list(arguments[1:])

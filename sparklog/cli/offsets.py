@@ -1,4 +1,4 @@
-"""`sparklog offsets`: where each partition of a topic begins and ends."""
+"""`sparklog offsets`: shows the first offset and the end offset of each partition of a topic."""
 
 from __future__ import annotations
 
@@ -29,21 +29,25 @@ EPILOG = """\
 
 
 ALONE = 0
-"""The usual id of a broker that is alone, which need not be shown."""
+"""The default broker id. A topic with replicas on this broker alone is shown without broker columns."""
 
 
 class PartitionOffsets(NamedTuple):
-    """One partition: [log_start, log_end) can be read, -1 without a leader; `newest_ms` -1: there is no record;
-    `size_bytes` of batches, -1: unknown. Records below `local_start` are only in the object store, `remote_bytes` of
-    `size_bytes`."""
+    """The offsets, sizes and replicas of one partition."""
 
     partition: int
     log_start: int
+    """First readable offset; -1 without a leader."""
     log_end: int
+    """Offset of the next record; -1 without a leader."""
     newest_ms: int
+    """Largest timestamp of a record; -1 without records."""
     size_bytes: int
+    """Size of all batches, those in the object store included; -1: unknown."""
     local_start: int
+    """Records below this offset are in the object store only."""
     remote_bytes: int
+    """Size of the batches in the object store."""
     leader: int = -1
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
@@ -51,8 +55,8 @@ class PartitionOffsets(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """Number of offsets from the log start to the log end: the number of records, unless markers, compaction or
-        aborts use some of them."""
+        """Number of offsets from log start to log end: an upper limit of the number of readable records, because
+        markers, compacted and aborted records have offsets, too."""
         return self.log_end - self.log_start
 
 
@@ -107,15 +111,17 @@ def _show_position(topic: str, position: Position, format: TableFormat, bootstra
 
 
 def partition_offsets(admin: Admin, topic: TopicDescription, *, leaderless: bool = False) -> list[PartitionOffsets]:
-    """Return the offsets of all partitions of `topic`, in partition order. `leaderless`: a partition without a leader
-    is shown without offsets instead of as an error."""
+    """Return the offsets of all partitions of `topic`, in partition order.
+
+    A partition without a leader is an error; with `leaderless` it has the offsets -1 instead.
+    """
     from sparklog.types import TopicPartition
 
     every = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
     offline = {p.partition for p in topic.partition_details if leaderless and p.leader < 0}
     tps = [tp for tp in every if tp.partition not in offline]
     details = {p.partition: p for p in topic.partition_details}
-    # the end is asked last, so that a partition that grows meanwhile never shows an end before its newest record
+    # ends last: else a growing partition could show an end before its newest record
     newest = admin.list_offsets(dict.fromkeys(tps, "max_timestamp"))
     first = admin.list_offsets(dict.fromkeys(tps, "earliest"))
     last = admin.list_offsets(dict.fromkeys(tps, "latest"))
@@ -148,7 +154,7 @@ def _number(offset: int) -> str:
 
 
 def offsets_table(rows: list[PartitionOffsets]) -> Table:
-    """Return the rows and their sum as a table; with columns for the object store if something is there."""
+    """Return a table of the rows and their sum. Columns of the object store are shown only if it has records."""
     from sparklog.cli import console
 
     tiered = any(row.remote_bytes > 0 for row in rows)

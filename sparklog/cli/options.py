@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands have, and their parsing."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DEFAULT_TIMEOUT_MS = 30_000
 
 
 class TableFormat(StrEnum):
-    """The output formats of rows."""
+    """Output formats of commands that show rows."""
 
     table = "table"
     json = "json"
 
 
 class TextFormat(StrEnum):
-    """The output formats of a report."""
+    """Output formats of commands that show a report."""
 
     text = "text"
     json = "json"
@@ -46,7 +46,7 @@ Bootstrap = Annotated[
 
 
 def config_option(scope: Scope, help: str) -> Any:
-    """Return `--config NAME=VALUE`, repeatable, for settings of `scope`, which the Tab key offers."""
+    """Return the repeatable option `--config NAME=VALUE` for settings of `scope`, with shell completion."""
     return typer.Option("--config", "-c", metavar="K=V", help=help, autocompletion=completion.settings(scope))
 
 
@@ -71,7 +71,7 @@ _TIMEOUTS = {
     Scope.PRODUCER: ("request.timeout.ms", "max.block.ms", "delivery.timeout.ms"),
     Scope.CONSUMER: ("request.timeout.ms", "default.api.timeout.ms"),
 }
-"""The settings that `--timeout` sets."""
+"""The settings that `--timeout` sets, by scope."""
 _timeout_ms: int | None = None
 
 
@@ -94,7 +94,7 @@ def open_admin(bootstrap_servers: str) -> Admin:
 
 
 def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
-    """Return ["a=1", "b=2"] as a dict. Raises typer.BadParameter naming `option`."""
+    """Return ["a=1", "b=2"] as {"a": "1", "b": "2"}. Raises typer.BadParameter that names `option`."""
     parsed: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -105,12 +105,12 @@ def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
 
 
 def parse_list(text: str | None) -> list[str]:
-    """Return comma-separated names, blanks removed."""
+    """Split a text at commas, without blanks and empty parts."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def parse_settings(scope: Scope, pairs: list[str] | None) -> dict[str, Any]:
-    """Return `--config NAME=VALUE` options as checked settings, under their Python names.
+    """Return the checked settings of `--config NAME=VALUE` and of `--timeout`, by their Python names.
 
     Raises typer.BadParameter and InvalidConfigError.
     """

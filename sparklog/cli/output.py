@@ -1,4 +1,4 @@
-"""The output of `sparklog consume`: JSON lines, a table, an Arrow or a Parquet file."""
+"""The output of `sparklog consume`: JSON lines, CSV, a table, an Arrow or a Parquet file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METADATA = (
 
 
 class Writer(Protocol):
-    """Writer of batches: accepts the first `rows` rows of each, in order; `close` completes the output."""
+    """Writer of records: `write` gets the first `rows` rows of a batch, `close` completes the output."""
 
     def write(self, batch: ConsumedBatch, rows: int) -> None: ...
 
@@ -32,13 +32,13 @@ class Writer(Protocol):
 
 
 class SelectedRows(NamedTuple):
-    """Some rows and columns of a batch, with the part of its interface that writers use."""
+    """Some rows and columns of a batch, with the methods of ConsumedBatch that writers use."""
 
     topic: str
     partition: int
     data: pa.RecordBatch
     rows: np.ndarray
-    """Indexes of the rows in the batch."""
+    """Indexes of the rows of `data` in `batch`."""
     batch: ConsumedBatch
 
     def offsets(self) -> np.ndarray:
@@ -49,7 +49,7 @@ class SelectedRows(NamedTuple):
 
 
 def select_rows(batch: ConsumedBatch, rows: np.ndarray, columns: Sequence[str] | None) -> SelectedRows:
-    """Return the rows with these indexes, in these columns (None: all)."""
+    """Return the rows with the indexes `rows`, with these columns (None: all)."""
     data = batch.data if columns is None else batch.data.select(list(columns))
     data = data if len(rows) == data.num_rows else data.take(pa.array(rows))
     return SelectedRows(batch.topic, batch.partition, data, rows, batch)
@@ -60,8 +60,8 @@ def _rows(batch: ConsumedBatch, rows: int, *, metadata: bool) -> pa.Table:
 
 
 class JsonWriter:
-    """One JSON object per line. Typed topics show their columns, and the record's metadata on demand; envelope topics
-    always show partition, offset and timestamp, then key, value and headers."""
+    """Writes a JSON object per record. An object of a typed topic has its columns, after the metadata if `metadata`. An
+    object of an envelope topic has partition, offset, timestamp, key, value and, if there are any, headers."""
 
     def __init__(self, out: BinaryIO, *, envelope: bool, metadata: bool) -> None:
         self._out = out
@@ -84,8 +84,10 @@ class JsonWriter:
 
 
 def _envelope_view(table: pa.Table, *, topic: bool, always_headers: bool = False) -> pa.Table:
-    """Return the envelope as one reads it: the record's own timestamp is the log's, headers only
-    where there are any."""
+    """Return envelope records with the log's timestamp, and with headers only if a record has some.
+
+    `topic` adds the topic's name, `always_headers` an empty column of headers.
+    """
     wanted = {"_topic": "topic"} if topic else {}
     wanted |= {
         "_partition": "partition",
@@ -101,7 +103,7 @@ def _envelope_view(table: pa.Table, *, topic: bool, always_headers: bool = False
 
 
 class TableWriter:
-    """Collects rows (a table needs them all for its widths) and prints one table at the end."""
+    """Collects the rows and prints them as one table in `close`, because the widths of columns depend on all rows."""
 
     def __init__(self, *, envelope: bool, metadata: bool) -> None:
         self._envelope = envelope
@@ -112,7 +114,7 @@ class TableWriter:
     def write(self, batch: ConsumedBatch, rows: int) -> None:
         table = _rows(batch, rows, metadata=self._metadata or self._envelope)
         if self._envelope:
-            # headers stay away: the table's columns must not depend on the batch
+            # without headers, because the columns of the table must not differ between batches
             table = _envelope_view(
                 table.drop_columns(["headers"]) if "headers" in table.column_names else table, topic=self._metadata
             )
@@ -132,7 +134,7 @@ class TableWriter:
 
 
 class CsvRecordWriter:
-    """Writes CSV with a line of names. `schema` is the topic's, in the wanted columns."""
+    """Writes CSV with a line of column names. `schema` is the topic's, reduced to the selected columns."""
 
     def __init__(self, out: BinaryIO, schema: pa.Schema, *, envelope: bool, metadata: bool, delimiter: str) -> None:
         from sparklog.export.writers import CsvWriter
@@ -159,8 +161,8 @@ class CsvRecordWriter:
 
 
 class FileWriter:
-    """Writes Arrow IPC, as a stream or a file, or Parquet as batches come; `schema` is the file's, so that an empty
-    result has one too."""
+    """Writes batches to an Arrow IPC stream, an Arrow IPC file or a Parquet file. `schema` is the topic's, reduced to
+    the selected columns; it is known before the first batch, so that an empty file has it, too."""
 
     def __init__(self, out: BinaryIO, format: str, schema: pa.Schema, *, metadata: bool, is_stream: bool) -> None:
         self._metadata = metadata

@@ -1,4 +1,4 @@
-"""Points in time and positions in topics on the command line."""
+"""Options with a point in time or a position in a topic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def time_option(text: str, option: str) -> int:
-    """Return a time in ms since 1970. Raises typer.BadParameter, which names `option`."""
+    """Return a time such as `-1h` or `yesterday` in ms since 1970. Raises typer.BadParameter that names `option`."""
     try:
         return parse_time_ms(text, now_ms())
     except InvalidRequestError as e:
@@ -23,7 +23,8 @@ def time_option(text: str, option: str) -> int:
 
 
 def position_option(text: str, option: str) -> Position:
-    """Return a position in a topic. Raises typer.BadParameter, which names `option`."""
+    """Return a position in a topic: `earliest`, `latest`, an offset, `-100` or a time. Raises typer.BadParameter that
+    names `option`."""
     from sparklog.client.reading.positions import parse_position
 
     try:

@@ -1,16 +1,19 @@
-"""Names from elsewhere on a terminal. Does without rich."""
+"""Untrusted texts, and durations, for a terminal. Does not use rich."""
 
 from __future__ import annotations
 
 
 def printable(text: str, chars_max: int) -> str:
-    """Return a text as one line that cannot command the terminal: groups and transactions may be called anything."""
+    """Return a text as one line of at most `chars_max` characters, without control characters.
+
+    Clients choose the names of groups and transactions, which could contain commands of the terminal.
+    """
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: chars_max + 1])
     return shown if len(shown) <= chars_max else shown[: chars_max - 1] + "…"
 
 
 def duration(seconds: float) -> str:
-    """Return the duration in at most two units: "3.2 s", "12 min 5 s", "4 h 10 min", "3 d 2 h"."""
+    """Return a duration in one or two units: "3.2 s", "12 min 5 s", "4 h 10 min", "3 d 2 h"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = int(seconds)

@@ -1,4 +1,4 @@
-"""`sparklog produce`: a file or stdin into a topic."""
+"""`sparklog produce`: sends the records of a file or of stdin to a topic."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SKIP = "skip"
 
 
 class InputFormat(StrEnum):
-    """The formats of the input."""
+    """The formats of the input. json is jsonl."""
 
     csv = "csv"
     jsonl = "jsonl"
@@ -101,7 +101,7 @@ def produce(
     if on_error != FAIL and chosen not in ("csv", "jsonl", "lines"):
         raise typer.BadParameter(f"--on-error needs lines of text, and {chosen} has none")
     _check_file(path)
-    with _refusals(on_error) as refuse:
+    with _open_refused_lines(on_error) as refuse:
         options = InputOptions(
             schema=None if described.kind == "envelope" else described.schema,
             key_separator=key_separator,
@@ -122,9 +122,11 @@ def produce(
 
 
 @contextmanager
-def _refusals(on_error: str) -> Iterator[RefusedLines | None]:
-    """Yield the file for refused records, as `--on-error` demands; None: they end the input. Raises
-    typer.BadParameter."""
+def _open_refused_lines(on_error: str) -> Iterator[RefusedLines | None]:
+    """Yield the handler of refused records for `--on-error`; None if the first refused record ends the command.
+
+    Raises typer.BadParameter.
+    """
     from sparklog.cli.input_lines import RefusedLines
 
     if on_error == FAIL:
@@ -180,7 +182,7 @@ def _send(
 def _choose_format(
     topic: TopicDescription, path: Path | None, format: InputFormat | None, key_separator: str | None
 ) -> str:
-    """Return the format of the input by the first of these: the option, the file's ending, the topic's kind (stdin)."""
+    """Return the input's format: of the option, else of the file's ending, else (stdin) of the topic's kind."""
     envelope = topic.kind == "envelope"
     decided = file_format(path, format, InputFormat)
     if decided is not None:
@@ -204,7 +206,7 @@ def _check_file(path: Path | None) -> None:
 
 
 class _SentRecords:
-    """Sends chunks and counts acknowledged records; at most `IN_FLIGHT_MAX` sends wait for their answer."""
+    """Sends chunks and counts acknowledged records. At most IN_FLIGHT_MAX chunks are unacknowledged."""
 
     def __init__(self, topic: str, partition: int | None) -> None:
         self._topic = topic
@@ -227,7 +229,7 @@ class _SentRecords:
                 advance(done, self.records)
             producer.flush()
             self._collect(0)
-        except (KeyboardInterrupt, InputError):  # earlier lines are sent: the count shows where to continue
+        except (KeyboardInterrupt, InputError):  # the count of earlier records tells the user where to continue
             producer.flush()
             self._collect(0)
             raise
@@ -244,7 +246,7 @@ class _SentRecords:
             self.records += rows
 
     def _report_partial(self) -> None:
-        """Report the acknowledged records after a failure, so that the user can continue from there."""
+        """Print the number of acknowledged records after a failure, so that the user can continue from there."""
         while (
             self._unacknowledged
             and self._unacknowledged[0][0].done()
@@ -254,7 +256,7 @@ class _SentRecords:
         print(f"records acknowledged before the failure: {self.records:,}", file=sys.stderr)
 
     def summary(self, partitions: int) -> str:
-        """Return one line: records, partitions, time, rates."""
+        """Return one line with the numbers of records and partitions, the time and the rates."""
         seconds = max(time.monotonic() - self._started, 1e-6)
         rate, mib_rate = self.records / seconds, self._bytes / seconds / 2**20
         return (
@@ -265,7 +267,7 @@ class _SentRecords:
 
 @contextmanager
 def _progress(source: Source, wanted: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a progress bar on stderr when that is a terminal; yields `advance(done, records)`."""
+    """Yield a function `advance(done, records)` that moves a progress bar on stderr, if stderr is a terminal."""
     if not wanted or not sys.stderr.isatty():
         yield lambda done, records: None
         return

@@ -1,4 +1,4 @@
-"""`sparklog reassign`: which brokers keep which partitions."""
+"""`sparklog reassign`: plans, executes and cancels moves of partitions between brokers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def plan(
 
     with open_admin(bootstrap_servers) as admin:
         current = assignment(admin, parse_list(topics) or None)
-        moves = plan_moves(current, _onto(admin, brokers), replication_factor=replication_factor)
+        moves = plan_moves(current, _target_brokers(admin, brokers), replication_factor=replication_factor)
     text = json.dumps(_as_json(moves), indent=1) + "\n"
     if output is None:
         print(text, end="")
@@ -87,8 +87,11 @@ def plan(
     )
 
 
-def _onto(admin: Admin, brokers: str | None) -> dict[int, str | None]:
-    """Return brokers that may have replicas, with their racks. Raises typer.BadParameter."""
+def _target_brokers(admin: Admin, brokers: str | None) -> dict[int, str | None]:
+    """Return the racks of the brokers in `--brokers` (None: all that accept replicas), by broker id.
+
+    Raises typer.BadParameter.
+    """
     there = {b.broker_id: b.rack for b in admin.describe_cluster().brokers if not b.is_stopping and not b.is_cordoned}
     if brokers is None:
         return there
@@ -103,8 +106,10 @@ def _onto(admin: Admin, brokers: str | None) -> dict[int, str | None]:
 
 
 def assignment(admin: Admin, topics: list[str] | None = None) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the replicas of all partitions, as they are when reassignments under way are done; internal topics too.
-    Raises typer.BadParameter for a topic that does not exist."""
+    """Return the replicas of the partitions of `topics`, as they will be after the current reassignments.
+
+    None for `topics` means all topics, internal ones included. Raises typer.BadParameter for an unknown topic.
+    """
     found = admin.describe_topics(admin.list_topics(include_internal=True) if topics is None else topics)
     missing = [name for name in topics or () if name not in found]
     if missing:
@@ -124,7 +129,7 @@ def _as_json(moves: Mapping[TopicPartition, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[TopicPartition, list[int]]:
-    """Read a plan. Raises typer.BadParameter for another file."""
+    """Read a plan's new replicas of each partition. Raises typer.BadParameter if the file is not a plan."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         moves = {

@@ -1,4 +1,4 @@
-"""Showing how far reassignments are, until they are done."""
+"""The progress of reassignments on stderr."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_S = 1.0
 LINE_EVERY_S = 10.0
-"""Time between lines of progress if stderr is no terminal."""
+"""Shortest time between lines of progress if stderr is no terminal."""
 
 
 def summary(under_way: Sequence[PartitionReassignment], throttle_bytes: int) -> str:
-    """Return the progress in one line."""
+    """Return the progress in one line. `throttle_bytes` is the limit per second and broker; 0: no limit."""
     from sparklog.cli import console
 
     known = [r for r in under_way if r.total_bytes >= 0]
@@ -32,7 +32,7 @@ def summary(under_way: Sequence[PartitionReassignment], throttle_bytes: int) -> 
 
 
 def follow(admin: Admin) -> None:
-    """Wait until no partition is being reassigned any more. Says on stderr how far it is."""
+    """Wait until no partition is being reassigned, and print the progress on stderr."""
     told, told_at = "", 0.0
     is_terminal = sys.stderr.isatty()
     throttle = 0

@@ -1,4 +1,4 @@
-"""`consume --output-format`: records as text in a given form, with kcat's signs. Pure but for the output."""
+"""`consume --output-format`: records as text in a format of the user, with the placeholders of kcat."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ _READERS: dict[str, Callable[[_Record], bytes]] = {
 
 
 def parse_form(text: str) -> list[Part]:
-    """Return the parts of a form: literal bytes, and functions of a record.
+    """Parse the value of `--output-format`.
 
     Args:
-        text: Text with the signs of SIGNS behind `%`, and `\\n`, `\\r`, `\\t`, `\\0`, `\\\\`.
+        text: Text with `%` and a key of SIGNS, and the escapes `\\n`, `\\r`, `\\t`, `\\0`, `\\\\`.
 
     Returns:
-        The parts in order.
+        The parts in order: literal bytes, and functions of a record that return bytes.
 
     Raises:
-        ValueError: A sign or an escape is unknown.
+        ValueError: A placeholder or an escape is unknown.
     """
     parts: list[Part] = []
     at = 0
@@ -87,7 +87,10 @@ def parse_form(text: str) -> list[Part]:
 
 
 class TextWriter:
-    """Writes each record in a form. A typed topic's value is the row as JSON, its key the key columns' values."""
+    """Writes each record in a parsed format.
+
+    For a typed topic, the value is the row as JSON, and the key is the text of the key columns.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class TextWriter:
         key_columns: Sequence[str],
         columns: Sequence[str] | None = None,
     ) -> None:
-        """`columns`: those of a typed row's JSON; None: all."""
+        """Create a writer. `columns` are the columns in the JSON of a typed row; None: all."""
         self._out = out
         self._form = form
         self._envelope = envelope
@@ -133,10 +136,10 @@ class TextWriter:
 
 
 def key_text(values: Sequence[Any]) -> bytes | None:
-    """Return the key of a typed row as text: the value of one key column, several as a JSON list; None: all are null.
+    """Return the key of a typed row as text; None if all key columns are null.
 
     Args:
-        values: The key columns' values in printable form.
+        values: The key columns' values in printable form. Several values become a JSON list.
     """
     if all(v is None for v in values):
         return None

@@ -1,4 +1,4 @@
-"""The source of `--schema`: a Spark DDL string, or a file (Spark's schema JSON, Arrow, Parquet)."""
+"""The value of `--schema`: a Spark DDL string, or a file with Spark's schema JSON, Arrow or Parquet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE_ENDINGS = (".json", ".arrow", ".ipc", ".feather", ".arrows", ".parquet", ".
 
 
 def load_schema(text: str) -> pa.Schema:
-    """Load the schema in `text`, a path or a DDL string. Raises InvalidTopicError."""
+    """Return the schema that `text` has as DDL, or that the file at the path `text` has. Raises InvalidTopicError."""
     path = Path(text)
     if path.suffix.lower() not in FILE_ENDINGS:
         return parse_ddl(text)
@@ -43,7 +43,7 @@ def _arrow_schema(path: Path) -> pa.Schema:
     with pa.OSFile(str(path)) as file:
         is_file_format = file.read(6) == b"ARROW1"
         file.seek(8 if is_file_format else 0)
-        # both formats begin with the schema message, so that an unsealed segment serves as well
+        # stream and file format both begin with the schema message; an unsealed segment lacks the file's footer
         return pa.ipc.read_schema(file).remove_metadata()
 
 
@@ -65,7 +65,7 @@ _DDL_NAMES = {
 
 
 def ddl_type(t: Any) -> str:
-    """Return a canonical Arrow type in Spark's DDL, as `topic describe` shows it."""
+    """Return a canonical Arrow type in the notation of Spark's DDL."""
     if pa.types.is_decimal(t):
         return f"DECIMAL({t.precision},{t.scale})"
     if pa.types.is_list(t):

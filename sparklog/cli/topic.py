@@ -1,4 +1,4 @@
-"""`sparklog topic`: create, list, describe, alter, delete."""
+"""`sparklog topic`: creates, lists, describes, alters and deletes topics."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def alter(
     added, widened = (None if not texts else parse_ddl(", ".join(texts)) for texts in (add_column, widen))
     with open_admin(bootstrap_servers) as admin:
         before = admin.describe_topic(name)
-        if configs and (added or widened):  # columns that are refused are refused before a setting is changed
+        if configs and (added or widened):  # check the columns before changing a setting
             columns = before.key_columns, before.timestamp_column
             changed_columns(name, before.kind, before.schema, SchemaChange(added, widened), *columns)
         if configs:
@@ -256,7 +256,7 @@ def alter(
 
 
 def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]:
-    """Note on streaming queries that continue from their checkpoints after a change of columns."""
+    """Return advice for streaming queries that continue from their checkpoints after a change of columns."""
     from sparklog.cli.schema_source import ddl_type
 
     hints = []
@@ -277,7 +277,7 @@ def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]
 
 
 def _warn_of_retention(topic: TopicDescription) -> None:
-    """Warn that retention soon deletes old data, so that their loss does not surprise the user."""
+    """Warn that retention deletes records by the topic's timestamp column: old data that are loaded would vanish."""
     import sys
 
     retention_ms = topic.setting("retention.ms")
@@ -291,7 +291,7 @@ def _warn_of_retention(topic: TopicDescription) -> None:
 
 
 def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | None]:
-    """Return settings with their new values, None for those that get the default again. Raises typer.BadParameter."""
+    """Return the new values by setting; None resets a setting to its default. Raises typer.BadParameter."""
     changes: dict[str, str | None] = dict(parse_pairs(given, "--config"))
     for name in removed:
         if name in changes:
@@ -347,7 +347,7 @@ def add_partitions(
 
 
 def _moved_keys(topic: TopicDescription) -> str:
-    """Return the effect of more partitions on the topic's keys; "" if the topic has no keys."""
+    """Return a warning about the order of keys after adding partitions; "" if the topic has no keys."""
     if topic.kind != "envelope" and not topic.key_columns:
         return ""
     keys = f"keys ({', '.join(topic.key_columns)})" if topic.key_columns else "keys"

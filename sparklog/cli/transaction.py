@@ -1,4 +1,4 @@
-"""`sparklog transaction`: shows transactions, and ends hanging ones."""
+"""`sparklog transaction`: shows transactions, and aborts them."""
 
 from __future__ import annotations
 
@@ -197,7 +197,8 @@ def _state(text: str) -> str:
 
 
 def _describe(admin: Admin, id: str) -> TransactionDetails:
-    """Return the transaction of a transactional id, or of an application's id."""
+    """Return the transaction of a transactional id, else of the application with this id. Raises
+    InvalidProducerIdMappingError if there is neither."""
     from sparklog.errors import InvalidProducerIdMappingError
     from sparklog.types import SHARED_PREFIX, shared_transactional_id
 

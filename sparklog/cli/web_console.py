@@ -1,4 +1,4 @@
-"""`sparklog console`: the cluster in a browser."""
+"""`sparklog console`: serves web pages that show the cluster."""
 
 from __future__ import annotations
 
