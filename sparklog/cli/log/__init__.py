@@ -1,1 +1,1 @@
-"""`sparklog log`: tools for the files of a data directory."""
+"""`sparklog log`: tools that read, check and repair the files of a data directory."""

@@ -1,4 +1,4 @@
-"""`sparklog log`: looks into a broker's files, checks and repairs them; no broker is needed."""
+"""`sparklog log`: shows, checks and repairs a broker's files. No broker is needed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def dump(
 
 
 def _verify(path: Path, format: TextFormat) -> bool:
-    """Check everything; return whether something is damaged."""
+    """Check all files of `path` and print the report. Returns True if a file is damaged."""
     report = log_verify.run_verify([path])
     if format is TextFormat.json:
         import msgspec

@@ -1,4 +1,4 @@
-"""The content of a producer snapshot or a file of aborted transactions. Used by `sparklog log dump`."""
+"""Reads a producer snapshot or an index of aborted transactions for `sparklog log dump`."""
 
 from __future__ import annotations
 

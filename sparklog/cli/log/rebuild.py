@@ -1,4 +1,4 @@
-"""`sparklog log rebuild-metadata`: writes a lost metadata store again from the partitions' directories."""
+"""`sparklog log rebuild-metadata`: restores a lost metadata.db from the partitions' directories."""
 
 from __future__ import annotations
 
@@ -98,14 +98,17 @@ def rebuild_metadata(
             report_error("not rebuilt", "this was a dry run", "stop the broker, then run the command again with --yes")
             raise typer.Exit(1)
         kept = write_store(path, rebuilt, aside=f"{time.strftime('%Y%m%d-%H%M%S')}.old")
-        files.remove(data_dir / CLUSTER_IMAGE_FILE)  # else the directory would be taken for that of a cluster's broker
+        files.remove(data_dir / CLUSTER_IMAGE_FILE)  # marks the directory of a broker in a cluster
     if kept is not None:
         print(f"the old one is {kept}")
     print(f"{path}: {len(rebuilt.topics)} topics")
 
 
 def _security(rebuilt: Rebuilt, path: Path, copy: Path | None, *, lost_is_fine: bool) -> str:
-    """Enter the security records; say where they are from. Raises InvalidConfigError: the copy cannot be read."""
+    """Set the security records of `rebuilt`, from `copy` or from `path`, and return a line about their source.
+
+    Raises InvalidConfigError if `copy` cannot be read.
+    """
     from sparklog.errors import InvalidConfigError
     from sparklog.metadata.local_store import read_security_records
     from sparklog.metadata.lost_security import denies_everything

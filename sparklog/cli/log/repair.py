@@ -1,4 +1,4 @@
-"""`sparklog log repair`: takes bad bytes out of damaged partitions; a dry run unless told otherwise."""
+"""`sparklog log repair`: moves damaged bytes out of segment files; without --yes a dry run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def repair(
 
 
 def _is_lost_partition(path: Path) -> bool:
-    """True if `path` is the place of a missing partition directory, or an empty one, in a log directory."""
+    """True if `path` is a missing or empty partition directory in a log directory."""
     from sparklog.environment.files import RealFiles
     from sparklog.format.checkpoint import META_FILE
     from sparklog.log.tools.repair import has_lost_everything
@@ -81,8 +81,10 @@ def _is_lost_partition(path: Path) -> bool:
 
 @contextmanager
 def locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
-    """Hold the lock of a log directory if it is `wanted`, so that no broker starts meanwhile. Raises
-    DataDirLockedError."""
+    """Hold the lock of a log directory, so that no broker starts meanwhile.
+
+    No lock is taken without `wanted`, or if the directory is not a log directory. Raises DataDirLockedError.
+    """
     from sparklog.environment.files import RealFiles
     from sparklog.errors import DataDirLockedError
     from sparklog.format.checkpoint import META_FILE

@@ -1,4 +1,4 @@
-"""`sparklog log restore-remote`: writes a partition's lost journal again from the object store."""
+"""`sparklog log restore-remote`: restores a partition's lost journal of remote segments from the object store."""
 
 from __future__ import annotations
 

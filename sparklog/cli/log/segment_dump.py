@@ -1,4 +1,4 @@
-"""The content of a segment file, read without a broker: head, batches, seal, indexes. Used by `sparklog log dump`."""
+"""Reads a segment file for `sparklog log dump`: head, batches, seal and indexes. No broker is needed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from sparklog.log.segments.stored_rows import TOOL_INFLATED_BYTES_MAX, RowsCheck
 
 @dataclass
 class BatchFacts:
-    """One batch. `position` and `size_bytes` are in the file; `crc_ok` is False for a damaged one. `problem`: why its
-    records cannot be read although its checksum is right, or "". `kind`: "data", "transactional", or of a marker
-    "commit" or "abort", whose `base_sequence` is the coordinator's epoch."""
+    """One batch."""
 
     position: int
+    """Position in the file, in bytes."""
     size_bytes: int
+    """Size in the file."""
     base_offset: int
     last_offset: int
     records: int
@@ -43,16 +43,20 @@ class BatchFacts:
     compression: str
     crc: str
     crc_ok: bool
+    """False if the batch is damaged."""
     kind: str
+    """"data", "transactional", or for a transaction marker "commit" or "abort"."""
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    """Sequence number of the first record; of a marker, the coordinator's epoch."""
     problem: str = ""
+    """Reason why the records cannot be read although the checksum is right; empty if they can be read."""
 
 
 @dataclass
 class SegmentFacts:
-    """One segment file. `end`: how the scan ended (`ScanEnd`), `problem` why if not at the end."""
+    """One segment file."""
 
     path: str
     size_bytes: int
@@ -64,10 +68,15 @@ class SegmentFacts:
     schema: pa.Schema
     sealed: bool
     end: str
+    """Result of the scan, a value of `ScanEnd`."""
     problem: str
+    """Reason why the scan stopped before the end; empty if it reached the end."""
     data_end: int
+    """Position in bytes at which the scan stopped."""
     index_entries: int | None
+    """Number of entries of the offset index; None if the file is missing."""
     time_index_entries: int | None
+    """Number of entries of the time index; None if the file is missing."""
     batches: list[BatchFacts] = field(default_factory=list)
 
     @property
@@ -76,7 +85,7 @@ class SegmentFacts:
 
     @property
     def is_damaged(self) -> bool:
-        """True if anything but a torn tail keeps readers from a record."""
+        """True if readers cannot read a record. An incomplete last batch, as after a crash, is not damage."""
         return self.end == segment.ScanEnd.CORRUPT.value or any(b.problem for b in self.batches)
 
     def as_json(self) -> dict[str, Any]:
@@ -87,8 +96,9 @@ class SegmentFacts:
 
 
 def segment_paths(path: Path) -> list[Path]:
-    """Return the segment files that `path` (a segment file or a partition's directory) stands for, in offset order;
-    none in an empty partition's. Raises LogCorruptError if the directory is no partition's.
+    """Return the segment file `path`, or the segment files of the partition directory `path` in offset order.
+
+    Raises LogCorruptError for a directory that is not a partition's.
     """
     if path.is_dir():
         found = sorted(p for p in path.iterdir() if segment.parse_segment_name(p.name) is not None)
@@ -101,8 +111,10 @@ def segment_paths(path: Path) -> list[Path]:
 
 
 def dump_segment(path: Path) -> SegmentFacts:
-    """Read a whole segment, checking every batch. Raises OSError, StorageError, and LogCorruptError or
-    TruncatedBatchError for a bad head."""
+    """Read a whole segment and check every batch.
+
+    Raises OSError, StorageError, and for a damaged head LogCorruptError or CorruptBatchError.
+    """
     if reason := odd_file(path):
         raise StorageError(reason)
     with open(open_regular(path), "rb") as file:  # noqa: PTH123  (a descriptor)
@@ -140,7 +152,7 @@ def dump_segment(path: Path) -> SegmentFacts:
 
 
 def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
-    """Yield the first `limit` records of a dumped segment's good batches, with their offsets."""
+    """Yield the first `limit` records of a segment, each with its offset, up to the first damaged batch."""
     from sparklog.export.printable import printable
 
     left = limit
@@ -163,8 +175,10 @@ def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def read_indexes(path: Path, base_offset: int) -> dict[str, list[dict[str, int]]]:
-    """Return the entries of a segment's index files, with absolute offsets; an index that is missing has no key. Bytes
-    that are no whole entry, and the checksums, are left out."""
+    """Return the entries of a segment's index files by the index's name, with absolute offsets.
+
+    A missing index file has no key. An incomplete last entry and the checksum are left out.
+    """
     found: dict[str, list[dict[str, int]]] = {}
     for name, module in (("offset_index", offset_index), ("time_index", time_index)):
         count = _entries(path, module)
@@ -222,7 +236,7 @@ def _kind(attributes: int) -> str:
 
 
 def _damaged_batch(read: segment.PositionedRead, position: int, size: int, rows: RowsCheck) -> list[BatchFacts]:
-    """Return the batch at which a scan stopped, if its header at least can be read."""
+    """Return the batch at which a scan stopped; an empty list if its header cannot be read."""
     try:
         head = read(position, batches.HEADER_READ_BYTES)
         header = batches.decode_header(head, 0, available_bytes=size - position)

@@ -1,4 +1,4 @@
-"""`sparklog log verify`: is everything in these directories what it should be?"""
+"""`sparklog log verify`: checks the files of log directories."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def verify(
 
 
 def run_verify(paths: list[Path]) -> VerifyReport:
-    """Check `paths` with a progress bar on stderr where that is a terminal. Raises StorageError."""
+    """Check `paths`, with a progress bar if stderr is a terminal. Raises StorageError."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TransferSpeedColumn
 
     from sparklog.cli import console
@@ -91,7 +91,7 @@ def report_as_json(report: VerifyReport) -> dict[str, Any]:
 
 
 def print_report(report: VerifyReport, *, notes: bool) -> None:
-    """Print the findings, one per line, on stdout; then the checked files."""
+    """Print the findings, one per line, and the numbers of checked partitions, segments and records."""
     from sparklog.cli import console
     from sparklog.cli.errors import report as report_error
 

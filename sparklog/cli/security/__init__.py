@@ -1,1 +1,1 @@
-"""Users, ACLs, quotas, certificates, and the secure set-up."""
+"""Commands for users, ACLs, quotas and certificates, and for the set-up of a secure cluster."""

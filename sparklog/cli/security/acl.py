@@ -1,4 +1,4 @@
-"""`sparklog acl`: the rights of principals. Options are those of `kafka-acls`."""
+"""`sparklog acl`: adds, lists and removes ACLs, with the options of `kafka-acls`."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def _resources(
     cluster: bool,
     needed: bool = True,
 ) -> list[Wanted]:
-    """Return the named resources. Raises typer.BadParameter if there are none."""
+    """Return the resources of the options. Raises typer.BadParameter if none is given, unless `needed` is False."""
     from sparklog.security.acls import CLUSTER, ResourceType
 
     named = (
@@ -280,8 +280,9 @@ def _subjects(
     *,
     new: bool,
 ) -> list[tuple[Permission, Principal, str]]:
-    """Return the principals with their hosts. Principals of `new` ACLs must have names that users can have. Raises
-    InvalidConfigError, and typer.BadParameter for hosts without a principal.
+    """Return permission, principal and host of the ACLs. `new` refuses principals whose names no user can have.
+
+    Raises InvalidConfigError, and typer.BadParameter for hosts without a principal.
     """
     from sparklog.security.acls import ANY_NAME, Permission, canonical_host
     from sparklog.security.principals import parse_principal, stored_principal
@@ -300,7 +301,10 @@ def _subjects(
 def _operations(
     resources: list[Wanted], given: list[str] | None, *, producer: bool, idempotent: bool, consumer: bool
 ) -> list[tuple[Wanted, Operation]]:
-    """Return the operations with their resources. Raises typer.BadParameter, InvalidConfigError."""
+    """Return pairs of resource and operation, of `--operation` or of `--producer`, `--consumer` and `--idempotent`.
+
+    Raises typer.BadParameter, InvalidConfigError.
+    """
     from sparklog.security.acl_records import parse_choice
     from sparklog.security.acls import CLUSTER, Operation, ResourceType
 
@@ -332,7 +336,7 @@ def _operations(
 
 
 def _pattern_of(kind: ResourceType, pattern: str) -> AclPattern:
-    """Return the pattern of a resource's name; always literal for the cluster, which has one name."""
+    """Return the pattern type of a resource; always literal for the cluster, which has one name."""
     from sparklog.security.acls import PatternType, ResourceType
 
     return PatternType.LITERAL if kind is ResourceType.CLUSTER else PatternType(pattern)

@@ -1,4 +1,4 @@
-"""`sparklog certificate`: certificates of a secure cluster made by `sparklog broker --secure-setup DIR`."""
+"""`sparklog certificate`: adds and renews certificates of a cluster of `sparklog broker --secure-setup DIR`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def renew(
     """Create new keys and certificates for existing brokers."""
     from sparklog.security import cluster_setup
 
-    _say("renewed", cluster_setup.renew(directory, _now(), broker_id))
+    _print_paths("renewed", cluster_setup.renew(directory, _now(), broker_id))
 
 
 @app.command("new-authority", epilog=_AUTHORITY_EPILOG)
@@ -82,7 +82,7 @@ def new_authority(directory: Directory) -> None:
     """Create an authority that replaces the current one; both are trusted."""
     from sparklog.security import cluster_setup
 
-    _say("both authorities are trusted by", cluster_setup.new_authority(directory, _now()))
+    _print_paths("both authorities are trusted by", cluster_setup.new_authority(directory, _now()))
 
 
 @app.command("retire-authority", epilog=_AUTHORITY_EPILOG)
@@ -90,13 +90,13 @@ def retire_authority(directory: Directory) -> None:
     """Trust only the newest authority from now on."""
     from sparklog.security import cluster_setup
 
-    _say("only the new authority is trusted by", cluster_setup.retire_authority(directory))
+    _print_paths("only the new authority is trusted by", cluster_setup.retire_authority(directory))
 
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-def _say(what: str, paths: Iterable[Path]) -> None:
+def _print_paths(title: str, paths: Iterable[Path]) -> None:
     for path in paths:
-        print(f"{what}: {path}")
+        print(f"{title}: {path}")

@@ -1,4 +1,4 @@
-"""`sparklog quota`: limits of users and clients. Options are those of `kafka-configs` for client quotas."""
+"""`sparklog quota`: shows and changes client quotas, with the options of `kafka-configs`."""
 
 from __future__ import annotations
 
@@ -134,8 +134,9 @@ def alter(
 
 
 def _entity(*named: tuple[str | None, bool]) -> Entity:
-    """Return the entity for pairs of a name and a default flag: user, client id, address. Raises typer.BadParameter for
-    a name together with its default.
+    """Return the owner of quotas. `named` are the name and the default flag of user, client id and address.
+
+    Raises typer.BadParameter for an empty name, and for a name together with the default.
     """
     from sparklog.security.quotas import DEFAULT, Entity
 

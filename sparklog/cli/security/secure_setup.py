@@ -1,4 +1,4 @@
-"""`sparklog broker --secure-setup DIR`: certificates, settings and a user of a first secure cluster, in one command."""
+"""`sparklog broker --secure-setup DIR`: creates certificates, settings and a super user of a new secure cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from sparklog.errors import InvalidConfigError
 
 HOST_NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,252}|[0-9A-Fa-f:.]{2,45}")
-"""A DNS name, or an address (IPv6 too)."""
+"""A DNS name, an IPv4 or an IPv6 address."""
 
 
 def make_secure_setup(
@@ -22,8 +22,10 @@ def make_secure_setup(
     data_dir: Path | None,
     user: str,
 ) -> None:
-    """Create the directory and print the next steps. `listen` None: all addresses, port 9292. Raises
-    InvalidConfigError."""
+    """Create the directory of a single broker and print the next steps. `listen` None: port 9292 of all addresses.
+
+    Raises InvalidConfigError.
+    """
     import datetime
 
     from sparklog.security.secure_setup import Place, secure_setup
@@ -36,7 +38,7 @@ def make_secure_setup(
     everywhere = host in ("0.0.0.0", "::")
     place = Place("" if everywhere else host, port, tuple(names), advertised or "", data_dir)
     made = secure_setup(directory, place, datetime.datetime.now(datetime.UTC), user)
-    _say(made.directory, made.user, names)
+    _print_steps(made.directory, made.user, names)
 
 
 def make_secure_cluster(
@@ -49,8 +51,10 @@ def make_secure_cluster(
     data_dir: Path | None,
     user: str,
 ) -> None:
-    """Create the directories of several brokers, each at one of `hostnames`; none: all on this machine. `listen` has
-    the port for clients. Raises InvalidConfigError.
+    """Create the directories of several brokers and print the next steps.
+
+    Broker number n runs on the n-th of `hostnames`; without host names all brokers run on the address of `listen`, or
+    on 127.0.0.1 if that is all addresses. `listen` also has the port for clients. Raises InvalidConfigError.
     """
     import datetime
 
@@ -98,13 +102,13 @@ def _check_names(hostnames: list[str]) -> None:
 
 
 def _own_names(host: str) -> list[str]:
-    """Return the host names of this machine for clients; for a broker on one address, this address."""
+    """Return the host names for clients: this machine's names if the broker listens on all addresses, else `host`."""
     if host not in ("0.0.0.0", "::"):
         return [host]
     return list(dict.fromkeys([socket.gethostname(), socket.getfqdn()]))
 
 
-def _say(directory: Path, user: str, names: list[str]) -> None:
+def _print_steps(directory: Path, user: str, names: list[str]) -> None:
     quoted = shlex.quote(str(directory))
     secured = f"--command-config {quoted}/client.properties"
     print(

@@ -1,4 +1,4 @@
-"""`sparklog user`: add, list, remove, set-password."""
+"""`sparklog user`: adds, lists and removes users, and sets their passwords."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = typer.Typer(help="Add, list and remove users with passwords (SASL SCRAM an
 
 
 class Mechanism(StrEnum):
-    """The mechanisms for which a password is stored."""
+    """SASL mechanisms whose credentials the cluster stores."""
 
     sha_256 = "SCRAM-SHA-256"
     sha_512 = "SCRAM-SHA-512"
@@ -50,7 +50,7 @@ def add(
     _check(name)
     password = read_password(name)
     with open_admin(bootstrap_servers) as admin:
-        admin.set_user_password(name, password, _named(mechanism), iterations=iterations, only_new=True)
+        admin.set_user_password(name, password, _mechanism_names(mechanism), iterations=iterations, only_new=True)
     print(f"added user {name}")
 
 
@@ -69,7 +69,7 @@ def set_password(
     _check(name)
     password = read_password(name)
     with open_admin(bootstrap_servers) as admin:
-        admin.set_user_password(name, password, _named(mechanism), iterations=iterations, only_existing=True)
+        admin.set_user_password(name, password, _mechanism_names(mechanism), iterations=iterations, only_existing=True)
     print(f"changed the password of {name}")
 
 
@@ -100,15 +100,16 @@ def remove(name: Name, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None
 
 
 def _check(name: str) -> None:
-    """Refuse an invalid name before the question for a password. Raises InvalidConfigError."""
+    """Raise InvalidConfigError for an invalid user name, before the command asks for a password."""
     from sparklog.security.scram import checked_name
 
     checked_name(name)
 
 
 def read_password(name: str) -> Secret:
-    """Read a password from the terminal, typed twice and not shown, or from the first line of stdin. An argument would
-    be visible to every user of the machine. Raises typer.BadParameter.
+    """Read a password twice from the terminal without echo, or from the first line of stdin if it is no terminal.
+
+    There is no option for passwords, because every user of the machine could see it. Raises typer.BadParameter.
     """
     import getpass
     import sys
@@ -128,5 +129,5 @@ def read_password(name: str) -> Secret:
     return Secret(password)
 
 
-def _named(mechanisms: list[Mechanism] | None) -> list[str]:
+def _mechanism_names(mechanisms: list[Mechanism] | None) -> list[str]:
     return [m.value for m in mechanisms or Mechanism]

@@ -1,1 +1,1 @@
-"""`sparklog sql`: statements, output, and the prompt."""
+"""`sparklog sql`: runs SQL statements, shows their results, and has a prompt."""

@@ -1,4 +1,4 @@
-"""`sparklog sql`: SQL over topics, one statement or at a prompt."""
+"""`sparklog sql`: the options, and the choice between statements and the prompt."""
 
 from __future__ import annotations
 

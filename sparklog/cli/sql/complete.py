@@ -1,4 +1,4 @@
-"""The completions of the Tab key in SQL. Pure."""
+"""Completions of SQL and of the prompt's commands. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ _TABLE_COMES = re.compile(r"\b(?:from|join|describe|summarize|into|update|table)
 def complete(
     before: str, topics: Sequence[str], columns_of: Callable[[str], Sequence[str]], words: Sequence[str]
 ) -> tuple[int, list[str]]:
-    """Return the number of characters before the cursor to replace, and their replacements: topics behind FROM, else
-    columns of the topics that are named already, then keywords and functions (`words`)."""
+    """Return completions for the cursor position after the text `before`.
+
+    After FROM and similar words the completions are topics; elsewhere columns of the topics in `before`, topics, and
+    `words` (SQL keywords and functions).
+
+    Returns:
+        The number of characters before the cursor to replace, and their possible replacements.
+    """
     if before.startswith((".", "\\")):
         command, blank, typed = before.partition(" ")
         if blank:
@@ -43,7 +49,7 @@ def complete(
 
 
 def _typed_word(before: str) -> str:
-    """Return the word that is being typed, with the double quote it may begin with; nothing within a string."""
+    """Return the unfinished word at the end, with an opening double quote; "" inside a string."""
     text = _CLOSED.sub(lambda closed: " " * len(closed[0]), before)
     if "'" in text:
         return ""
@@ -54,6 +60,6 @@ def _typed_word(before: str) -> str:
 
 
 def _matching_names(names: Sequence[str], typed: str) -> list[str]:
-    """Return the names that begin with the typed text, in any case, with or without a quote; sorted."""
+    """Return the names that begin with `typed`, sorted. Case and an opening double quote do not matter."""
     start = typed.lstrip('"').lower()
     return sorted(n for n in names if n.lstrip('"').lower().startswith(start))[:OFFERED_MAX]

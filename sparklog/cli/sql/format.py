@@ -1,4 +1,4 @@
-"""The formats of `sparklog sql`: apart from their writers, which import more than `--help` should."""
+"""The output formats of `sparklog sql`, without their writers, whose imports would slow down `--help`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TABLE_ROWS = 1_000
 
 
 class OutputFormat(StrEnum):
-    """The formats of rows."""
+    """Output formats of rows."""
 
     table = "table"
     csv = "csv"

@@ -1,4 +1,4 @@
-"""The outputs of `sparklog sql`: a table for people, or a file."""
+"""The outputs of `sparklog sql`: a table on the terminal, or a file format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITERS: dict[OutputFormat, Any] = {
 
 
 def print_table(table: pa.Table) -> None:
-    """Print a result for people on stdout."""
+    """Print the rows as an aligned table on stdout."""
     from sparklog.cli import console
 
     names = distinct(table.column_names)

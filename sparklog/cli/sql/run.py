@@ -1,5 +1,4 @@
-"""Runs one text of SQL for the command line: in a thread, so that Ctrl-C cancels it and a progress bar moves
-meanwhile."""
+"""Runs statements for the command line in a thread, so that the main thread can handle Ctrl-C and draw progress."""
 
 from __future__ import annotations
 
@@ -24,17 +23,20 @@ from sparklog.query.session import SqlSession
 
 TICK_S = 0.1
 BAR_AFTER_S = 1.0
-"""A statement that ends within this time needs no bar."""
+"""Time before the progress bar appears."""
 
 NO_RESULT = (["Count"], ["Success"])
-"""The columns of statements that are done rather than asked, as CREATE VIEW."""
+"""The columns of the result of a statement that is not a query, such as CREATE VIEW."""
 
 T = TypeVar("T")
 
 
 def run_query(session: SqlSession, query: str, format: OutputFormat, output: Path | None, max_rows: int) -> str:
-    """Write the result; return facts that the result does not show. Raises QueryCancelledError after Ctrl-C, and the
-    errors of `sparklog.sql`."""
+    """Run the statements and write the rows of the last one.
+
+    Returns a note for stderr: the number of rows in the file, or that the table is cut; else "". Raises
+    QueryCancelledError after Ctrl-C, and the errors of `sparklog.sql`.
+    """
     if format is OutputFormat.table:
         table, complete = cancellable(session, lambda: _first_rows(session, query, max_rows))
         if table.num_rows or table.column_names not in NO_RESULT:
@@ -45,10 +47,10 @@ def run_query(session: SqlSession, query: str, format: OutputFormat, output: Pat
 
 
 def cancellable(session: SqlSession, work: Callable[[], T]) -> T:
-    """Return the result or the error of `work`. Ctrl-C interrupts the session, which makes it end."""
+    """Run `work` in a thread; return its result or raise its error. Ctrl-C interrupts the session's statement."""
     done: list[T] = []
     failed: list[BaseException] = []
-    ended = threading.Event()  # `Thread.join` takes a thread for ended when a signal comes meanwhile
+    ended = threading.Event()  # an interrupted `Thread.join` may report a running thread as ended
 
     def run() -> None:
         try:
@@ -95,7 +97,7 @@ def _copy(session: SqlSession, query: str, format: OutputFormat, output: Path | 
 
 @contextlib.contextmanager
 def _progress(session: SqlSession) -> Iterator[Callable[[], None]]:
-    """Yield a bar on stderr, when that is a terminal and the statement takes a while."""
+    """Yield a function that updates the progress bar. The bar appears after BAR_AFTER_S if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

@@ -1,4 +1,4 @@
-"""Statements and commands of one text: of the command line, or of stdin."""
+"""Runs a script, which is the argument of `sparklog sql` or its stdin: SQL statements and commands with a dot."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sparklog.query.spellings import is_listing
 
 
 def parts_of(text: str) -> list[str]:
-    """Return the commands of a text, each alone, and the SQL between them.
+    """Split a script into its commands and the SQL between them.
 
-    A line with a dot or a backslash at its beginning, or one of the words `exit`, `quit` and `help`, is a command where
-    a statement could begin: at the beginning, and behind a semicolon. A line such as SHOW TABLES is a statement there.
+    A line is a command if it begins with a dot or a backslash, or is `exit`, `quit` or `help`, and if a statement could
+    begin there: at the start, or after a semicolon. In such a place a line such as SHOW TABLES needs no semicolon.
 
     Args:
         text: Lines of SQL and of commands.
@@ -37,20 +37,20 @@ def parts_of(text: str) -> list[str]:
 
 
 def run_script(session: SqlSession, text: str, format: OutputFormat, output: Path | None, max_rows: int) -> str:
-    """Run the statements and commands of a text in order.
+    """Run the statements and commands of a script in order.
 
     Args:
         session: The session of the statements.
         text: Lines of SQL and of commands.
-        format: The format of the rows.
+        format: Output format of the rows, until a `.format` command changes it.
         output: The file of the rows; None: stdout.
         max_rows: Largest number of rows of a table.
 
     Returns:
-        Facts that the result does not show.
+        The note of the last statement, as from `run_query`.
 
     Raises:
-        SparklogError: A statement or a command has failed; the following ones are not run.
+        SparklogError: A statement or a command has failed. The rest of the script is not run.
     """
     shell = SqlShell(session, format, max_rows)
     remark = ""

@@ -1,4 +1,4 @@
-"""The prompt of `sparklog sql`: history, completion, and commands that begin with a dot."""
+"""The prompt of `sparklog sql`, with a history, completion, and commands that begin with a dot."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Ctrl-C cancels a query, Tab completes, the arrow keys recall earlier input."""
 
 ALIASES = {"\\dt": ".tables", "\\d": ".schema", "\\?": ".help", "\\q": ".quit", ".exit": ".quit", "\\h": ".help"}
 WORDS = {"exit": ".quit", "quit": ".quit", "help": ".help"}
-"""Commands without a dot; none of these words is an SQL statement."""
+"""Words that the prompt accepts as commands; none of them is an SQL statement."""
 TOPICS_AGE_S = 10.0
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 
@@ -53,8 +53,10 @@ def run_shell(
     *,
     terminal: tuple[Input, Output] | None = None,
 ) -> None:
-    """Read and run statements until the end of the input. `terminal`: not the process's own. Raises
-    InvalidConfigError if the extra is missing."""
+    """Read and run statements until the end of the input. `terminal` None: stdin and stdout.
+
+    Raises InvalidConfigError if a library of the extra `sparklog[sql]` is missing.
+    """
     if output is not None:
         raise InvalidConfigError("--output is for a single statement: give it on the command line")
     shell = SqlShell(session, format, max_rows)
@@ -72,12 +74,12 @@ def run_shell(
 
 
 class SqlShell:
-    """Carries out the typed commands and statements."""
+    """Runs commands and statements."""
 
     def __init__(self, session: SqlSession, format: OutputFormat, max_rows: int) -> None:
         self._session = session
         self.format = format
-        """The format of rows."""
+        """The output format of rows."""
         self._max_rows = max_rows
         self._topics: list[str] = []
         self._topics_until = float("-inf")
@@ -85,7 +87,7 @@ class SqlShell:
         self._words: list[str] = []
 
     def run(self, text: str) -> bool:
-        """Run one entry. Returns True if the shell continues. Errors are shown."""
+        """Run one input, and print its errors. Returns False if the input ends the prompt."""
         try:
             text = command_of(text)
             if text.startswith((".", "\\")):
@@ -99,8 +101,7 @@ class SqlShell:
         return True
 
     def completions(self, before: str) -> tuple[int, list[str]]:
-        """Return the number of characters before the cursor to replace, and their replacements. A broker that is away
-        offers nothing."""
+        """Return the result of `complete` for the text before the cursor; no completion if no broker answers."""
         try:
             self._words = self._words or keywords(self._session)
             return complete(before, self._known_topics(), self._columns_of, self._words)
@@ -117,7 +118,10 @@ class SqlShell:
         print(f"{took_s:.2f} s, {read.rows_read:,} records ({console.size(read.bytes_read)}) read", file=sys.stderr)
 
     def command(self, text: str) -> bool:
-        """Carry out a command that begins with a dot; whether to go on. Raises the errors of SqlSession."""
+        """Run a command that begins with a dot or a backslash. Returns False if the command is `.quit`.
+
+        Raises the errors of SqlSession.
+        """
         name, _, rest = text.rstrip("; ").partition(" ")
         rest = rest.strip()
         name = ".tables" if name == "\\d" and not rest else ALIASES.get(name, name)
@@ -141,7 +145,7 @@ class SqlShell:
         if not topic:
             print("write .schema TOPIC; .tables lists the topics", file=sys.stderr)
             return
-        self._session.columns(topic)  # an unknown topic is told in its own words
+        self._session.columns(topic)  # raises the error of an unknown topic, which DESCRIBE words differently
         query = f"SELECT column_name AS column, column_type AS type FROM (DESCRIBE {written(topic)})"
 
         def describe() -> Any:
@@ -182,13 +186,13 @@ def keywords(session: SqlSession) -> list[str]:
 
 
 def is_complete(text: str) -> bool:
-    """True if Enter runs the typed text rather than beginning a line."""
+    """True if Enter runs the text; False if Enter begins a new line of it."""
     text = command_of(text.strip())
     return not text or text.startswith((".", "\\")) or text.endswith(";") or is_listing(text)
 
 
 def command_of(text: str) -> str:
-    """Return `text`, or the command with a dot that a word alone stands for, as `exit` and `quit;`."""
+    """Return the command with a dot for a single word such as `exit` or `quit;`; else `text` itself."""
     return WORDS.get(text.rstrip("; \n").lower(), text)
 
 
@@ -228,8 +232,8 @@ def _completer(completions: Callable[[str], tuple[int, list[str]]]) -> Any:
 
 
 def _history() -> History:
-    """Return the history in `sparklog/sql_history` of the user's state directory; in memory only if that cannot be
-    written."""
+    """Return the history in the file `sparklog/sql_history` of the user's state directory; a history in memory if the
+    file cannot be written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")

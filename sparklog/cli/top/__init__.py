@@ -1,1 +1,1 @@
-"""`sparklog top`: a cluster's topics, groups, brokers and open transactions, live in a terminal."""
+"""`sparklog top`: a live view of a cluster's topics, groups, brokers and open transactions in a terminal."""

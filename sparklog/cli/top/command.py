@@ -1,4 +1,4 @@
-"""`sparklog top`: options, and which of its forms runs."""
+"""`sparklog top`: the options, and the choice between the live screen and a single output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ bytes in and out, requests and connections. Keys: q quits, l, r, s and n sort by
 """
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.2, 3600.0
 SAMPLE_TIMEOUT_MS = 10_000
-"""Timeout of one request of the live screen, if none is given: the screen soon reports an absent broker."""
+"""Largest timeout of a request of the live screen, so that the screen soon reports an absent broker."""
 
 
 def top(
@@ -79,7 +79,7 @@ def top(
 
 
 def print_once(take: Callable[[], Snapshot], interval_s: float, order: Order, clock: MachineClock) -> None:
-    """Print the difference of two samples, `interval_s` apart."""
+    """Take two samples, `interval_s` seconds apart, and print the second one with rates."""
     import time
 
     from sparklog.cli import console

@@ -1,4 +1,4 @@
-"""A broker's metrics page: fetched over HTTP, and read into plain values. The text is foreign, so it is checked."""
+"""Fetches a broker's metrics page and parses it. Any server may answer at the address, so the text is checked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sparklog.errors import InvalidConfigError, InvalidRequestError
 
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 Series = dict[str, list[tuple[dict[str, str], float]]]
-"""Labels and values of each series, by name."""
+"""Pairs of labels and value of each series, by the metric's name."""
 
 
 def check_url(url: str) -> str:
-    """Return the address of a metrics page; `/metrics` is added to one without a path. Raises InvalidConfigError."""
+    """Return the URL of a metrics page, with the path `/metrics` if `url` has no path. Raises InvalidConfigError."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -28,7 +28,7 @@ def check_url(url: str) -> str:
 
 
 def fetch_page(url: str, timeout_s: float, *, bytes_max: int = PAGE_BYTES_MAX) -> str:
-    """Fetch a metrics page. Raises InvalidRequestError with the reason."""
+    """Return the text of a metrics page. Raises InvalidRequestError if it cannot be fetched or is too large."""
     from urllib.request import urlopen
 
     try:
@@ -42,7 +42,7 @@ def fetch_page(url: str, timeout_s: float, *, bytes_max: int = PAGE_BYTES_MAX) -
 
 
 def read_series(text: str) -> Series:
-    """Return all samples of a page in Prometheus text. Raises InvalidRequestError."""
+    """Parse Prometheus text; values that are not finite are left out. Raises InvalidRequestError."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found: Series = defaultdict(list)
@@ -57,8 +57,8 @@ def read_series(text: str) -> Series:
 
 
 def broker_page(series: Series) -> BrokerPage:
-    """Return the values of a page that `sparklog top` shows. Raises InvalidRequestError if it is not of a sparklog
-    broker that serves."""
+    """Return the values that `sparklog top` shows. Raises InvalidRequestError if the page is not of a sparklog broker,
+    or if the broker is still starting."""
     (broker, _), *_ = series.get("kafka_broker_info") or [({}, 0.0)]
     (build, _), *_ = series.get("sparklog_build_info") or [({}, 0.0)]
     if not broker.get("id", "").isdecimal():
@@ -81,7 +81,7 @@ def broker_page(series: Series) -> BrokerPage:
 
 
 def total(series: Series, name: str) -> float:
-    """Return the sum of a name's series; 0 without series."""
+    """Return the sum of all series of a metric; 0 without series."""
     return sum(value for _, value in series.get(name, ()))
 
 
@@ -93,7 +93,7 @@ def _by_topic(series: Series, name: str) -> dict[str, float]:
 
 
 def _by_group(series: Series, name: str) -> dict[str, dict[str, int]]:
-    """Return the values by group and topic: the sums of the partitions' series."""
+    """Return the sums over partitions, by group and topic."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for labels, value in series.get(name, ()):
         found[labels.get("consumergroup", "")][labels.get("topic", "")] += int(value)

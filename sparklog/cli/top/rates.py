@@ -1,4 +1,4 @@
-"""Rates from two samples of a cluster. Pure: the screen is a function of the samples."""
+"""The rows of the screen, with rates computed from two samples of a cluster. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparklog.cli.top.samples import BrokerPage, GroupSample, LakeSample, Snapsh
 
 
 class Order(StrEnum):
-    """The order of rows: by a number, the largest first, or by name."""
+    """The order of rows: by lag, rate or size, the largest first, or by name."""
 
     lag = "lag"
     rate = "rate"
@@ -19,33 +19,38 @@ class Order(StrEnum):
 
 
 class TopicRow(NamedTuple):
-    """Rates are per second; None: not known (yet). `lag`: of the group that is furthest behind."""
+    """A topic. Unknown rates are None."""
 
     name: str
     partitions: int
     records_per_s: float | None
+    """Offsets written per second."""
     bytes_in_per_s: float | None
     bytes_out_per_s: float | None
     size_bytes: int
     lag: int | None
+    """Largest lag of a group, in offsets; None if no group has committed offsets."""
     trouble: str
+    """Numbers of partitions with faults, in words; empty without faults."""
 
 
 class GroupRow(NamedTuple):
-    """`lag_per_s` > 0: it falls further behind. `left_s`: when it has caught up, if all goes on like this; None: never,
-    or not known."""
+    """A group. Unknown values are None."""
 
     group_id: str
     state: str
     members: int
     lag: int | None
     lag_per_s: float | None
+    """Change of the lag per second; positive if the group falls further behind."""
     read_per_s: float | None
+    """Committed offsets per second."""
     left_s: float | None
+    """Time in s until the lag is 0 at the current rate; None also if the lag does not shrink."""
 
 
 class BrokerRow(NamedTuple):
-    """Numbers that are None are on the broker's metrics page only."""
+    """A broker. Values from a metrics page are None for a broker whose page was not requested."""
 
     broker_id: int
     address: str
@@ -58,21 +63,24 @@ class BrokerRow(NamedTuple):
 
 
 class TransactionRow(NamedTuple):
-    """`is_late`: it is open for longer than its timeout."""
+    """A transaction that has not ended."""
 
     transactional_id: str
     kind: str
     state: str
     age_s: float
     timeout_s: float | None
+    """Timeout in s; None without a timeout."""
     is_late: bool
+    """True if the transaction is open for longer than its timeout."""
 
 
 class Model(NamedTuple):
-    """The content of the screen. `over_s`: the time over which rates are means; None: there is one sample only."""
+    """The content of the screen."""
 
     cluster_id: str
     over_s: float | None
+    """Time in s between the two samples of the rates; None with a single sample."""
     topics: tuple[TopicRow, ...]
     topics_left_out: int
     groups: tuple[GroupRow, ...]
@@ -117,11 +125,11 @@ def _worst_lags(groups: Iterable[GroupSample]) -> dict[str, int]:
 def _topic_row(name: str, topic: TopicSample, before: Snapshot | None, now: Snapshot, lag: int | None) -> TopicRow:
     then = None if before is None else before.topics.get(name)
     if then is not None and then.topic_id != topic.topic_id:
-        then = None  # deleted and made again
+        then = None  # the topic was deleted and created again
     records = None
     over_s = 0.0 if before is None else now.at_s - before.at_s
     if then is not None:
-        # a partition that was, or is, offline has no end; one that is new had none
+        # left out: partitions that are new, or offline in one of the samples
         pairs = zip(topic.ends, then.ends, strict=False)
         records = sum(end - was for end, was in pairs if 0 <= was <= end) / over_s
     pages = (None if before is None else before.page, now.page)
@@ -151,7 +159,7 @@ def _counter_rate(
     over_s: float,
     value: Callable[[BrokerPage], float | None],
 ) -> float | None:
-    """Return the rate of a counter that restarts at 0 with its broker."""
+    """Return a counter's rate per second. The counter restarts at 0 with its broker."""
     before, now = pages
     if before is None or now is None or before.broker_id != now.broker_id:
         return None
@@ -206,7 +214,7 @@ R = TypeVar("R", TopicRow, GroupRow)
 
 
 def sorted_topics(rows: Iterable[TopicRow], order: Order) -> list[TopicRow]:
-    """Sort the topics; equal ones by rate, then by name."""
+    """Sort topics. Topics with equal lag are sorted by rate, with equal rate by lag, and then by name."""
     return _sort_rows(rows, order, lambda row: row.name, {
         Order.lag: lambda row: (_sort_key(row.lag), _sort_key(row.records_per_s)),
         Order.rate: lambda row: (_sort_key(row.records_per_s), _sort_key(row.lag)),
@@ -215,7 +223,7 @@ def sorted_topics(rows: Iterable[TopicRow], order: Order) -> list[TopicRow]:
 
 
 def sorted_groups(rows: Iterable[GroupRow], order: Order) -> list[GroupRow]:
-    """Sort the groups; groups have no size, so that order falls back to lag."""
+    """Sort groups. Groups have no size: the order by size is that by lag."""
     by_lag: Callable[[GroupRow], tuple[float, ...]] = lambda row: (_sort_key(row.lag), _sort_key(row.read_per_s))  # noqa: E731
     return _sort_rows(rows, order, lambda row: row.group_id, {
         Order.lag: by_lag,
@@ -236,5 +244,5 @@ def _sort_rows(
 
 
 def _sort_key(value: float | None) -> float:
-    """Return the sort key; unknown values come last."""
+    """Return the sort key of a value, so that unknown values (None) come last."""
     return -1.0 if value is None else value

@@ -1,4 +1,4 @@
-"""Takes samples of a cluster through the public Admin, and of a broker's metrics page if there is one."""
+"""Takes samples of a cluster with Admin, and of a broker's metrics page if its address is given."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 TOPICS_MAX = 10_000
 GROUPS_MAX = 200
-"""Largest number of groups that are asked for one by one; offsets of further groups are on the metrics page."""
+"""Largest number of groups whose offsets are requested. For further groups the metrics page has them."""
 OFFSETS_MAX = 100_000
 REFINED_MAX = 50
-"""Largest number of groups with a small lag, possibly of markers alone, that are checked closely."""
+"""Largest number of groups with a small lag that are described, because their lag may consist of markers only."""
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class Sampler:
-    """Takes samples. Not thread-safe. It keeps nothing between two samples."""
+    """Takes samples. Not thread-safe. Samples are independent of each other."""
 
     def __init__(
         self, admin: Admin, clock: MachineClock, *, metrics_url: str = "", timeout_s: float, internal: bool
@@ -46,8 +46,9 @@ class Sampler:
         self._internal = internal
 
     def take(self) -> Snapshot:
-        """Take a sample of the cluster. Raises SparklogError, BrokerNotAvailableError among them. A missing metrics
-        page is no error.
+        """Take a sample of the cluster.
+
+        Raises SparklogError, such as BrokerNotAvailableError. A failed metrics page is not an error.
         """
         page, problem = self._page()
         at_s = self._clock.monotonic_s()
@@ -80,7 +81,7 @@ class Sampler:
         )
 
     def _lakes(self, described: Mapping[str, TopicDescription]) -> tuple[LakeSample, ...]:
-        """Return samples of the Delta tables from the workers' reports alone: a display opens no table."""
+        """Return samples of the Delta tables, from the workers' reports only, without opening a table."""
         topics = {name: topic for name, topic in described.items() if topic.setting("lake.location")}
         if not topics:
             return ()
@@ -132,8 +133,7 @@ class Sampler:
     def _ends(
         self, partitions: set[TopicPartition], topics: Mapping[str, TopicDescription]
     ) -> dict[TopicPartition, int]:
-        """Return the last stable offsets, the ends for readers of committed records; the high watermarks if they are
-        unknown."""
+        """Return the last stable offsets of the partitions; their high watermarks if the request fails."""
         watermarks = {
             TopicPartition(name, p.partition): p.high_watermark
             for name, topic in topics.items()
@@ -144,16 +144,16 @@ class Sampler:
         try:
             found = self._admin.list_offsets(dict.fromkeys(known, "latest"), isolation_level="read_committed")
         except SparklogError:
-            self._admin.describe_cluster()  # raises if it is the broker that is away, not a topic
+            self._admin.describe_cluster()  # raises if the cause is an absent broker and not a topic
             return {tp: watermarks[tp] for tp in known}
         return {tp: end.offset for tp, end in found.items()}
 
     def _refine_lag(self, group_id: str, sample: GroupSample) -> GroupSample:
-        """Return the sample with lag 0 if only markers of transactions are left."""
+        """Return the sample with the lag of `describe_group`, which is 0 if only transaction markers are unread."""
         try:
             described = self._admin.describe_group(group_id)
         except SparklogError:
-            return sample  # gone, or busy: the next sample tells
+            return sample  # the group is deleted or its coordinator busy: the next sample is exact
         lags: dict[str, int] = {}
         for p in described.partitions:
             if p.lag is not None:
@@ -179,7 +179,7 @@ def group_sample(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> GroupSample:
-    """Return a sample of a group. Records below the partition's start are deleted and do not count as lag."""
+    """Return a sample of a group. Deleted records, which are below a partition's start, do not count as lag."""
     lags: dict[str, int] = {}
     for tp, offset in committed.items():
         if tp in ends:
@@ -205,7 +205,7 @@ def _leads(topics: Iterable[TopicDescription]) -> dict[int, int]:
 
 
 def lake_sample(topic: TopicDescription, report: LakeReport | None, now_ms: int) -> LakeSample:
-    """Return a topic's Delta table by the workers' reports, as far as they go."""
+    """Return a sample of a topic's Delta table. Without a report, its numbers are unknown."""
     paused = bool(topic.setting("lake.paused"))
     state = "paused" if paused else "not reported" if report is None else "failing" if report.error else "running"
     if report is None:

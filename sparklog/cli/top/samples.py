@@ -1,4 +1,4 @@
-"""The samples of `sparklog top`: a cluster at one moment, as plain values."""
+"""The samples of `sparklog top`: the state of a cluster at one moment, as plain values."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ from sparklog.types import TopicPartition
 
 
 class TopicSample(NamedTuple):
-    """A topic. `ends`: the high watermark of each partition, -1 while it is offline; `size_bytes` are bytes of batches,
-    those in the object store too; `unwritable`: partitions whose last append was not taken."""
+    """A topic."""
 
     topic_id: str
     ends: tuple[int, ...]
+    """High watermark of each partition; -1 for an offline one."""
     size_bytes: int
+    """Size of all batches, those in the object store included."""
     offline: int = 0
+    """Number of offline partitions."""
     unwritable: int = 0
+    """Number of partitions whose last append failed."""
     under_replicated: int = 0
+    """Number of under-replicated partitions."""
 
 
 class GroupSample(NamedTuple):
-    """A group. `committed` by partition, or by topic as a sum if its sampler cannot tell partitions apart; `lags` by
-    topic; None: no offset is committed, or it is unknown."""
+    """A group."""
 
     state: str
     members: int
+    """Number of members."""
     committed: Mapping[TopicPartition, int] | Mapping[str, int]
+    """Committed offsets by partition; sums by topic if they are from a metrics page."""
     lags: Mapping[str, int] | None
+    """Lag in offsets, by topic; None without committed offsets."""
 
     @property
     def lag(self) -> int | None:
@@ -36,36 +42,42 @@ class GroupSample(NamedTuple):
 
 
 class TransactionSample(NamedTuple):
-    """A transaction that has not ended. Times are ms by the broker's clock."""
+    """A transaction that has not ended."""
 
     transactional_id: str
     kind: str
     state: str
     started_ms: int
+    """Time of its beginning by the broker's clock, in ms since 1970; -1: unknown."""
     timeout_ms: int
+    """Timeout in ms; -1: none."""
 
 
 class LakeSample(NamedTuple):
-    """A Delta table, as workers report it. `lag` and `behind_s` -1: not known."""
+    """A topic's Delta table, from the reports of lake workers. Unknown numbers are -1."""
 
     topic: str
     state: str
     lag: int
+    """Number of offsets that the table lacks."""
     behind_s: float
+    """Age in s of the newest moment whose records are all in the table."""
     files: int
+    """Number of Parquet files."""
 
 
 class BrokerSample(NamedTuple):
-    """A broker, and how many partitions it leads."""
+    """A broker of the cluster."""
 
     broker_id: int
     address: str
     is_controller: bool
     leads: int
+    """Number of partitions that the broker leads."""
 
 
 class BrokerPage(NamedTuple):
-    """The content of one broker's metrics page. `*_total` and the numbers by topic count from the broker's start."""
+    """The content of one broker's metrics page. `*_total`, `bytes_in` and `bytes_out` count from the broker's start."""
 
     broker_id: int
     version: str
@@ -82,19 +94,23 @@ class BrokerPage(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A cluster at one moment. `at_s` is monotonic time, `now_ms` the best guess at the brokers' clock. `*_left_out`:
-    the number beyond the limit of the sample. `page` None: not requested, or missing for the reason in
-    `page_problem`."""
+    """The state of a cluster at one moment."""
 
     at_s: float
+    """Monotonic time on this machine, in s."""
     now_ms: int
+    """Time in ms since 1970: of the metrics page's broker, else of this machine."""
     cluster_id: str
     topics: Mapping[str, TopicSample]
     topics_left_out: int
+    """Number of topics beyond the sample's limit."""
     groups: Mapping[str, GroupSample]
     groups_left_out: int
+    """Number of groups beyond the sample's limit."""
     transactions: tuple[TransactionSample, ...]
     brokers: tuple[BrokerSample, ...]
     page: BrokerPage | None = None
+    """The metrics page; None if none is requested, or if it has failed."""
     page_problem: str = ""
+    """Reason why the metrics page has failed; empty without a failure."""
     lakes: tuple[LakeSample, ...] = ()

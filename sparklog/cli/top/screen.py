@@ -1,6 +1,6 @@
-"""The live screen: samples and keys change a state, the state is drawn.
+"""The live screen: samples and keys change a state, and the state is drawn.
 
-Samples are taken on a thread of their own, so that keys are answered while a broker is not.
+A separate thread takes the samples, so that the screen reacts to keys while a broker does not answer.
 """
 
 from __future__ import annotations
@@ -34,21 +34,25 @@ KEY_WAIT_S = 0.1
 
 
 class Failure(NamedTuple):
-    """A sample that could not be taken: why, and when (monotonic time)."""
+    """A failed attempt to take a sample."""
 
     message: str
     at_s: float
+    """Monotonic time of the failure, in s."""
 
 
 class State(NamedTuple):
-    """The state of the screen. `before` and `now` are the newest two samples; `failing_since_s`: of the first failure
-    since then."""
+    """The state of the screen."""
 
     order: Order
     before: Snapshot | None = None
+    """The sample before `now`; None if the sample before `now` failed."""
     now: Snapshot | None = None
+    """The newest sample."""
     failure: Failure | None = None
+    """The newest failure; None if a sample followed it."""
     failing_since_s: float = 0.0
+    """Monotonic time of the first failure since the newest sample, in s."""
     ended: bool = False
 
 
@@ -61,13 +65,13 @@ def after(state: State, event: Snapshot | Failure | str) -> State:
     if isinstance(event, Failure):
         since_s = event.at_s if state.failure is None else state.failing_since_s
         return state._replace(failure=event, failing_since_s=since_s)
-    # over a time without samples a rate would be a mean of unobserved values
+    # no rates over a gap: they would be means of a time that was not observed
     before = None if state.failure is not None else state.now
     return state._replace(before=before, now=event, failure=None)
 
 
 def drawn(state: State, size: ConsoleDimensions) -> RenderableType:
-    """Return the screen of a state; `size` is the terminal's."""
+    """Return the content of the screen for a terminal of this size."""
     problem = ""
     if state.failure is not None:
         problem = (
@@ -79,14 +83,16 @@ def drawn(state: State, size: ConsoleDimensions) -> RenderableType:
 
 
 def current(state: State) -> Model:
-    """Return the model of a state that has a sample."""
+    """Return the rows and rates of a state; `state.now` must not be None."""
     assert state.now is not None
     return model(state.before, state.now)
 
 
 class SampleThread:
-    """Calls `take` every `interval_s` and puts its result into `events`, which holds one at most: a slow screen gets
-    the newest."""
+    """Calls `take` every `interval_s` seconds in a thread.
+
+    `events` holds only the newest sample or failure, so that a slow screen skips old samples.
+    """
 
     def __init__(self, take: Callable[[], Snapshot], interval_s: float, now_s: Callable[[], float]) -> None:
         self.events: queue.Queue[Snapshot | Failure | BaseException] = queue.Queue(maxsize=1)
@@ -100,7 +106,7 @@ class SampleThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more samples, without waiting for the one in progress."""
+        """Take no more samples. The call does not wait for a sample in progress."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -128,7 +134,10 @@ def run_screen(
     order: Order,
     now_s: Callable[[], float],
 ) -> None:
-    """Draw until a key, SIGTERM or Ctrl-C (KeyboardInterrupt) ends it; the terminal is then as it was."""
+    """Draw samples until the key `q`, SIGTERM or Ctrl-C, and then restore the terminal.
+
+    Raises KeyboardInterrupt after Ctrl-C, and SystemExit after SIGTERM or SIGHUP.
+    """
     samples = SampleThread(take, interval_s, now_s)
     state = State(order)
     with (
@@ -161,14 +170,14 @@ def _wait_for_samples(samples: SampleThread) -> Iterator[Snapshot | Failure]:
 
 
 def _typed_keys(keys: IO[str]) -> Iterator[str]:
-    """Yield the keys that are typed within KEY_WAIT_S."""
+    """Wait at most KEY_WAIT_S for keys, and yield them."""
     if select.select([keys], [], [], KEY_WAIT_S)[0]:
-        yield from os.read(keys.fileno(), 64).decode("utf-8", "replace") or QUIT  # nothing: the terminal is gone
+        yield from os.read(keys.fileno(), 64).decode("utf-8", "replace") or QUIT  # no bytes: the terminal is closed
 
 
 @contextlib.contextmanager
 def _single_keys(keys: IO[str]) -> Iterator[None]:
-    """Read keys without Enter and without echo; Ctrl-C keeps its meaning."""
+    """Switch the terminal to keys without Enter and without echo. Ctrl-C still interrupts."""
     was = termios.tcgetattr(keys)
     tty.setcbreak(keys)
     try:
@@ -179,7 +188,7 @@ def _single_keys(keys: IO[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """End the process at SIGTERM and SIGHUP by way of the screen's own end."""
+    """Raise SystemExit at SIGTERM and SIGHUP, so that the terminal is restored before the process ends."""
 
     def end(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)

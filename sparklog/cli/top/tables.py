@@ -1,4 +1,4 @@
-"""A model as Rich tables: a function of the model and of the room there is."""
+"""The model of the screen as Rich tables that fit the terminal's size."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NAME_CHARS_MAX = 249
 NAME_WIDTH_MIN, NAME_WIDTH_MAX = 12, 48
 """Widths of names on a limited screen."""
 NUMBERS_WIDTH = 70
-"""Approximate width of the other columns of a table."""
+"""Approximate width of all columns of a table except the names."""
 _TABLE_LINES = 3
-"""Heading, rule, and the empty line below."""
+"""Lines of a table without its rows: heading, rule, and the empty line below."""
 _ROWS_MIN = 3
 T = TypeVar("T")
 
@@ -39,8 +39,15 @@ T = TypeVar("T")
 def render(
     model: Model, order: Order, *, room: ConsoleDimensions | None = None, problem: str = "", hint: str = ""
 ) -> RenderableType:
-    """Return brokers, topics, groups and open transactions in a room of `columns` and `lines` (None: all lines, with
-    ROWS_MAX rows each). `problem`: one line about the current fault; `hint`: the meaning of the keys."""
+    """Return the screen's tables.
+
+    Args:
+        model: The rows.
+        order: The order of topics and groups.
+        room: Size of the terminal; None: at most ROWS_MAX rows per table.
+        problem: One line about the current fault; empty without a fault.
+        hint: Meaning of the keys, for the first line; empty without keys.
+    """
     head = _heading_lines(model, order, problem, hint)
     topics, groups = sorted_topics(model.topics, order), sorted_groups(model.groups, order)
     sections = (
@@ -62,11 +69,14 @@ def render(
 
 
 def share_out(lines: int, rows: Sequence[int]) -> list[int]:
-    """Return the number of rows that each table shows: the room goes round in turns, so that a short table leaves its
-    rest to the others. A table without rows takes no room."""
+    """Return the number of rows to show of each table.
+
+    The tables share the lines evenly. A table with fewer rows than its share leaves the rest to the other tables. A
+    table without rows takes no line.
+    """
     shown = [0] * len(rows)
     tables = [i for i, count in enumerate(rows) if count]
-    # a line more for those that may have to say how much is left out
+    # one more line per table for the number of rows that are left out
     left = lines - (_TABLE_LINES + 1) * len(tables)
     while left > 0:
         wanting = [i for i in tables if shown[i] < rows[i]]
@@ -206,5 +216,5 @@ def _bytes(per_s: float | None) -> str:
 
 
 def name(text: str) -> str:
-    """Return a name from elsewhere, as a cell."""
+    """Return an untrusted name as the text of a cell."""
     return printable(text, NAME_CHARS_MAX)
