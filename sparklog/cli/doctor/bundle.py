@@ -1,4 +1,4 @@
-"""A debug bundle: one archive with the files that a helper asks for, within limits of size, without secrets."""
+"""A debug bundle: an archive of limited size with findings, settings, metrics and logs, without secrets."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sparklog.cli.doctor.scrub import Scrubber
 from sparklog.environment.clock import MachineClock
 
 FILE_BYTES_MAX = 8 * 1024 * 1024
-"""Size of one file of the bundle; a longer one loses its end."""
+"""Largest size of one file of the bundle. The end of a longer file is cut off."""
 BUNDLE_BYTES_MAX = 64 * 1024 * 1024
-"""Size of all files together, before compression; files beyond it are left out."""
+"""Largest size of all files before compression. Further files are left out."""
 FILE_MODE = 0o600
 DIRECTORY = "sparklog-bundle"
 MANIFEST = "manifest.json"
 
 
 class Bundle:
-    """An archive that is being written. Every text passes the scrubber and the limits before it is stored."""
+    """Writes an archive. The scrubber and the limits apply to every text."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Bundle:
             out: Destination of the compressed archive.
             scrubber: Removes the secrets of each text.
             clock: Source of the files' times.
-            report: Is told the name of each file, as progress.
+            report: Called with the name and size of each file, as a line of progress.
             file_bytes_max: Largest size of one file.
             bytes_max: Largest size of all files, before compression.
         """
@@ -61,7 +61,7 @@ class Bundle:
 
         Args:
             name: Path in the bundle.
-            value: Plain values, or named tuples of them.
+            value: A value for JSON, or a named tuple of such values.
         """
         clean = self._scrubber.value(value)
         self._add(name, json.dumps(clean, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
@@ -71,16 +71,16 @@ class Bundle:
 
         Args:
             name: Path in the bundle.
-            text: The text, with or without secrets.
+            text: The text; its secrets are removed.
         """
         self._add(name, self._scrubber.text(text).encode("utf-8", "replace"))
 
     def miss(self, name: str, reason: str) -> None:
-        """Note in the manifest that a part is missing.
+        """Note a missing file in the manifest.
 
         Args:
             name: Path in the bundle.
-            reason: The reason, with or without secrets.
+            reason: The reason; its secrets are removed.
         """
         self._missing[self._scrubber.text(name)] = self._scrubber.text(reason)
 

@@ -1,4 +1,4 @@
-"""The parts of a debug bundle: settings, versions, metrics, topics, the end of the logs, the machine."""
+"""Adds the parts of a debug bundle: settings, versions, metrics, topics, the end of the logs, the machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VARIABLES = (
     "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PATH", "JAVA_HOME", "SPARK_HOME", "PYTHONPATH", "PYTHONUNBUFFERED", "VIRTUAL_ENV", "HOSTNAME",
     "SPARKLOG_BOOTSTRAP_SERVERS", "SPARKLOG_COMMAND_CONFIG", "SPARKLOG_PROFILE", "SPARKLOG_TIMEOUT", "SPARKLOG_DEBUG",
 )  # fmt: skip
-"""Variables of the environment whose values the bundle has. Of the others it has the names."""
+"""Environment variables whose values the bundle has. It has only the names of the others."""
 _LIMITS = ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_MEMLOCK", "RLIMIT_NPROC", "RLIMIT_CORE", "RLIMIT_FSIZE")
 _FILES = (
     "/etc/os-release",
@@ -47,8 +47,7 @@ _FILE_BYTES_MAX = 16 * 1024
 
 
 def add_findings(bundle: Bundle, facts: Facts, found: list[CheckFinding], checks: list[str]) -> None:
-    """Add the findings, and all facts that the checks had: brokers with their versions, topics, groups, transactions,
-    disks, the result of `log verify`."""
+    """Add the findings, and all facts that the checks have examined."""
     bundle.add_text("findings.txt", "\n".join(as_text(found, facts, len(checks), colours=False)) + "\n")
     bundle.add_json("findings.json", as_json(found, facts, checks))
     bundle.add_json("facts.json", facts)
@@ -94,20 +93,20 @@ def _head(path: Path) -> str:
 
 
 def add_client(bundle: Bundle, settings: Iterable[tuple[str, str]]) -> None:
-    """Add the client's security settings: the command's file or profile. Secrets are hidden by their names."""
+    """Add the client's security settings. The bundle hides the values of settings with sensitive names."""
     bundle.add_json("settings/client.json", dict(settings))
 
 
 def add_config(bundle: Bundle, given: Mapping[str, object]) -> None:
-    """Add the settings of a broker's configuration file, as `BrokerConfig.given` has them: secrets are None there."""
+    """Add the settings of a broker's configuration file. `given` is `BrokerConfig.given`, in which secrets are None."""
     bundle.add_json("settings/file.json", {name: _shown(value) for name, value in given.items()})
 
 
 def add_brokers(bundle: Bundle, admin: Admin) -> list[str]:
-    """Add the cluster's brokers, and the settings of each broker, from which the broker leaves secrets out.
+    """Add the cluster's brokers and the settings of each broker. Brokers do not send the values of secrets.
 
     Returns:
-        Addresses of the brokers' metrics pages.
+        URLs of the brokers' metrics pages.
     """
     urls = []
     try:
@@ -160,7 +159,7 @@ def add_topics(bundle: Bundle, admin: Admin, names: list[str]) -> None:
 
 
 def add_metrics(bundle: Bundle, urls: Iterable[str], timeout_s: float) -> None:
-    """Add the metrics page of each address."""
+    """Add the metrics page of each URL."""
     from sparklog.cli.top.page import fetch_page
     from sparklog.errors import InvalidRequestError
 
@@ -174,7 +173,7 @@ def add_metrics(bundle: Bundle, urls: Iterable[str], timeout_s: float) -> None:
 
 
 def metrics_url(listen: str, host: str) -> str:
-    """Return the address of a metrics page: `metrics.listen`, with `host` for one that means all addresses."""
+    """Return the URL of a metrics page for `metrics.listen`, with `host` if the broker listens on all addresses."""
     from sparklog.security.listeners import is_any_address
 
     name, _, port = listen.rpartition(":")
@@ -182,7 +181,7 @@ def metrics_url(listen: str, host: str) -> str:
 
 
 def add_logs(bundle: Bundle, paths: Iterable[Path], bytes_max: int) -> None:
-    """Add the last `bytes_max` bytes of each log file, from the beginning of a line on."""
+    """Add the last `bytes_max` bytes of each log file, without an incomplete first line."""
     for path in dict.fromkeys(paths):
         name = f"logs/{path.parent.name}-{path.name}"
         try:
@@ -192,7 +191,7 @@ def add_logs(bundle: Bundle, paths: Iterable[Path], bytes_max: int) -> None:
 
 
 def tail(path: Path, bytes_max: int) -> str:
-    """Return the end of a file, from the beginning of a line on. Raises OSError, OddFileError."""
+    """Return the last `bytes_max` bytes of a file, without an incomplete first line. Raises OSError, OddFileError."""
     with open(open_regular(path), "rb") as file:  # noqa: PTH123  (a descriptor)
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - bytes_max))

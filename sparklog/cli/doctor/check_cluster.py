@@ -14,12 +14,11 @@ from sparklog.types import INTERNAL_TOPICS
 NO_LEADER = LeaderNotAvailableError().name
 CLOCK_WARNING_MS = 5_000
 CLOCK_ERROR_MS = 3_600_000
-"""`message.timestamp.after.max.ms`: records from further ahead are refused."""
+"""The default of `message.timestamp.after.max.ms`: brokers refuse records with later timestamps."""
 
 
 def down(facts: Facts) -> Iterator[Finding]:
-    """Yield brokers that keep partitions and are not in the cluster: their consequences are left out of the other
-    checks."""
+    """Yield brokers that have replicas and are not registered. Other checks do not repeat the consequences."""
     if facts.cluster is None:
         return
     silent = [b.address for b in facts.cluster.brokers if b.problem and b.broker_id < 0]
@@ -159,7 +158,7 @@ def unwritable(facts: Facts) -> Iterator[Finding]:
 
 
 def full_disks(facts: Facts) -> Iterator[Finding]:
-    """Yield disks with less free space than a broker needs to take leaderships back."""
+    """Yield disks with less free space than a broker needs to lead partitions."""
     for disk in facts.cluster.disks if facts.cluster else ():
         if is_enough(disk.size_bytes, disk.free_bytes):
             continue
@@ -188,7 +187,7 @@ def under_replicated(facts: Facts) -> Iterator[Finding]:
 
 
 def internal_replicas(facts: Facts) -> Iterator[Finding]:
-    """Yield internal topics that were created while there were fewer brokers."""
+    """Yield internal topics with too few replicas, because the cluster had fewer brokers at their creation."""
     brokers = {b.broker_id for b in (facts.cluster.brokers if facts.cluster else ()) if b.broker_id >= 0}
     wanted = min(INTERNAL_REPLICAS, len(brokers))
     bad = [(t, ps) for t, ps in _partitions(facts, lambda p: p.replicas < wanted) if t in INTERNAL_TOPICS]
@@ -225,7 +224,7 @@ def _any_down(facts: Facts) -> bool:
 
 
 def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Iterator[tuple[str, list[PartitionFacts]]]:
-    """Yield the topics with bad partitions, and these partitions."""
+    """Yield the topics that have partitions with the fault `is_bad`, each with these partitions."""
     for topic in () if facts.cluster is None else facts.cluster.topics:
         bad = [p for p in topic.partitions if is_bad(p)]
         if bad:
@@ -233,7 +232,7 @@ def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Itera
 
 
 def refused_users(facts: Facts) -> Iterator[Finding]:
-    """Yield users of an earlier release, whose names are refused now."""
+    """Yield users whose names an earlier release accepted and this one refuses."""
     for name, reason in () if facts.cluster is None else facts.cluster.refused_users:
         yield Finding(
             Severity.warning,

@@ -9,7 +9,7 @@ from sparklog.cli.doctor.findings import Check, Finding, Severity, is_loopback, 
 
 DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.8, 0.95
 DESCRIPTORS_MIN = 4_096
-"""A smaller limit leaves fewer than 2,000 descriptors for segment files, and as many for connections."""
+"""Smallest limit without a warning: half of the descriptors are for segment files, half for connections."""
 MEMORY_SHARE = 0.9
 SWAPPED_BYTES_MIN = 32 << 20
 OVERCOMMIT_NEVER = 2

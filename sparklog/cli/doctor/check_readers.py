@@ -1,5 +1,5 @@
-"""Checks for readers: transactions that hold them back, groups that fall behind or lose records, and settings that
-cause either."""
+"""Checks of readers: transactions that delay them, groups that fall behind or lose records, Delta tables, and limits
+of message sizes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sparklog.cli.printing import duration
 
 LONG_OPEN_MS = 600_000
 ENDING_MS = 60_000
-"""Markers are written within moments of the decision."""
+"""Longest normal time between the decision about a transaction and its last marker."""
 LAG_MIN = 1_000
 LAG_HUGE = 1_000_000
 LOOKS_BEHIND = 3
 """A group falls behind if its lag is more than this multiple of the records written between two checks."""
 LAKE_BEHIND_S = 300.0
 RETENTION_SHARE = 0.8
-"""Unread records that have used up this much of their time or room are near their end."""
+"""Unread records are near deletion from this share of `retention.ms` or `retention.bytes` on."""
 FRAME_ROOM_BYTES = 64 * 1024
-"""Room for a request's header beside its batch."""
+"""Bytes of a frame that the batch cannot use, for the request's header."""
 
 
 def hanging(facts: Facts) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""All checks, in the order of equally severe findings."""
+"""All checks. Findings of equal severity are reported in the order of the checks."""
 
 from __future__ import annotations
 

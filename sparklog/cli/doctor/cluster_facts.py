@@ -1,4 +1,4 @@
-"""Collects facts about a cluster. It only reads; failures become facts too."""
+"""Collects facts about a cluster. Only reads; a failed request becomes a fact, too."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ GROUPS_MAX = 1_000
 OFFSETS_MAX = 100_000
 LAKES_MAX = 100
 HELD_BACK_MAX = 200
-"""Largest number of partitions whose producers are read."""
+"""Largest number of partitions whose producers are requested."""
 DESCRIBED_MAX = 20
-"""Transactions, the oldest ones."""
+"""Largest number of transactions whose partitions are requested, the oldest first."""
 PLACES_MAX = 100
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class ClusterLook:
-    """One observation of a cluster. `wait` sleeps for this number of seconds between two observations of the groups."""
+    """Collects the facts of a cluster once. `wait` sleeps for a number of seconds between two requests of offsets."""
 
     def __init__(
         self,
@@ -66,13 +66,16 @@ class ClusterLook:
         self._seen_ms = -1
 
     def take(self, interval_s: float) -> tuple[ClusterFacts, ClockFacts | None]:
-        """Return all facts, and the state of the broker's clock. `interval_s` 0: one observation of the groups."""
+        """Return the facts of the cluster, and the lead of the broker's clock if the broker's times are in the future.
+
+        The offsets of groups with lag are requested again after `interval_s` seconds; with 0 they are requested once.
+        """
         facts = ClusterFacts(self._bootstrap, client_version=__version__)
         with Admin(
             self._bootstrap,
             request_timeout_ms=self._timeout_ms,
             security=self._cluster.security,
-            wait_for_broker=False,  # that none is there is a finding
+            wait_for_broker=False,  # an absent broker is a finding
         ) as admin:
             try:
                 found = admin.describe_cluster()
@@ -83,13 +86,13 @@ class ClusterLook:
             addresses = brokers | {e: brokers.get(e, -1) for e in parse_bootstrap(self._bootstrap)}
             facts = facts._replace(brokers=tuple(self._broker(e, number) for e, number in addresses.items()))
             described = self._try("topics", self._describe, admin) or {}
-            facts = self._inside(facts, admin, described, interval_s)
+            facts = self._with_contents(facts, admin, described, interval_s)
         facts = facts._replace(unknown=tuple(self._unknown_parts))
         ahead_ms = self._seen_ms - self._clock.now_ms()
         return facts, ClockFacts(ahead_ms, at_least=True) if ahead_ms > 0 else None
 
     def _try(self, what: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Return the result; None, and a line in the list of unknown facts, if the call fails."""
+        """Return the result of `job`. If it fails, add a line to the unknown facts and return None."""
         try:
             return job(*args, **kwargs)
         except SparklogError as e:
@@ -119,7 +122,7 @@ class ClusterLook:
         self._seen_ms = max([self._seen_ms, *(topic.created_ms for topic in found.values())])
         return found
 
-    def _inside(
+    def _with_contents(
         self, facts: ClusterFacts, admin: Admin, described: Mapping[str, TopicDescription], interval_s: float
     ) -> ClusterFacts:
         healthy = [
@@ -181,8 +184,7 @@ class ClusterLook:
         return tuple(found)
 
     def _hanging_transactions(self, admin: Admin, topics: Iterable[TopicFacts]) -> tuple[HangingFacts, ...]:
-        """Return the partitions in which readers of committed records are delayed: only there can a transaction be
-        open."""
+        """Return the hanging transactions. Only partitions whose last stable offset is below the end can have some."""
         held = [
             (TopicPartition(topic.name, p.partition), p.end)
             for topic in topics
@@ -244,7 +246,7 @@ class ClusterLook:
     def _with_due_offsets(
         self, admin: Admin, described: Mapping[str, TopicDescription], groups: list[GroupFacts]
     ) -> list[GroupFacts]:
-        """Add the offsets that are due for deletion, found by time, to tell unread records that will be deleted."""
+        """Set `due_offset` of the partitions with lag. Retention by time soon deletes the records below it."""
         now_ms = self._clock.now_ms()
         asked: dict[TopicPartition, str | int] = {}
         for p in (p for group in groups for p in group.partitions if p.lag):
@@ -265,7 +267,10 @@ class ClusterLook:
 def second_look(
     group: GroupFacts, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> GroupFacts:
-    """Return the current group with its earlier positions; partitions without a second look have none."""
+    """Return the group with newer offsets `committed` and `ends`, and its previous offsets as `*_before`.
+
+    Partitions without newer offsets are unchanged.
+    """
 
     def looked(p: GroupPartition) -> GroupPartition:
         if p.partition not in committed or p.partition not in ends:
@@ -281,9 +286,9 @@ def second_look(
 
 
 def topic_facts(
-    topic: TopicDescription, stable_ends: Mapping[TopicPartition, int], there: Collection[int]
+    topic: TopicDescription, stable_ends: Mapping[TopicPartition, int], live_brokers: Collection[int]
 ) -> TopicFacts:
-    """Return facts of topics. `there`: the ids of the brokers that are in the cluster now."""
+    """Return the facts of a topic. `stable_ends` are last stable offsets, `live_brokers` ids of registered brokers."""
     keep_ms, keep_bytes = retention(topic)
     return TopicFacts(
         topic.name,
@@ -298,7 +303,7 @@ def topic_facts(
                 len(p.isr),
                 error_from_code(p.error_code, "").name if p.error_code else "",
                 p.write_error,
-                tuple(r for r in p.replicas if r not in there),
+                tuple(r for r in p.replicas if r not in live_brokers),
             )
             for p in topic.partition_details
         ),
@@ -310,7 +315,7 @@ def topic_facts(
 
 
 def retention(topic: TopicDescription) -> tuple[int, int]:
-    """Return `retention.ms` and `retention.bytes`; -1: nothing is deleted by it."""
+    """Return `retention.ms` and `retention.bytes` of a topic; -1 for each that deletes no records."""
     if "delete" not in str(topic.setting("cleanup.policy")).split(","):
         return -1, -1
     return _number(topic, "retention.ms"), _number(topic, "retention.bytes")

@@ -1,4 +1,4 @@
-"""Writing of a debug bundle: the choice of its parts, from the options of `sparklog doctor`."""
+"""Writes a debug bundle with the parts that the options of `sparklog doctor` select."""
 
 from __future__ import annotations
 
@@ -23,35 +23,36 @@ if TYPE_CHECKING:
 
 
 class Sources(NamedTuple):
-    """The objects that a bundle is about, and their reach."""
+    """The sources of a bundle's parts. A source that is None or empty has no part."""
 
     facts: Facts
     found: list[CheckFinding]
     checks: list[str]
+    """Names of all checks."""
     bootstrap_servers: str | None
-    """Cluster; None: none."""
+    """Addresses of the cluster."""
     config: Path | None
-    """Configuration file of a broker; None: none."""
+    """Configuration file of a broker."""
     metrics: str
-    """Address of a metrics page; empty: none."""
+    """URL of a metrics page."""
     log_bytes: int
-    """Bytes of each log."""
+    """Size of the included end of each log file."""
     timeout_ms: int
-    """Longest wait for an answer."""
+    """Longest wait for a response, in ms."""
     settings: SecuritySettings | None = None
-    """Client's security settings; None: none are given."""
+    """Security settings of the client, as its file has them."""
     security: ClientSecurity | None = None
-    """The same, resolved."""
+    """Security settings of the client, resolved."""
 
 
 def write_bundle(path: Path, sources: Sources, clock: MachineClock, environment: Mapping[str, str]) -> None:
-    """Write a bundle, with its progress on stderr.
+    """Write a bundle, and print the progress on stderr.
 
     Args:
-        path: The archive; a file of this name is replaced when the new one is complete.
-        sources: The parts.
+        path: The archive. An existing file is replaced when the archive is complete.
+        sources: The sources of the parts.
         clock: The clock for times in the bundle.
-        environment: Variables of the environment.
+        environment: Environment variables; their secrets are removed from all parts.
 
     Raises:
         OSError: The archive cannot be written.
@@ -99,7 +100,7 @@ def _fill(bundle: Bundle, sources: Sources, config: BrokerConfig | None, environ
 
 
 def _config(path: Path | None) -> BrokerConfig | None:
-    """Return the configuration; None if there is none, or it cannot be read: that is one of the findings."""
+    """Return the configuration; None without a file, or if the file cannot be read, which a check reports."""
     from sparklog_broker.config import load_config
 
     from sparklog.errors import InvalidConfigError
@@ -116,7 +117,7 @@ def known_secrets(
     settings: SecuritySettings | None,
     environment: Mapping[str, str],
 ) -> list[Secret]:
-    """Return the secrets that this process knows, which the bundle must not have."""
+    """Return all secrets in the given settings and variables, to be removed from the bundle."""
     from sparklog.security.secrets import is_sensitive
 
     found = secrets_of_environment(environment)
@@ -133,4 +134,4 @@ def known_secrets(
 def _logs(config: BrokerConfig | None) -> Iterable[Path]:
     for path in () if config is None else (config.log_file, config.audit_log_file):
         if path and config is not None:
-            yield config.data_dir / path  # an absolute path stays one
+            yield config.data_dir / path  # an absolute path is unchanged

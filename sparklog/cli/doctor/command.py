@@ -1,4 +1,4 @@
-"""`sparklog doctor`: options, and the choice of the checked objects."""
+"""`sparklog doctor`: the options, and the choice of the checked objects."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Looks at a data directory, its disks, and the process that is at work in it. It only reads and locks nothing, so a
-broker may run or start meanwhile."""
+"""Collects facts about a data directory, its disks, and the process that uses it. Takes no lock and writes nothing, so
+that a broker may run or start meanwhile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from sparklog.metadata.image_copy import decode_copy
 from sparklog.metadata.local_coordination import METADATA_FILE
 
 VERIFIED_BYTES_MAX = 1 << 30
-"""Size up to which files are read without `--verify`: a matter of seconds."""
+"""Largest size of a directory whose files are verified without `--verify`; this takes seconds."""
 ENTRIES_MAX = 200_000
 OWN = frozenset(
     {LOCK_FILE, PROBE_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, CLUSTER_IMAGE_FILE, EXPIRY_CLOCK_FILE,
@@ -51,13 +51,18 @@ SQLITE_MARK = b"SQLite format 3\0"
 PROC = Path("/proc")
 _PARTITION = re.compile(r".+-\d+")
 _LOG_FILE = re.compile(r".+\.log(\.\d{1,4})?")
-"""Names of `log.file` and `audit.log.file`, with the numbers of older ones."""
+"""Names of `log.file` and `audit.log.file`, and of the numbered older files."""
 _PLACE = re.compile(r"(\d+): FLOCK +ADVISORY +WRITE +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
 
 
 def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | None = None) -> DataDirFacts:
-    """Return facts of a data directory. `log_dirs`: as the configuration says, empty: as the broker has written down.
-    `deep`: whether all files are read; None: up to VERIFIED_BYTES_MAX."""
+    """Return the facts of a data directory.
+
+    Args:
+        path: The data directory.
+        log_dirs: Log directories of the configuration. Empty: those of the broker's last start.
+        deep: True verifies all files, False none; None: up to VERIFIED_BYTES_MAX per directory.
+    """
     path = path.absolute()
     if not path.is_dir():
         return DataDirFacts(str(path), f"{path} does not exist, or is no directory")
@@ -87,15 +92,14 @@ def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | No
 
 
 def topics_put_aside(path: Path) -> tuple[str, ...]:
-    """Return the names of the topics that the broker of the data directory has put aside."""
+    """Return the names of the topics whose files the broker has put aside, from its copy of the metadata."""
     data = _read(path / CLUSTER_IMAGE_FILE)
     copy = decode_copy(data) if data is not None else None
     return tuple(sorted(topic.name for topic in copy.put_aside.values())) if copy is not None else ()
 
 
 def directory_facts(path: Path, *, deep: bool | None, verified_bytes_max: int = VERIFIED_BYTES_MAX) -> DirectoryFacts:
-    """Return the facts of one log directory. `deep`: as for `data_dir_facts`; None: up to `verified_bytes_max` are
-    read."""
+    """Return the facts of one log directory. `deep` as in `data_dir_facts`, with `verified_bytes_max` for None."""
     try:
         entries = sorted(os.scandir(path), key=lambda entry: entry.name)[:ENTRIES_MAX]
         owner = path.stat().st_uid
@@ -146,7 +150,7 @@ def _is_partition(path: Path) -> bool:
 
 
 def _is_own(name: str) -> bool:
-    """Return True if the name belongs to the directory itself, or to a partition that is being removed."""
+    """Return True if a broker creates files with this name in a log directory, besides partitions."""
     if name.startswith(METADATA_FILE) or is_moved_aside(name) or _LOG_FILE.fullmatch(name):
         return True
     return name in OWN or name.removesuffix(TEMPORARY_SUFFIX) in OWN
@@ -169,7 +173,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def disk_facts(path: Path) -> DiskFacts | None:
-    """Return the file system that `path` lies in."""
+    """Return the facts of the file system of `path`; None if they cannot be read."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -187,8 +191,8 @@ def disk_facts(path: Path) -> DiskFacts | None:
 
 
 def mounted_at(path: Path, mounts: str) -> tuple[str, str]:
-    """Return the mount point and the type of the file system of `path`, from /proc/mounts; the last of equal ones
-    counts."""
+    """Return the mount point and the type of the file system of `path`. `mounts` is the text of /proc/mounts, in which
+    the last of several mounts at one point counts."""
     best = ("", "")
     for line in mounts.splitlines():
         fields = line.split(" ")
@@ -201,8 +205,7 @@ def mounted_at(path: Path, mounts: str) -> tuple[str, str]:
 
 
 def metadata_problem(path: Path, *, is_running: bool) -> str:
-    """Return the fault of metadata.db; "" if a reader finds none. The file of a running broker is checked only from the
-    outside."""
+    """Return the fault of metadata.db; "" without a fault. While a broker runs, only the file's beginning is read."""
     import sqlite3
 
     try:
@@ -211,7 +214,7 @@ def metadata_problem(path: Path, *, is_running: bool) -> str:
     except FileNotFoundError:
         return f"{path} is missing"
     except PermissionError:
-        return ""  # it is for the broker's user alone
+        return ""  # only the broker's user may read the file
     except OddFileError as e:
         return str(e)
     except OSError as e:
@@ -227,7 +230,7 @@ def metadata_problem(path: Path, *, is_running: bool) -> str:
         finally:
             store.close()
     except sqlite3.OperationalError:
-        return ""  # busy, or with a journal that only a writer may play in: the next start does
+        return ""  # busy, or with a journal that the next broker applies
     except (sqlite3.DatabaseError, ValueError) as e:
         return f"{path} is damaged: {e}"
     return "" if told == "ok" else f"{path} is damaged: {told}"
@@ -237,7 +240,7 @@ def metadata_problem(path: Path, *, is_running: bool) -> str:
 
 
 def lock_holder(path: Path) -> ProcessFacts | None:
-    """Return the process that has locked the directory. None: no process, or none that this process can see."""
+    """Return the process that holds the directory's lock; None if no process that is visible here holds it."""
     try:
         found = (path / LOCK_FILE).stat()
     except OSError:
@@ -248,7 +251,10 @@ def lock_holder(path: Path) -> ProcessFacts | None:
 
 
 def holder_of(place: tuple[int, int, int], locks: str) -> int | None:
-    """Return the process that holds the lock of a file (major, minor, inode), as /proc/locks says."""
+    """Return the id of the process that holds the lock of a file; None without one.
+
+    `place` is the file's device (major, minor) and inode, `locks` the text of /proc/locks.
+    """
     for found in _PLACE.finditer(locks):
         if (int(found[3], 16), int(found[4], 16), int(found[5])) == place and int(found[2]) > 0:
             return int(found[2])

@@ -1,4 +1,4 @@
-"""The facts of the checks, as plain values. Unknown facts are None, -1 or empty."""
+"""The input of the checks, as plain values. Unknown facts are None, -1 or empty."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from sparklog.types import TopicPartition
 
 
 class BrokerFacts(NamedTuple):
-    """An address of the cluster. `problem`: the reason why it cannot be used; then the rest is unknown. `broker_id` -1:
-    a bootstrap address without an answer. `request_bytes_max`: the largest frame that the broker accepts."""
+    """A broker's address."""
 
     address: str
     host: str
     broker_id: int = -1
+    """-1 for a bootstrap address at which no broker answers."""
     version: str = ""
     request_bytes_max: int = 0
+    """Size of the largest frame that the broker accepts."""
     problem: str = ""
+    """Reason why no broker answers, and other facts are unknown; empty if it answers."""
 
 
 class BrokerDiskFacts(NamedTuple):
-    """The disk of a log directory of a broker, as the broker tells it."""
+    """The disk of a broker's log directory, as the broker reports it."""
 
     broker_id: int
     path: str
@@ -29,46 +31,55 @@ class BrokerDiskFacts(NamedTuple):
 
 
 class PartitionFacts(NamedTuple):
-    """A partition. `error`: why it is offline, `write_error`: why nothing can be appended; empty: it is well.
-    `stable_end`: where readers of committed records end."""
+    """A partition."""
 
     partition: int
     log_start: int = 0
     end: int = 0
+    """High watermark."""
     stable_end: int = -1
+    """Last stable offset: readers of committed records stop there."""
     size_bytes: int = 0
     replicas: int = 1
     in_sync: int = 1
     error: str = ""
+    """Reason why the partition is offline; empty if it is online."""
     write_error: str = ""
+    """Reason why the last append failed; empty if it did not."""
     down: tuple[int, ...] = ()
-    """Ids of brokers that keep the partition and are not there."""
+    """Ids of brokers that have a replica and are not registered."""
 
 
 class TopicFacts(NamedTuple):
-    """A topic, and settings that are in effect; `retention_ms`, `retention_bytes` -1: without limit."""
+    """A topic, with the settings in effect."""
 
     name: str
     partitions: tuple[PartitionFacts, ...]
     max_message_bytes: int = 8 << 20
     retention_ms: int = -1
+    """-1: no limit."""
     retention_bytes: int = -1
+    """-1: no limit."""
     in_sync_min: int = 1
-    """`min.insync.replicas`: with fewer in sync, records with acks=all are refused."""
+    """`min.insync.replicas`."""
 
 
 class GroupPartition(NamedTuple):
-    """The position of a group in one partition, of which [log_start, end) can be read. `*_before`: at the first of two
-    looks. `due_offset`: records below it are older than most of `retention.ms` lets them become."""
+    """The position of a group in one partition."""
 
     partition: TopicPartition
     committed: int
     log_start: int
+    """First readable offset."""
     end: int
+    """Last stable offset: the end of the readable offsets."""
     size_bytes: int = 0
     committed_before: int = -1
+    """`committed` of the first of two requests; -1 with a single request."""
     end_before: int = -1
+    """`end` of the first of two requests; -1 with a single request."""
     due_offset: int = -1
+    """Records below this offset are older than RETENTION_SHARE of `retention.ms`."""
 
     @property
     def lag(self) -> int:
@@ -77,10 +88,11 @@ class GroupPartition(NamedTuple):
 
 
 class GroupFacts(NamedTuple):
-    """A group. `kind`: "consumer", or "offsets" if it never had members: a Spark query, say."""
+    """A group."""
 
     group_id: str
     kind: str
+    """"consumer", or "offsets" if the group never had members, as that of a Spark query."""
     members: int
     partitions: tuple[GroupPartition, ...]
 
@@ -90,7 +102,7 @@ class GroupFacts(NamedTuple):
 
 
 class TransactionFacts(NamedTuple):
-    """A transaction that has not ended, and some of the partitions where it holds readers back."""
+    """A transaction that has not ended, and some of the partitions in which it delays readers."""
 
     transactional_id: str
     state: str
@@ -100,52 +112,63 @@ class TransactionFacts(NamedTuple):
 
 
 class HangingFacts(NamedTuple):
-    """A transaction that is open in a partition though no coordinator knows it."""
+    """A hanging transaction: open in a partition, and unknown to every coordinator."""
 
     partition: TopicPartition
     producer_id: int
     first_offset: int
+    """First offset of the transaction."""
     held_back: int
+    """Number of offsets that readers of committed records cannot read because of the transaction."""
     quiet_ms: int
+    """Time since the transaction's last write."""
 
 
 class LakeFacts(NamedTuple):
-    """The Delta table of a topic. `behind_s`: age of the newest moment whose records are all in it; -1: not known."""
+    """The Delta table of a topic."""
 
     topic: str
     paused: str = ""
+    """Reason of the pause; empty if the table is not paused."""
     error: str = ""
+    """Error of the last commit; empty if it succeeded."""
     lag: int = 0
+    """Number of offsets that the table lacks."""
     behind_s: float = 0.0
+    """Age in s of the newest moment whose records are all in the table; -1: unknown."""
 
 
 class ClusterFacts(NamedTuple):
-    """A cluster. `problem`: the reason why no facts are known. `has_controller`: in the view of the broker that
-    answered. `over_s`: time between the two looks at groups; None: there was one look. `unknown`: facts that could not
-    be read, with the reasons. `refused_users`: names of users that cannot log in, with the reasons."""
+    """A cluster."""
 
     bootstrap_servers: str
     problem: str = ""
+    """Reason why no broker answers, and all other facts are unknown; empty if one answers."""
     brokers: tuple[BrokerFacts, ...] = ()
     topics: tuple[TopicFacts, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
     over_s: float | None = None
+    """Time in s between the two requests of the groups' offsets; None with a single request."""
     transactions: tuple[TransactionFacts, ...] = ()
     hanging: tuple[HangingFacts, ...] = ()
     unknown: tuple[str, ...] = ()
+    """Facts that could not be read, with the reasons."""
     client_version: str = ""
     has_controller: bool = True
+    """True if the broker that answered knows a controller."""
     disks: tuple[BrokerDiskFacts, ...] = ()
     lakes: tuple[LakeFacts, ...] = ()
     refused_users: tuple[tuple[str, str], ...] = ()
+    """Names of users that cannot log in, with the reasons."""
 
 
 class PageFacts(NamedTuple):
-    """The content of a broker's metrics page; `problem`: the reason why there is none."""
+    """The content of a broker's metrics page."""
 
     url: str
     host: str
     problem: str = ""
+    """Reason why the page cannot be read, and other facts are unknown; empty if it can be read."""
     ready: bool = True
     open_files: int = -1
     open_files_max: int = -1
@@ -162,76 +185,92 @@ class PageFacts(NamedTuple):
 
 
 class ClockFacts(NamedTuple):
-    """The lead of the broker's clock over this machine's (negative: it lags). `at_least`: only this much is certain; it
-    may be more."""
+    """The difference between the broker's clock and this machine's."""
 
     ahead_ms: int
+    """Lead of the broker's clock in ms; negative if it is behind."""
     at_least: bool = False
+    """True if the lead may be larger than `ahead_ms`."""
 
 
 class DiskFacts(NamedTuple):
-    """The file system of a directory; `mount` is where it is mounted, `kind` its type as in /proc/mounts."""
+    """The file system of a directory."""
 
     size_bytes: int
     free_bytes: int
     files: int = 0
+    """Number of inodes."""
     free_files: int = 0
+    """Number of free inodes."""
     is_read_only: bool = False
     kind: str = ""
+    """Type of the file system, as in /proc/mounts."""
     mount: str = ""
+    """Mount point."""
 
 
 class DirectoryFacts(NamedTuple):
-    """A log directory. `problem`: the reason why it cannot be read. `identity`: (cluster_id, broker_id, data_dir_id) of
-    meta.json; None if it cannot be read. `foreign`: names that are not sparklog's; `set_aside`: files that were moved
-    aside, or quarantined by a repair; `others_files`: names of another owner than the directory's. `damage`: the result
-    of `sparklog log verify` by partition directory; None: not verified, because `size_bytes` is too large.
-    """
+    """A log directory."""
 
     path: str
     problem: str = ""
+    """Reason why the directory cannot be read; empty if it can be read."""
     identity: tuple[str, int, str] | None = None
+    """cluster_id, broker_id and data_dir_id of meta.json; None if the file cannot be read."""
     disk: DiskFacts | None = None
     partitions: int = 0
+    """Number of partition directories."""
     stopped_clean: bool = True
+    """True if the last broker was stopped cleanly."""
     foreign: tuple[str, ...] = ()
+    """Names of files that are not sparklog's."""
     set_aside: tuple[str, ...] = ()
+    """Names of files that a broker or a repair has moved aside."""
     others_files: tuple[str, ...] = ()
+    """Names of files whose owner is not that of the directory."""
     owner: str = ""
+    """Name of the directory's owner."""
     damage: tuple[tuple[str, str], ...] | None = ()
+    """Pairs of directory and result of `sparklog log verify`; None if the files were not verified."""
     size_bytes: int = 0
+    """Size of the files to verify."""
 
 
 class ProcessFacts(NamedTuple):
-    """The process that holds the data directory's lock. `state` is its letter in /proc/PID/stat."""
+    """The process that holds the data directory's lock."""
 
     pid: int
     command: str
     state: str = "S"
+    """Letter of the process state in /proc/PID/stat."""
     open_files: int = -1
     open_files_max: int = -1
     swapped_bytes: int = 0
 
 
 class DataDirFacts(NamedTuple):
-    """A data directory and its log directories. `absent`: log directories of earlier starts that are missing.
-    `metadata_problem`: the fault of metadata.db. `holder` None: no broker runs here."""
+    """A data directory and its log directories."""
 
     path: str
     problem: str = ""
+    """Reason why the data directory cannot be read; empty if it can be read."""
     log_dirs: tuple[DirectoryFacts, ...] = ()
     absent: tuple[str, ...] = ()
+    """Log directories of earlier starts that are missing."""
     metadata_problem: str = ""
+    """Fault of metadata.db; empty without a fault."""
     put_aside: tuple[str, ...] = ()
-    """Topics whose files the broker has put aside, because the cluster's metadata lack them."""
+    """Topics whose files the broker has put aside, because the cluster's metadata lack the topics."""
     holder: ProcessFacts | None = None
+    """The broker's process; None if no broker uses the directory."""
 
 
 class ConfigFacts(NamedTuple):
-    """A broker's configuration. `problem`: why it cannot be read."""
+    """A broker's configuration file."""
 
     path: str
     problem: str = ""
+    """Reason why the file cannot be read; empty if it can be read."""
     listen_host: str = "127.0.0.1"
     metrics_host: str = ""
     socket_request_max_bytes: int = 0
@@ -241,14 +280,16 @@ class ConfigFacts(NamedTuple):
 
 
 class HostFacts(NamedTuple):
-    """Facts of this machine. `overcommit`: vm.overcommit_memory; `descriptors_max`: the value of `ulimit -Hn`."""
+    """This machine."""
 
     overcommit: int = -1
+    """vm.overcommit_memory."""
     descriptors_max: int = -1
+    """The value of `ulimit -Hn`; -1 also for unlimited."""
 
 
 class Facts(NamedTuple):
-    """All observations; None: not requested."""
+    """All facts. Parts that the user did not request are None."""
 
     cluster: ClusterFacts | None = None
     page: PageFacts | None = None

@@ -1,4 +1,4 @@
-"""The findings of the checks, and the exit status of all findings together."""
+"""Checks and their findings, and the exit status of all findings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NamedTuple
 from sparklog.cli.doctor.facts import Facts
 
 FINDINGS_MAX = 20
-"""Largest number of findings of one check; the number of further ones is reported."""
+"""Largest number of shown findings of one check; one more finding has the number of the others."""
 NAMED_MAX = 5
 
 
 class Severity(IntEnum):
-    """The exit status is the worst finding's: 0 for notes."""
+    """Severity of a finding. The largest one is the exit status of the command."""
 
     note = 0
     warning = 1
@@ -24,20 +24,26 @@ class Severity(IntEnum):
 
 
 class Finding(NamedTuple):
-    """A fault, its consequence, its remedy, and the command for the remedy ("" if there is none)."""
+    """A fault."""
 
     severity: Severity
     what: str
+    """The fault."""
     why: str
+    """The consequence of the fault."""
     todo: str
+    """The remedy."""
     command: str = ""
+    """Shell command for the remedy; empty if there is none."""
 
 
 class Check(NamedTuple):
-    """One rule. `name` is stable: scripts may go by it."""
+    """One check."""
 
     name: str
+    """A stable name, for scripts."""
     look: Callable[[Facts], Iterable[Finding]]
+    """Yields the faults in the facts."""
 
 
 class CheckFinding(NamedTuple):
@@ -48,13 +54,13 @@ class CheckFinding(NamedTuple):
 
 
 def examine(facts: Facts, checks: Iterable[Check]) -> list[CheckFinding]:
-    """Return the findings of the checks, the worst first, else in the order of the checks."""
+    """Run the checks and return their findings, sorted by severity, the worst first, and then by check."""
     found = [CheckFinding(check.name, finding) for check in checks for finding in _limit(check.look(facts))]
     return sorted(found, key=lambda f: -f.finding.severity)
 
 
 def _limit(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the worst findings, and how many more there are."""
+    """Yield the worst FINDINGS_MAX findings, and one finding with the number of the others."""
     ordered = sorted(findings, key=lambda finding: -finding.severity)
     yield from ordered[:FINDINGS_MAX]
     rest = ordered[FINDINGS_MAX:]
@@ -69,18 +75,18 @@ def exit_status(found: Sequence[CheckFinding]) -> int:
 
 
 def named(names: Sequence[object]) -> str:
-    """Return "a, b, c and 7 more"."""
+    """Return the first NAMED_MAX names and the number of the others: "a, b, c, d, e and 7 more"."""
     shown = ", ".join(str(name) for name in names[:NAMED_MAX])
     return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX:,} more"
 
 
 def quoted(*words: object) -> str:
-    """Return words as a shell takes them: names come from clients."""
+    """Return a shell command of these words, quoted because clients choose names of topics and groups."""
     return shlex.join(str(word) for word in words)
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine reaches the address."""
+    """True if the address can be reached from its own machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

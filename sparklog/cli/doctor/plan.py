@@ -1,7 +1,7 @@
-"""The size of a cluster from its load: partitions, disk, memory, descriptors, with reasons. Pure.
+"""Computes the partitions, disk, memory and descriptors that a load needs, with reasons. Pure.
 
-The measured figures are medians of `docs/benchmarks.md`, where each row has its name. Every need is computed for one
-broker, with the load spread evenly.
+The measured figures are medians of rows of `docs/benchmarks.md`. Each need is of one broker; the load is spread evenly
+over all brokers.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ MEASURED: Mapping[str, float] = {
     "produce-100b-acksall": 95.6,
     "growth-connections": 216,
 }
-"""Medians by row: records/s of `produce-1k-acksall`, bytes of a record of 100 bytes on disk, and resident memory of the
-broker in MB of the others."""
+"""Medians by row: `produce-1k-acksall` in records/s, `disk-…` in bytes on disk of a record of 100 bytes, and the others
+in MB of the broker's resident memory."""
 STORED_1K_BYTES: Mapping[str, int] = {"none": 1_029, "lz4": 523, "zstd": 337}
 """Bytes of a record of 1 KiB on disk (`produce-1k-acksall`, `produce-1k-lz4`, `produce-1k-zstd`)."""
 PROCESSORS_MIN = 2
-"""Processors of the measured machine: the broker's event loop used one of them, the client the other."""
+"""Smallest planned number of processors. The benchmarks ran on two, one for the broker's event loop."""
 RESERVE = 4
-"""A plan uses one part in RESERVE of a measured speed."""
+"""A plan counts on 1/RESERVE of a measured speed."""
 DISK_USED_MAX = 0.8
-"""Share of a disk that a plan fills: below 5 % free space, brokers stop to copy replicas to the disk."""
+"""Largest used share of a planned disk. Brokers copy no replicas to a disk with less than 5 % of free space."""
 CACHE_S = 300
-"""Records of this time are planned to be in the cache of files, for readers that are a little behind."""
+"""The page cache is planned for the records of this time, in s, so that readers with a small lag read no disk."""
 DESCRIPTORS_MIN = 65_536
 MB = 1_000_000
 
 
 class Load(NamedTuple):
-    """A load that a cluster is planned for."""
+    """The planned load of a cluster."""
 
     rows_per_s: int
-    """Rows a second of all producers, on an average of the busiest hour."""
+    """Rows a second of all producers, averaged over the busiest hour."""
     row_bytes: int
     """Bytes of a row before compression."""
     retention_ms: int
@@ -54,17 +54,17 @@ class Load(NamedTuple):
     partitions: int = 0
     """Partitions of all topics; 0: the plan chooses."""
     readers: int = 1
-    """Largest number of tasks or consumers that read at the same time in one group."""
+    """Largest number of tasks or consumers of one group."""
     groups: int = 1
-    """Number of groups and queries that read everything."""
+    """Number of groups and queries that read all rows."""
     connections: int = 100
-    """Connections of a broker."""
+    """Client connections of one broker."""
     compression: str = "none"
     """Compression of the producers."""
 
 
 class Machine(NamedTuple):
-    """The machine that a plan is checked against; -1: not known."""
+    """The resources of a machine; -1: unknown."""
 
     disk_bytes: int = -1
     memory_bytes: int = -1
@@ -86,11 +86,11 @@ class Need(NamedTuple):
     source: str
     """Rows of `docs/benchmarks.md`, or settings, that the computation uses."""
     here: int = -1
-    """Amount that this machine has; -1: not known, or nothing to compare."""
+    """Amount of this machine; -1: unknown, or not a resource of a machine."""
 
     @property
     def is_met(self) -> bool:
-        """True unless the machine is known to have less."""
+        """True if the machine has the amount, or if its amount is unknown."""
         return self.here < 0 or self.here >= self.amount
 
 
@@ -99,8 +99,8 @@ def plan(load: Load, machine: Machine, smallest_limit: Callable[[int, int], int]
 
     Args:
         load: The load of the cluster.
-        machine: The machine to compare with.
-        smallest_limit: Returns the smallest `ulimit -n` for numbers of segment files and connections.
+        machine: Its resources become `Need.here`.
+        smallest_limit: Returns the smallest `ulimit -n` for a number of segment files and a number of connections.
 
     Returns:
         The needs, in a fixed order.
@@ -137,11 +137,10 @@ def _measured_bytes_per_s() -> int:
 
 
 def _stored_bytes_per_s(load: Load) -> tuple[float, float]:
-    """Return bytes a second on the disk of one replica, and the share of the row's bytes that the
-    compression leaves."""
+    """Return the stored bytes a second of one replica of all partitions, and the compressed share of the bytes."""
     small = MEASURED[f"disk-100b-{load.compression}"] / MEASURED["disk-100b-none"]
     large = STORED_1K_BYTES[load.compression] / STORED_1K_BYTES["none"]
-    factor = max(small, large)  # the content decides: the worse of both
+    factor = max(small, large)  # the ratio depends on the content: plan with the worse of both
     overhead = MEASURED["disk-100b-none"] - 100
     return load.rows_per_s * (load.row_bytes + overhead) * factor, factor
 
@@ -212,7 +211,7 @@ def _processors(load: Load, written: int, machine: Machine) -> Need:
 
 
 def shown(amount: int, unit: str) -> str:
-    """Return an amount for people: `1.2 TB`, `35 MB/s`, `65,536`."""
+    """Return an amount with three digits and a decimal prefix: `1.2 TB`, `35 MB/s`; without a unit as `65,536`."""
     if not unit:
         return f"{amount:,}"
     value, prefix = float(amount), ""
@@ -224,7 +223,7 @@ def shown(amount: int, unit: str) -> str:
 
 
 def as_lines(needs: Sequence[Need], brokers: int) -> list[str]:
-    """Return the plan as lines of text: a table, then a reason for each line."""
+    """Return the plan as lines of text: a table of the needs, then the reason of each need."""
     width = max(len(need.name) for need in needs)
     lines = [f"needs of {'each of ' * (brokers > 1)}{brokers} broker{'s' * (brokers > 1)}", ""]
     for need in needs:

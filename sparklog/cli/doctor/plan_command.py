@@ -1,4 +1,4 @@
-"""`sparklog doctor --plan`: its options as a load, this machine, and the output."""
+"""`sparklog doctor --plan`: parses the load, measures this machine, and prints the plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load_of(
     rows: str, row_bytes: str, retention: str, replicas: int, brokers: int, partitions: int, readers: int, groups: int, connections: int,
     compression: str,
 ) -> Load:  # fmt: skip
-    """Return the load of the options. Raises typer.BadParameter."""
+    """Parse the options of a load. Raises typer.BadParameter."""
     if replicas > brokers:
         raise typer.BadParameter(f"--replicas {replicas} need as many brokers: add --brokers {replicas}")
     if compression not in STORED_1K_BYTES:
@@ -31,7 +31,7 @@ def load_of(
 
 
 def machine_of(directory: Path) -> Machine:
-    """Return the resources of this machine, with the disk of a directory (of its nearest parent that exists)."""
+    """Return the resources of this machine. The disk is that of `directory`, or of its nearest existing parent."""
     from sparklog.cli.doctor.directory_facts import disk_facts, host_facts
 
     place = next((p for p in (directory.absolute(), *directory.absolute().parents) if p.is_dir()), Path("/"))
@@ -41,7 +41,7 @@ def machine_of(directory: Path) -> Machine:
 
 
 def smallest_limit(files: int, connections: int) -> int:
-    """Return the smallest `ulimit -n` that gives a broker these numbers of segment files and connections."""
+    """Return the smallest `ulimit -n` of a broker with these numbers of segment files and connections."""
     from sparklog_broker.descriptors import share_out
 
     low, high = 1, DESCRIPTORS_MIN * 64
@@ -56,10 +56,10 @@ def smallest_limit(files: int, connections: int) -> int:
 
 
 def run_plan(load: Load, data_dir: Path | None, *, json: bool) -> None:
-    """Print the plan, compared with this machine. With a data directory, missing resources are an error.
+    """Print the plan, compared with this machine.
 
     Raises:
-        typer.Exit: With the status 1 if this machine has too little for a broker with `data_dir`.
+        typer.Exit: With status 1, if `data_dir` is given and this machine has too few resources.
     """
     needs = plan(load, machine_of(data_dir or Path()), smallest_limit)
     if json:

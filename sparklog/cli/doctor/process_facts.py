@@ -1,4 +1,4 @@
-"""The facts of a broker's metrics page and of its configuration file."""
+"""Collects the facts of a broker's metrics page, clock and configuration file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparklog.settings import Scope, settings_of
 
 
 def look_at_page(url: str, clock: MachineClock, timeout_s: float) -> tuple[PageFacts, ClockFacts | None]:
-    """Return the content of the page, and the error of the broker's clock."""
+    """Return the facts of the page, and the lead of the broker's clock; None if the page has no time."""
     host = urlsplit(url).hostname or ""
     before_ms = clock.now_ms()
     try:
@@ -25,18 +25,20 @@ def look_at_page(url: str, clock: MachineClock, timeout_s: float) -> tuple[PageF
 
 
 def clock_facts(series: Series, before_ms: int, after_ms: int) -> ClockFacts | None:
-    """Return the error of the broker's clock. This machine's clock read `before_ms` to `after_ms` when the page was
-    produced."""
-    told_ms = round(total(series, "sparklog_time_seconds") * 1000)
-    if told_ms <= 0:
+    """Return the lead of the broker's clock; None if the page has no time.
+
+    `before_ms` and `after_ms` are the times of this machine's clock before the request and after the response.
+    """
+    broker_ms = round(total(series, "sparklog_time_seconds") * 1000)
+    if broker_ms <= 0:
         return None
-    if told_ms > after_ms:
-        return ClockFacts(told_ms - after_ms)
-    return ClockFacts(min(0, told_ms - before_ms))
+    if broker_ms > after_ms:
+        return ClockFacts(broker_ms - after_ms)
+    return ClockFacts(min(0, broker_ms - before_ms))
 
 
 def page_facts(url: str, host: str, series: Series) -> PageFacts:
-    """Return the facts of a metrics page. Raises InvalidRequestError if the page is not a sparklog broker's."""
+    """Return the facts of a metrics page. Raises InvalidRequestError if the page is not of a sparklog broker."""
     if "sparklog_ready" not in series:
         raise InvalidRequestError(f"{url} is not the metrics page of a sparklog broker")
     return PageFacts(
@@ -61,8 +63,10 @@ def page_facts(url: str, host: str, series: Series) -> PageFacts:
 
 
 def look_at_config(path: Path) -> tuple[ConfigFacts, Path | None, tuple[Path, ...]]:
-    """Return the facts of a configuration file, its data directory (None if the file cannot be read) and its log
-    directories."""
+    """Return the facts of a configuration file, its data directory and its log directories.
+
+    The data directory is None if the file cannot be read.
+    """
     from sparklog_broker.config import load_config, parse_address
 
     try:

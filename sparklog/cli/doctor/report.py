@@ -1,4 +1,4 @@
-"""Findings as text and as JSON."""
+"""The report of `sparklog doctor` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OFF = "\033[0m"
 
 
 def as_text(found: Sequence[CheckFinding], facts: Facts, checks: int, *, colours: bool) -> Iterator[str]:
-    """Yield lines: each finding, then the numbers of findings by kind, and the checked objects."""
+    """Yield the lines of the report: each finding, then a line with the checked objects and numbers of findings."""
     for check, finding in found:
         mark, off = (_COLOURS[finding.severity], _OFF) if colours else ("", "")
         yield f"{mark}{finding.severity.name}{off}  {_line(finding.what)}  [{check}]"
@@ -52,7 +52,7 @@ def _line(text: str) -> str:
 
 
 def as_json(found: Sequence[CheckFinding], facts: Facts, checks: Sequence[str]) -> dict[str, Any]:
-    """Return the findings for scripts: names and meanings are stable."""
+    """Return the report for scripts. The keys and the names of checks are stable."""
     return {
         "status": exit_status(found),
         "looked_at": looked_at(facts),

@@ -1,8 +1,8 @@
-"""Removal of secrets from the texts of a debug bundle.
+"""Removes secrets from the texts of a debug bundle.
 
-The parts of a bundle hold no secrets by construction: settings are shown by `sparklog.security.secrets.is_sensitive`,
-variables of the environment by a list. This module is the second line. It removes the secrets that the command knows,
-in every notation, and texts that look like a secret.
+The parts of a bundle hide secrets themselves: `sparklog.security.secrets.is_sensitive` decides about settings, and a
+list names the environment variables to show. As a second defence, this module removes from every text the secrets that
+the command knows, in every notation, and texts that look like a secret.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from sparklog.security.secrets import HIDDEN, Secret, is_sensitive, redact
 
 SECRET_CHARS_MIN = 4
-"""Shorter secrets are removed by their place only: as texts they occur in other words."""
+"""Shortest secret that is removed everywhere. Shorter ones occur in words, and are removed after their names only."""
 _NAME = r"pass(?:word|wd|phrase|code)?|secret|token|credentials?|api[_-]?key|access[_-]?key(?:[_-]?id)?|private[_-]?key|account[_-]?key|jaas|signature|sig|pwd|salt|stored_key|server_key|auth(?:orization)?"
 _SENSITIVE_NAME = re.compile(
     rf"(?:^|[^a-z])(?:[a-z]*(?:password|secret|token|credential)s?|{_NAME})(?:[^a-z]|$)", re.IGNORECASE
@@ -30,12 +30,12 @@ _USER_OF_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://([^/\s@\"'<>]+)@", re.IGN
 
 
 def names_secret(name: str) -> bool:
-    """Return True if a value of this name is a secret: a setting, a variable of the environment, a key of options."""
+    """Return True if the value of a setting, an environment variable or an option with this name is a secret."""
     return is_sensitive(name) or _SENSITIVE_NAME.search(name) is not None
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> list[Secret]:
-    """Return the secrets in variables: values with a sensitive name, and passwords in URLs."""
+    """Return the secrets in environment variables: values of sensitive names, and passwords in URLs."""
     found = []
     for name, value in environment.items():
         if names_secret(name):
@@ -45,7 +45,7 @@ def secrets_of_environment(environment: Mapping[str, str]) -> list[Secret]:
 
 
 def secrets_of_options(text: str) -> list[Secret]:
-    """Return the secrets of the options of an object store, which are JSON, and the whole text as one."""
+    """Return the secrets in the options of an object store: the whole text, and each text value of its JSON."""
     found = [text.strip()]
     try:
         options = json.loads(text)
@@ -69,17 +69,17 @@ def _parts_of(user: str) -> list[str]:
 
 
 class Scrubber:
-    """Removes known secrets, and texts that look like one."""
+    """Removes known secrets, and texts that look like a secret."""
 
     def __init__(self, secrets: Iterable[Secret] = ()) -> None:
         self._secrets = [s for s in secrets if len(s.reveal()) >= SECRET_CHARS_MIN]
 
     def text(self, text: str) -> str:
-        """Return a text without secrets."""
+        """Return the text without secrets."""
         return _ASSIGNED.sub(lambda m: m["keep"] + HIDDEN, redact(text, self._secrets))
 
     def value(self, value: Any, name: str = "") -> Any:
-        """Return a value for JSON without secrets. A value whose key names a secret is hidden as a whole."""
+        """Return the value for JSON, without secrets. The value of a sensitive key `name` is replaced as a whole."""
         if isinstance(value, Mapping):
             return {self.text(str(k)): self.value(v, str(k)) for k, v in value.items()}
         if hasattr(value, "_asdict"):
