@@ -1,5 +1,5 @@
-"""The console: a cluster in the browser, served by a process of its own (`sparklog console`).
+"""The console: web pages that show a cluster, served by the process `sparklog console`.
 
-Pages use the cluster through the public clients. `views` turns the answers into the content of a page, without
-requests; `pages` sends the requests and fills the templates; `web`, `guard` and `work` are shared by all pages.
+The console uses the cluster through the public clients. `pages` sends requests and fills templates, `views` computes
+the content of a page from the responses, and all pages use `web`, `guard` and `work`.
 """

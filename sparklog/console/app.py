@@ -1,4 +1,4 @@
-"""The console as an ASGI application: routes, errors, and the watch over groups that runs beside them."""
+"""The console as an ASGI application: routes, error pages, and the background task that measures groups."""
 
 from __future__ import annotations
 
@@ -44,13 +44,14 @@ from sparklog.security.client_security import ClientSecurity
 PAGES = (cluster, topics, messages, produce, storage, groups, transactions, sql, change)
 LOGIN_THREADS = 2
 LOGINS_WAITING_MAX = 16
-"""Logins that wait for a thread. They have threads of their own, so that no flood of them stops the pages."""
+"""Largest number of logins that wait for a thread. Logins have separate threads, so that many logins do not delay the
+pages."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Static(StaticFiles):
-    """Files of the package, which a browser may keep for a while."""
+    """Static files of the package. A browser may cache them for an hour."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -67,8 +68,19 @@ def make_app(
     hint: Callable[[SparklogError], str] = lambda e: "",
     round_s: float = ROUND_S,
 ) -> Guard:
-    """Create the console's application. `listen_host`, `allow_hosts`: host names that browsers may use. `hint` returns
-    the next step for an error. `round_s`: pause between rounds of the watch over groups. Raises InvalidConfigError."""
+    """Create the console's application.
+
+    Args:
+        options: The options of `sparklog console`.
+        environment: Clock, threads and randomness.
+        listen_host: The address that the console listens on; browsers may use it as a host name.
+        allow_hosts: Further host names that browsers may use.
+        hint: Returns the next step for an error.
+        round_s: Shortest pause between two measurements of the groups, in s.
+
+    Raises:
+        InvalidConfigError: The options are not valid.
+    """
     work, statements = Work(environment.executors), Statements()
     tokens = Tokens(environment.randomness.token_bytes(32))
 
@@ -77,7 +89,7 @@ def make_app(
             options.bootstrap_servers,
             request_timeout_ms=options.request_timeout_ms,
             security=security,
-            wait_for_broker=False,  # a page says at once that no broker answers
+            wait_for_broker=False,  # a page shows the error without delay
         )
         clock = environment.clock
         return Console(
@@ -114,14 +126,14 @@ def make_app(
     app.state.console = console
     app.state.login = login
     inner = app if login is None else LoginWall(app, login)
-    # outside of all, so that the answers of failures are guarded, too
+    # the outermost layer, so that error responses have the security headers, too
     return Guard(BasePath(inner, options.base_path), allowed_hosts(listen_host, allow_hosts))
 
 
 def _login(
     options: Options, environment: Environment, new_console: Callable[[ClientSecurity, str], Console]
 ) -> Login | None:
-    """Return the objects of logins; None for a console without them."""
+    """Return the shared objects of logins; None for a console without logins."""
     if options.login is None:
         return None
     sessions: Sessions[Console] = Sessions(environment.clock)
@@ -132,7 +144,7 @@ def _login(
 def _lifespan(
     console: Console, login: Login | None, environment: Environment, round_s: float
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """Watch the groups while the application runs; close all of the console's clients at its end."""
+    """Return the application's lifespan: it measures brokers and groups, and at the end closes threads and clients."""
     watcher, clock = Work(environment.executors, threads=1), environment.clock
 
     async def watch() -> None:

@@ -1,7 +1,7 @@
 """The path under which a reverse proxy shows the console, such as /sparklog.
 
-Inside the console every path begins at /. The path of the proxy is taken off requests at the door (`BasePath`), and is
-put before the links of a page (`with_base_path`) and before the target of a redirect.
+Inside the console every path begins at /. `BasePath` removes the proxy's path from each request. `with_base_path` adds
+it to the links of a page, and `web.redirect` to the target of a redirect.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ BASE_PATH_CHARS_MAX = 200
 _SCOPE_KEY = "sparklog.base_path"
 _PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
 _LINK = re.compile(r'(?<=\s)(href|src|action|hx-get|hx-post)="/(?!/)')
-"""A link of a template to a path of the console. A value cannot look so: templates escape quotation marks."""
+"""A link in a page to a path of the console. A record's value cannot match: templates escape quotation marks."""
 
 
 def check_base_path(text: str, name: str) -> str:
-    """Return the path without a slash at its end; "" for the root. Raises InvalidConfigError that names the option."""
+    """Return the path without a trailing slash; "" for the root. Raises InvalidConfigError that names `name`."""
     path = text.strip().rstrip("/")
     if len(path) > BASE_PATH_CHARS_MAX or not _PATH.fullmatch(path):
         raise InvalidConfigError(
@@ -36,18 +36,18 @@ def check_base_path(text: str, name: str) -> str:
 
 
 def base_path_of(request: Request) -> str:
-    """Return the path of the proxy that has passed on the request; "" for none."""
+    """Return the path under which the proxy of this request shows the console; "" without a proxy."""
     found: str = request.scope.get(_SCOPE_KEY, "")
     return found
 
 
 def with_base_path(page: str, base_path: str) -> str:
-    """Return the page with the links that it has behind the proxy."""
+    """Return the HTML page with `base_path` before its links to the console."""
     return _LINK.sub(rf'\1="{base_path}/', page) if base_path else page
 
 
 class BasePath:
-    """ASGI middleware: takes the proxy's path off a request's path. A proxy may also have done so itself.
+    """ASGI middleware that removes the proxy's path from a request's path, unless the proxy has removed it.
 
     Args:
         app: The application, whose paths begin at /.
@@ -72,5 +72,5 @@ class BasePath:
         path = scope["path"]
         if base and (path == base or path.startswith(base + "/")):
             path = path[len(base) :] or "/"
-        path = path.rstrip("/") or "/"  # a redirect to the path without the slash would lack the proxy's
+        path = path.rstrip("/") or "/"  # Starlette's redirect to the path without the slash would lack the base path
         await self._app(dict(scope) | {"path": path, _SCOPE_KEY: base}, receive, send)

@@ -1,7 +1,7 @@
-"""Changes of the cluster: each change is first planned and shown, and executed when its form is sent.
+"""Changes of the cluster. The console first shows the plan of a change, and executes it when the user sends the form.
 
-A plan's `fields` are the fields of its form. `plan_of` creates the same plan again from them, so the executed change is
-the confirmed one.
+The form has the plan's `fields`, from which `plan_of` creates the same plan again. So the console executes the change
+that the user has confirmed.
 """
 
 from __future__ import annotations
@@ -23,31 +23,36 @@ from sparklog.times import parse_time_ms
 from sparklog.types import TopicPartition
 
 COLUMNS_IN_FORM = 8
-"""Number of columns that have fields of their own; more of them are Spark DDL."""
+"""Number of columns with form fields. The user enters further columns as Spark DDL."""
 TARGETS = ("earliest", "latest", "offset", "time", "shift")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A change before its execution. The page asks `question`, shows `consequences` and the offsets to set (`moves`);
-    `typed`: the text that the user has to type in (empty: none). `perform` executes the change and returns a report;
-    the browser then goes to `after`, or to `back` if the change was not executed."""
+    """A change before its execution, as the confirmation page shows it."""
 
     kind: str
+    """A key of PLANS."""
     title: str
     question: str
     consequences: list[str]
     button: str
     fields: Mapping[str, str]
+    """Fields of the form, from which `plan_of` creates the plan again."""
     back: str
+    """Path of the page to show if the user cancels."""
     after: str
+    """Path of the page to show after the change."""
     perform: Callable[[Admin], str]
+    """Executes the change and returns a report."""
     typed: str = ""
+    """Text that the user has to type as a confirmation; empty: none."""
     moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
+    """Offsets to set."""
 
 
 def plan_of(kind: str, fields: Mapping[str, str], admin: Admin) -> Plan:
-    """Return the plan. Raises InvalidRequestError, and the errors of Admin if it is needed."""
+    """Return the plan of a change, a key of PLANS. Raises InvalidRequestError, and the errors of Admin."""
     make = PLANS.get(kind)
     if make is None:
         raise InvalidRequestError(f"unknown change {kind!r}: use one of {', '.join(PLANS)}")
@@ -62,7 +67,7 @@ def _required_field(fields: Mapping[str, str], name: str) -> str:
 
 
 def _id(fields: Mapping[str, str], name: str) -> str:
-    """Return an id unchanged: spaces around it belong to it. Raises InvalidRequestError."""
+    """Return an id unchanged, because an id may begin or end with spaces. Raises InvalidRequestError."""
     _required_field(fields, name)
     return fields[name]
 
@@ -198,7 +203,7 @@ def _abort_hanging(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _columns(fields: Mapping[str, str]) -> str:
-    """Return the columns of the form as Spark DDL; empty: none. Raises InvalidRequestError."""
+    """Return the columns of the form as Spark DDL; "" without columns. Raises InvalidRequestError."""
     columns = []
     for n in range(1, COLUMNS_IN_FORM + 1):
         column, type = fields.get(f"column{n}", "").strip(), fields.get(f"type{n}", "").strip()

@@ -1,4 +1,4 @@
-"""Rows as a file that is sent while it is made."""
+"""Encodes rows as a file piece by piece, so that the console sends the file while reading the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES_TOGETHER = 16 * MIB
 
 
 class FileFormat(NamedTuple):
-    """A kind of file."""
+    """A file format, with its writer, media type and ending."""
 
     writer: Any
     media_type: str
@@ -31,7 +31,7 @@ FORMATS = {
 
 
 class _Drain:
-    """A file object that is only written to; the written bytes are taken out again."""
+    """A file object that keeps written bytes in memory until `take` returns them."""
 
     closed = False
 
@@ -58,7 +58,7 @@ class _Drain:
         return False
 
     def flush(self) -> None:
-        """Do nothing: no bytes wait."""
+        """Do nothing, because written bytes are not buffered."""
 
     def close(self) -> None:
         self.closed = True
@@ -70,20 +70,22 @@ class _Drain:
 
 
 def file_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: str) -> Generator[bytes, None, None]:
-    """Yield the bytes of a file with these rows, some at a time. A piece is empty where rows are gathered for the next
-    one, so that no step reads more than one of `batches`."""
+    """Yield the bytes of a file with these rows in pieces.
+
+    Each step reads one of `batches`. Its piece is empty if the writer waits for more rows.
+    """
     drain = _Drain()
     writer = FORMATS[format].writer(cast(BinaryIO, drain), schema)
-    for together in _together(batches):
-        for batch in together:
+    for row_group in _row_groups(batches):
+        for batch in row_group:
             writer.write(batch)
         yield drain.take()
     writer.close()
     yield drain.take()
 
 
-def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Group `batches`: yield for each one the batches to write now: none, or large ones, which become row groups."""
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Yield for each batch the combined batches of a complete row group, or an empty list while it grows."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:

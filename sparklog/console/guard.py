@@ -1,9 +1,8 @@
-"""Access to the console: hosts, origins, tokens of forms, and the headers that restrict a browser to the console's own
-resources.
+"""Protection against other sites in the user's browser: checks of hosts, origins and form tokens, and headers that
+restrict a page to the console's own resources.
 
-A foreign page in the same browser can send requests here, too. It cannot choose their `Host` (the console refuses a
-foreign name that resolves to this machine) nor their `Origin` (forms are accepted from the console's pages only), and
-it does not know the form's token.
+A page of another site can make the browser send requests to the console. The console refuses them by their `Host` (a
+foreign name that resolves to this machine), by their `Origin`, or because the form lacks the token.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ SECURITY_HEADERS: Mapping[str, str] = {
 
 
 class Refusal(NamedTuple):
-    """Reason of a refused request."""
+    """Status code and reason of a refused request."""
 
     status: int
     reason: str
 
 
 def host_name(header: str) -> str:
-    """Return the name in a `Host` header, in lower case, without port and brackets; "" if there is none."""
+    """Return the host name of a `Host` header in lower case, without port and brackets; "" without a name."""
     try:
         return (urlsplit(f"//{header}").hostname or "").lower()
     except ValueError:
@@ -56,15 +55,27 @@ def host_name(header: str) -> str:
 
 
 def allowed_hosts(listen_host: str, others: Iterable[str] = ()) -> frozenset[str]:
-    """Return the host names of the console: this machine's own, the address it listens on, and `others`."""
+    """Return the allowed host names: the loopback names, `listen_host` unless it is all addresses, and `others`."""
     wildcard = listen_host in ("", "0.0.0.0", "::")
     own = () if wildcard else (listen_host,)
     return frozenset(name.lower().strip("[]") for name in (*LOOPBACK, *own, *others))
 
 
 def check_exposure(listen: str, host: str, *, allow_insecure: bool, has_login: bool = False) -> str:
-    """Return the warning for every start when the console listens at `listen`, with the host `host`; "": none. Raises
-    InvalidConfigError for an address that other hosts can reach, unless `allow_insecure`. `has_login`: users log in."""
+    """Check that other hosts do not reach the console by accident.
+
+    Args:
+        listen: The listen address, for messages.
+        host: The host of the listen address.
+        allow_insecure: True returns a warning instead of an error.
+        has_login: True if users log in.
+
+    Returns:
+        A warning for each start; "" if only this machine reaches the console.
+
+    Raises:
+        InvalidConfigError: Other hosts can reach the address, without `allow_insecure`.
+    """
     if is_local(host):
         return ""
     why = (
@@ -81,7 +92,7 @@ def check_exposure(listen: str, host: str, *, allow_insecure: bool, has_login: b
 
 
 def refusal(method: str, headers: Headers, hosts: frozenset[str]) -> Refusal | None:
-    """Return the reason why the request is refused; None: it is accepted."""
+    """Return the reason for refusing the request; None if it is accepted."""
     host = headers.get("host", "")
     if host_name(host) not in hosts:
         return Refusal(421, f"host name {host!r} is not allowed: add --allow-host, or use the console's address")
@@ -89,7 +100,7 @@ def refusal(method: str, headers: Headers, hosts: frozenset[str]) -> Refusal | N
         return None
     if method != "POST":
         return Refusal(405, "only GET, HEAD and POST are allowed")
-    if headers.get("origin") not in (f"http://{host}", f"https://{host}"):  # a proxy may have taken TLS away
+    if headers.get("origin") not in (f"http://{host}", f"https://{host}"):  # https if a proxy ends TLS
         return Refusal(403, "the form comes from another site (its Origin is not this console): nothing has changed")
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return Refusal(403, "the form comes from another site: nothing has changed")
@@ -97,7 +108,7 @@ def refusal(method: str, headers: Headers, hosts: frozenset[str]) -> Refusal | N
 
 
 class Tokens:
-    """Tokens of forms: each belongs to a browser's session, and cannot be forged."""
+    """Form tokens: an HMAC of the browser's session with a secret of the process."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -110,7 +121,7 @@ class Tokens:
 
 
 def session_of(headers: Headers) -> str:
-    """Return the session in the browser's cookie; "" without a cookie, or with one that the console has not issued."""
+    """Return the session key of the browser's cookie; "" without a cookie, or if it has another form."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
@@ -121,7 +132,7 @@ def session_of(headers: Headers) -> str:
 
 
 class Guard:
-    """ASGI middleware: refuses foreign requests, and adds the security headers to every answer."""
+    """ASGI middleware that refuses requests of other sites, and adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
         self._app = app

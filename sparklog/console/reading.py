@@ -1,7 +1,7 @@
-"""Paging through a topic's records: some at a time, in either direction, over all its partitions, within a budget.
+"""Pages of a topic's records, over all partitions, towards older or newer records, within a budget of bytes and time.
 
-A `Cursor` has the position of each partition. Paging shows every record once: records that were read and not shown are
-read again.
+A `Cursor` has an offset for each partition. Paging shows every record once: the next page reads those records again
+that this page has read and not shown.
 """
 
 from __future__ import annotations
@@ -27,51 +27,56 @@ from sparklog.types import TopicPartition
 
 OLDER, NEWER = "older", "newer"
 PARTITIONS_MAX = 64
-"""Largest number of partitions read together; in a topic with more, the user chooses one."""
+"""Largest number of partitions of a page. In a topic with more partitions, the user may choose one."""
 SHOWN_BYTES_MAX = 64 * MIB
-"""Largest size of a page's records: with large messages a page has fewer."""
+"""Largest amount of data to read for one page without a filter. With large messages a page has fewer records."""
 FILTERED_BYTES_MAX = 256 * MIB
-"""Largest amount of data to read for one page of a filter's results."""
+"""Largest amount of data to read for one page with a filter."""
 FILTER_S_MAX = 5.0
 STEP_BYTES = 4 * MIB
 STEP_OFFSETS_MAX = 65_536
 
 Read = Callable[[int, int, int], Iterator[ConsumedBatch]]
-"""The batches of (partition, start offset, end offset)."""
+"""Yields the batches of a partition from a start offset to an end offset."""
 
 
 class Bounds(NamedTuple):
-    """Limits of a partition: offsets [start, end) can be read; `record_bytes` is the approximate size of a record."""
+    """The readable offsets [start, end) of a partition."""
 
     start: int
     end: int
     record_bytes: float = 0.0
+    """Mean size of a record; 0: unknown."""
 
 
 class Cursor(NamedTuple):
-    """Start of the next page: NEWER reads from these offsets on, OLDER the records below them."""
+    """Start of a page."""
 
     direction: str
+    """NEWER: the page begins at `offsets`. OLDER: the page has the records below `offsets`."""
     offsets: Mapping[int, int]
+    """Offset by partition."""
 
     def as_text(self) -> str:
         return " ".join(f"{p}:{o}" for p, o in sorted(self.offsets.items()))
 
 
 def offsets_from_text(text: str) -> dict[int, int]:
-    """Parse the result of `Cursor.as_text`. Raises ValueError."""
+    """Return the offsets in a text of `Cursor.as_text`, by partition. Raises ValueError."""
     pairs = [part.split(":") for part in text.split()]
     return {int(partition): int(offset) for partition, offset in pairs}
 
 
 class Row(NamedTuple):
-    """A record: row `row` of `data`."""
+    """A record."""
 
     partition: int
     offset: int
     timestamp_ms: int
     data: pa.RecordBatch
+    """Batch with the record."""
     row: int
+    """Index of the record in `data`."""
 
 
 @dataclass
@@ -92,7 +97,7 @@ class Budget:
 
 
 class RecordPage(NamedTuple):
-    """A page of records, the newest first. `is_partial`: the budget was spent before the page was full."""
+    """A page of records, the newest first."""
 
     rows: list[Row]
     older: Cursor | None
@@ -100,22 +105,25 @@ class RecordPage(NamedTuple):
     newer: Cursor | None
     """Cursor of the page with newer records; None if there are none."""
     scanned_rows: int
+    """Number of records read."""
     is_partial: bool
+    """True if the budget was spent before the page was full."""
 
 
 @dataclass
 class _Part:
-    """Records found in one partition, in the order of reading; it was read up to `reached`."""
+    """The records of one partition for a page."""
 
     rows: list[Row] = field(default_factory=list)
+    """Records in the order of reading."""
     reached: int = 0
+    """Offset at which the reading stopped."""
 
 
 def look_through(
     read: Read, bounds: Mapping[int, Bounds], cursor: Cursor, rows_max: int, filter_text: str, budget: Budget
 ) -> RecordPage:
-    """Return the next `rows_max` records in the cursor's direction, those that have the text in
-    one of their columns."""
+    """Return the page at `cursor`: at most `rows_max` records with `filter_text` in one of their columns."""
     newer = cursor.direction == NEWER
     asked = {p: min(max(cursor.offsets[p], b.start), b.end) for p, b in bounds.items() if p in cursor.offsets}
     parts: dict[int, _Part] = {}
@@ -166,7 +174,7 @@ def _forward(
 def _backward(
     read: Read, partition: int, bounds: Bounds, end: int, rows_max: int, filter_text: str, budget: Budget
 ) -> _Part:
-    """Read backwards in steps. A step that costs little doubles the next one."""
+    """Read a partition backwards in steps. After a step of less than STEP_BYTES, the next step is twice as long."""
     part = _Part(reached=end)
     fitting = STEP_BYTES / bounds.record_bytes if bounds.record_bytes > 0 else rows_max
     step = max(1, min(rows_max, int(fitting)))
@@ -188,7 +196,7 @@ def _backward(
 
 
 def matching_rows(batch: ConsumedBatch, filter_text: str, rows_max: int | None) -> list[Row]:
-    """Return the rows that have the text in a column, the first `rows_max` of them."""
+    """Return the first `rows_max` rows (None: all) with the text in a column. An empty text matches all rows."""
     data = batch.data
     offsets, times_ms = batch.offsets(), batch.timestamps_ms()
     if filter_text:
@@ -196,7 +204,7 @@ def matching_rows(batch: ConsumedBatch, filter_text: str, rows_max: int | None) 
         if not len(chosen):
             return []
         if len(chosen) < data.num_rows:
-            data = data.take(pa.array(chosen))  # skipped records need not be kept
+            data = data.take(pa.array(chosen))  # frees the memory of the other records
         offsets, times_ms = offsets[chosen], times_ms[chosen]
     else:
         offsets, times_ms = offsets[:rows_max], times_ms[:rows_max]
@@ -207,8 +215,10 @@ def matching_rows(batch: ConsumedBatch, filter_text: str, rows_max: int | None) 
 
 
 def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
-    """Return a mask of the rows with `text`, in any case of its letters, in a column of text, bytes, numbers or times.
-    Lists, structs and maps are not searched."""
+    """Return a mask of the rows with `text`, in any case, in a column of text, bytes, numbers or times.
+
+    Lists, structs and maps are not searched.
+    """
     found = np.zeros(data.num_rows, bool)
     for column in data.columns:
         t = column.type
@@ -226,7 +236,7 @@ def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
 
 
 def _in_bytes(column: Any, text: str) -> Any:
-    """Return a mask of the values that contain the text in any case, or its bytes if they are no text."""
+    """Return a mask of the values that contain `text`: in any case if all values are UTF-8, else its exact bytes."""
     try:
         as_text = column.cast(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
     except pa.ArrowInvalid:
@@ -243,8 +253,10 @@ def reader_of(
     timeout_ms: int = 10_000,
     security: Security = None,
 ) -> Read:
-    """Return a reader of a topic's partitions, in the columns of `layout` (None: all existing ones). Iterating raises
-    the errors of `sparklog.read_table`."""
+    """Return a reader of a topic's partitions with the columns of `layout` (None: all columns).
+
+    Its iteration raises the errors of `sparklog.read_table`.
+    """
     columns = None if layout is None else layout.names
     shared = cluster(bootstrap_servers, security)
     isolation = isolation_of(isolation_level)
@@ -268,8 +280,9 @@ def reader_of(
 def exported(
     read: Read, ranges: Mapping[int, tuple[int, int]], filter_text: str, rows_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the ranges with their metadata, partition by partition, at most `rows_max` of each. Batches
-    without a match of the filter are empty.
+    """Yield the records of `ranges` (start and end offset by partition) with metadata columns, partition by partition.
+
+    Each partition yields at most `rows_max` records. A batch is empty if no record matches the filter.
     """
     for partition, (start, end) in sorted(ranges.items()):
         left = rows_max

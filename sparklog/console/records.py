@@ -1,4 +1,4 @@
-"""A record as the fields of a form, and as the arguments of the producer."""
+"""Converts the fields of the form for a record to the arguments of the producer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparklog.errors import InvalidRequestError
 from sparklog.export.json_rows import JsonValueError, read_rows
 
 FORMS = ("text", "hex", "null")
-"""Forms of an envelope's key and value. "null" as a value is a tombstone."""
+"""Notations of an envelope's key and value in the form. The value null is a tombstone."""
 _HEADER = re.compile(r"([^:]+):\s?(.*)")
 
 
@@ -27,7 +27,7 @@ class EnvelopeRecord(NamedTuple):
 
 
 def envelope_record(fields: Mapping[str, str]) -> EnvelopeRecord:
-    """Return the record of a form's fields. An empty key is no key. Raises InvalidRequestError."""
+    """Return the record of a form's fields. An empty text as key means no key. Raises InvalidRequestError."""
     key_form = fields.get("key_form") or "text"
     is_keyless = key_form == "text" and not fields.get("key")
     return EnvelopeRecord(
@@ -50,7 +50,7 @@ def _content(fields: Mapping[str, str], name: str, form: str) -> bytes | None:
             raise InvalidRequestError(f"{name} = {given[:80]!r}: write hex as pairs of 0 to 9 and a to f ({e})") from e
     if form != "text":
         raise InvalidRequestError(f"{name}_form = {form!r}: use one of {', '.join(FORMS)}")
-    return given.replace("\r\n", "\n").encode()  # a browser sends both characters for a line's end
+    return given.replace("\r\n", "\n").encode()  # browsers send line ends of a form as \r\n
 
 
 def _headers(text: str) -> list[tuple[str, bytes | None]]:
@@ -66,7 +66,7 @@ def _headers(text: str) -> list[tuple[str, bytes | None]]:
 
 
 def typed_row(text: str, schema: pa.Schema) -> pa.Table:
-    """Return the row of a JSON object. Raises InvalidRequestError."""
+    """Return a table with the row that `text` has as a JSON object. Raises InvalidRequestError."""
     try:
         line = json.dumps(json.loads(text))
         return read_rows(line.encode(), schema)
@@ -75,12 +75,12 @@ def typed_row(text: str, schema: pa.Schema) -> pa.Table:
 
 
 def row_example(schema: pa.Schema) -> str:
-    """Return a JSON object with all columns, each null, as the start for a row."""
+    """Return a JSON object with null for each column, to be completed by the user."""
     return json.dumps(dict.fromkeys(schema.names), indent=2, ensure_ascii=False)
 
 
 def partition_of(fields: Mapping[str, str], partitions: int) -> int | None:
-    """Return the chosen partition; None: the producer chooses. Raises InvalidRequestError."""
+    """Return the partition of the form; None if the producer chooses it. Raises InvalidRequestError."""
     given: Any = fields.get("partition", "").strip()
     if not given:
         return None

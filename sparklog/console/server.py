@@ -1,4 +1,4 @@
-"""Serves the console."""
+"""Runs the console's HTTP server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BACKLOG = 128
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
-    """Return the host and port of `HOST:PORT`; "": all addresses. Raises InvalidConfigError."""
+    """Return the host and port of `HOST:PORT`; the host "" is all addresses. Raises InvalidConfigError."""
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
         raise InvalidConfigError(f"listen {listen!r}: write HOST:PORT, for example 127.0.0.1:8080")
@@ -32,7 +32,7 @@ def parse_listen(listen: str) -> tuple[str, int]:
 
 
 def listening_socket(listen: str) -> tuple[str, socket.socket]:
-    """Return the host's name and a socket for `HOST:PORT`; port 0 is any free one. Raises InvalidConfigError."""
+    """Return the host, and a socket that listens on `HOST:PORT`. Port 0 is any free port. Raises InvalidConfigError."""
     host, port = parse_listen(listen)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -56,8 +56,11 @@ def serve(
     *,
     allow_insecure: bool = False,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. `ready` is called with the console's address once it answers. Raises
-    InvalidConfigError, also for an address that other hosts reach, unless `allow_insecure`."""
+    """Serve the console until SIGINT or SIGTERM.
+
+    `ready` is called with the console's URL when its socket listens. Raises InvalidConfigError, also for an address
+    that other hosts can reach, unless `allow_insecure`.
+    """
     parse_bootstrap(options.bootstrap_servers)
     options = replace(options, base_path=check_base_path(options.base_path, "--base-path"))
     if warning := check_exposure(

@@ -1,7 +1,7 @@
-"""Logins at a secured cluster: the console acts at the brokers as the user who has logged in.
+"""Sessions of users who have logged in to a secured cluster. The console sends a user's requests as that user.
 
-The console keeps the user's password in memory, because each new connection proves the identity again. The broker
-checks every right.
+The console keeps the user's password or token in memory, because each new connection authenticates again. Brokers
+check every right.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sparklog.security.sasl import OAUTHBEARER
 from sparklog.security.secrets import Secret
 
 SESSIONS_MAX = 32
-"""Largest number of simultaneous logins. Each has connections and a watch over groups."""
+"""Largest number of sessions. Each session has connections, and its groups are measured."""
 SESSIONS_OF_A_USER_MAX = 4
-"""Largest number of simultaneous logins of one user. The next login ends the oldest one."""
+"""Largest number of sessions of one user. The next login ends the user's oldest session."""
 IDLE_S = 30 * 60.0
-"""A session ends after this time without a page that its user has asked for."""
+"""A session ends after this time without a request of its user. Automatic updates of a page do not count."""
 LIFETIME_S = 12 * 3600.0
 """A session ends this long after the login."""
 NAME_CHARS_MAX = 256
@@ -42,8 +42,11 @@ T = TypeVar("T")
 
 
 def login_security(settings: SecuritySettings | None) -> ClientSecurity:
-    """Return connection settings for logins, whose user is a placeholder. The mechanism is SCRAM-SHA-512 unless
-    `settings` has another one. Raises InvalidConfigError: they name a user, or have no SASL."""
+    """Return the connection settings of logins, with a placeholder in place of the user.
+
+    The mechanism is SCRAM-SHA-512 unless `settings` has another one. Raises InvalidConfigError if `settings` have a
+    user, or do not use SASL.
+    """
     given = dict(settings.items()) if settings else {}
     named = next((name for name in _USER_SETTINGS if name in given), None)
     if named is not None:
@@ -57,13 +60,15 @@ def login_security(settings: SecuritySettings | None) -> ClientSecurity:
 
 
 def takes_token(template: ClientSecurity) -> bool:
-    """True if users log in with a token, and not with a name and a password."""
+    """True if users log in with a token; False if they log in with a name and a password."""
     return template.mechanism == OAUTHBEARER
 
 
 def security_as(template: ClientSecurity, name: str, secret: str) -> ClientSecurity:
-    """Return connection settings of the user. `secret`: the password, or the token. References such as ${file:/path} in
-    it are text: a browser's user must not read the files of the console's machine."""
+    """Return the connection settings of a user. `secret` is the password or the token.
+
+    References in `secret` such as ${file:/path} are not resolved: users must not read files of the console's machine.
+    """
     if takes_token(template):
         return dataclasses.replace(template, token_endpoint=TokenEndpoint("", client_secret=Secret(secret)))
     return dataclasses.replace(template, username=name, password=Secret(secret))
@@ -78,15 +83,17 @@ class _Session(Generic[T]):
 
 
 class Sessions(Generic[T]):
-    """The sessions of logged-in browsers, by the keys in their cookies. For one thread."""
+    """The sessions of logged-in browsers, by the keys in their cookies. Not thread-safe."""
 
     def __init__(self, clock: MachineClock) -> None:
         self._clock = clock
         self._sessions: dict[str, _Session[T]] = {}
 
     def find(self, key: str, *, is_use: bool = True) -> T | None:
-        """Return the content of a session; None if it does not exist or has ended. `is_use`: the user has asked for the
-        page, not the page itself for new figures."""
+        """Return the content of a session; None if it does not exist or has ended.
+
+        `is_use` False is for the automatic update of a page, which does not prolong the session.
+        """
         self._drop_ended()
         found = self._sessions.get(key)
         if found is None:
@@ -96,8 +103,10 @@ class Sessions(Generic[T]):
         return found.content
 
     def begin(self, key: str, user: Hashable, content: T) -> bool:
-        """Begin a session. The user's oldest one ends if the user has too many. False: all users together have too
-        many."""
+        """Begin a session. If the user has SESSIONS_OF_A_USER_MAX sessions, the oldest one ends.
+
+        Returns False, without a session, if all users together have SESSIONS_MAX sessions.
+        """
         self._drop_ended()
         own = [k for k, s in self._sessions.items() if s.user == user]
         if len(own) >= SESSIONS_OF_A_USER_MAX:
@@ -113,7 +122,7 @@ class Sessions(Generic[T]):
         self._sessions.pop(key, None)
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate over the contents of the present sessions."""
+        """Iterate over the contents of the open sessions."""
         self._drop_ended()
         return iter([s.content for s in self._sessions.values()])
 

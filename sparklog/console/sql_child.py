@@ -1,11 +1,11 @@
 """The processes that run the statements of the console's SQL page, each within limits of the operating system.
 
-DuckDB does not count all the memory of a statement, its planner ignores interrupts, and a statement may end the
-process. So the console runs no statement itself. The console starts one process with `main`, which imports the
-libraries and forks a process for each statement. A fork takes milliseconds; a start takes a second.
+DuckDB does not count all the memory of a statement, its planner ignores interrupts, and a statement can crash the
+process. So the console runs no statement itself. It starts one process, the forker, which imports the libraries and
+forks a process for each statement. A fork takes milliseconds; a start of Python with the libraries takes a second.
 
-The statement's process reads one `Job` from its socket and writes frames: a byte for the kind, four for the length (big
-endian), the content.
+The statement's process reads one `Job` from its socket and writes frames. A frame is one byte for the kind, four bytes
+for the length (big endian), and the content.
 
 RLIMIT_DATA limits the memory, because it counts only memory that the process does not share. RLIMIT_AS would also
 count the broker's files, which are mapped as a whole.
@@ -45,26 +45,26 @@ from sparklog.security.secrets import Secret
 from sparklog.settings import MIB
 
 MEMORY_LIMIT_BYTES = 512 * MIB
-"""DuckDB's own limit."""
+"""Memory limit of DuckDB."""
 DATA_BYTES_MAX = 1280 * MIB
-"""Limit of the process: DuckDB's limit, 250 MiB for the libraries and their threads, and the memory that DuckDB does
-not count."""
+"""Memory limit of the process: DuckDB's limit, 250 MiB for the libraries and their threads, and the memory that DuckDB
+does not count."""
 THREADS_MAX = 4
 COLUMNS_MAX = 500
 CELLS_MAX = 100_000
-"""Cells of a page. A page with many columns has fewer rows."""
+"""Largest number of cells of a page. A page with many columns has fewer rows."""
 FRAME_BYTES_MAX = 256 * 1024
 STARTED, DATA, DONE, FAILED = b"S", b"D", b"E", b"X"
-"""Kinds of frames: the statement is understood and its file begins; bytes of the result; `Outcome`; `Failure`."""
+"""Kinds of frames: the statement is valid and its file begins; bytes of the result; `Outcome`; `Failure`."""
 ORDER = struct.Struct("=cI")
 FORK, KILL = b"F", b"K"
-"""Orders to the process that forks: kind, number of the job."""
+"""Kinds of orders to the forker. An order has a kind and the number of a job."""
 ENDED = struct.Struct("=Ii")
-"""An answer of the child: number of the job, exit code of its process."""
+"""An answer of the forker: number of a job, exit code of the job's process."""
 _HEAD = struct.Struct(">cI")
 _PR_SET_PDEATHSIG = 1
 _NICE = 5
-"""The console's own pages go first."""
+"""Niceness of statements, so that the console's pages have priority."""
 
 _log = logging.getLogger(__name__)
 
@@ -79,20 +79,20 @@ class Job(NamedTuple):
     request_timeout_ms: int
     query: str
     format: str
-    """Format of a file with all rows; "" for a page: its first rows, as an Arrow stream."""
+    """Format of a file with all rows; "" for a page, which has the first rows as an Arrow stream."""
     rows_max: int
-    """Rows of a page."""
+    """Largest number of rows of a page."""
     bytes_max: int
-    """Size of a page's rows."""
+    """Largest size of a page's rows."""
     cpu_s: int
-    """Processor time of the process, in seconds."""
+    """Largest processor time of the process, in seconds."""
 
 
 class Outcome(NamedTuple):
     """The end of a result."""
 
     is_complete: bool
-    """False if the result has more rows than the frames."""
+    """False if the result has more rows than were sent."""
     rows_read: int
     bytes_read: int
 
@@ -105,7 +105,7 @@ class Failure(NamedTuple):
 
 
 class _JobPickler(pickle.Pickler):
-    """Pickles secrets, which must not be pickled elsewhere: the socket leads to the console's own child only."""
+    """Pickles secrets, which refuse to be pickled elsewhere. The socket connects the console and its own child only."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Secret):
@@ -116,7 +116,7 @@ class _JobPickler(pickle.Pickler):
 
 
 def job_frame(job: Job) -> bytes:
-    """Return a job as a frame."""
+    """Encode a job as a frame."""
     packed = io.BytesIO()
     _JobPickler(packed).dump(job)
     return frame(DATA, packed.getvalue())
@@ -188,7 +188,7 @@ def _send_all(send: Send, content: Any) -> None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the answer to the console for the error that ended a statement."""
+    """Return the content of the frame FAILED for the error that ended a statement."""
     if isinstance(error, SparklogError):
         return Failure(error.code, str(error))
     if isinstance(error, MemoryError):
@@ -198,20 +198,19 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def limit(cpu_s: int) -> None:
-    """Limit core files, processor time and memory of this process, until its end."""
+    """Limit the core files, processor time and memory of this process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
 
 
 def main() -> None:
-    """Import the libraries, then fork a process for each job. Ends with the console; its children end, too.
+    """Run the forker: import the libraries, then fork a process for each job until the console ends.
 
-    The first argument of the program is the number of the control socket. An order has the job's number, and `FORK`
-    also the job's socket. An answer has the job's number and the exit code of its process.
+    The program's first argument is the descriptor of the control socket. An order `FORK` also carries the job's socket.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # the second thread belongs to an allocator that is not used here, and that can be forked
+    # the only other thread is of an allocator that is not used, and survives a fork
     warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*")
     os.nice(_NICE)
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -272,18 +271,18 @@ def _run_job(connection: socket.socket) -> NoReturn:
             run(job, send)
         except (BrokenPipeError, ConnectionResetError):
             raise
-        except BaseException as e:  # noqa: BLE001 - the console is told
+        except BaseException as e:  # noqa: BLE001 - sent to the console
             send(FAILED, msgspec.json.encode(failure_of(e)))
-    except OSError:  # the console does not want the result any more
+    except OSError:  # the console has closed the socket
         os._exit(0)
-    except BaseException:  # noqa: BLE001 - it would run on as the process that forks
+    except BaseException:  # noqa: BLE001 - the process would continue in the forker's loop
         _log.exception("a statement's process failed")
         os._exit(1)
-    os._exit(0)  # threads of the clients and of DuckDB are not waited for
+    os._exit(0)  # does not wait for threads of the clients and of DuckDB
 
 
 def _end_with_parent() -> None:
-    """Have the system kill this process when its parent ends, on systems that can."""
+    """Ask the kernel to kill this process when its parent ends, if the kernel supports this."""
     parent = os.getppid()
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
@@ -293,8 +292,8 @@ def _end_with_parent() -> None:
 
 
 def _warm_up() -> None:
-    """Import and start the libraries once, so that no statement waits for them."""
+    """Import the libraries and start DuckDB once, so that no statement waits for them."""
     import_module("sparklog.console.files")
     session = import_module("sparklog.query.session")
-    with suppress(InvalidConfigError):  # duckdb is missing: the statement's error says so
+    with suppress(InvalidConfigError):  # duckdb is missing: each statement reports that
         session.require_duckdb().connect(":memory:").sql("SELECT 1").to_arrow_table()

@@ -1,4 +1,4 @@
-"""Statements of the SQL page, each in a process of its own that is limited in time and can be killed."""
+"""Statements of the SQL page. Each runs in a separate process that is killed after a time limit."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ from sparklog.format.decoders import json_decoder
 from sparklog.settings import MIB
 
 STATEMENTS_MAX = 2
-"""Largest number of simultaneous statements; each may take `DATA_BYTES_MAX` of memory."""
+"""Largest number of simultaneous statements. Each may use DATA_BYTES_MAX of memory."""
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
-"""Arrow's other allocators take 1 GiB of address space at once; a process with threads should not fork."""
+"""Variables of the forker: Arrow's other allocators reserve 1 GiB at once, and a process with threads should not
+fork."""
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from sparklog.console.sql_child import main; main()"
 )
 
 
 class _Forker:
-    """The process that forks one for each statement."""
+    """The forker: the child process that forks a process for each statement."""
 
     def __init__(
         self,
@@ -63,13 +64,13 @@ class _Forker:
         self._answers = asyncio.create_task(self._read_answers())
 
     def fork(self, connection: socket.socket) -> tuple[int, asyncio.Future[int]]:
-        """Start a process for the job that comes over `connection`.
+        """Start a process that reads its job from `connection`.
 
         Returns:
-            The job's number, and a future of the exit code.
+            The job's number, and a future of the process's exit code.
 
         Raises:
-            OSError: The process that forks has ended.
+            OSError: The forker has ended.
         """
         number = next(self._numbers)
         socket.send_fds(self._control, [ORDER.pack(FORK, number)], [connection.fileno()])
@@ -77,12 +78,12 @@ class _Forker:
         return number, ended
 
     def kill(self, number: int) -> None:
-        """Kill a job's process if it is at work."""
+        """Kill a job's process if it runs."""
         if number in self._exit_codes and self.is_alive:
             self._control.send(ORDER.pack(KILL, number))
 
     async def close(self) -> None:
-        """End all processes and wait for that."""
+        """Kill the forker and all statements, and wait for their end."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()  # its children end with it
@@ -104,7 +105,7 @@ class _Forker:
 
 
 class Statement:
-    """A statement at work. Its process is killed when its time is over, even while the result is read."""
+    """A running statement. After `seconds_max` its process is killed, also while the result is read."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class Statement:
         seconds_max: float,
     ) -> None:
         self.outcome: Outcome | None = None
-        """Set when all of the result has been read."""
+        """The end of the result; None until the result has been read completely."""
         self._reader = reader
         self._writer = writer
         self._exit_code = ended
@@ -125,15 +126,15 @@ class Statement:
         self._timer = asyncio.get_running_loop().call_later(seconds_max, self._end_late)
 
     async def started(self) -> None:
-        """Wait until the statement is understood and its file begins. Raises the errors of `data`."""
+        """Wait until the statement is valid and its file begins. Raises the errors of `data`."""
         await self._next()
 
     async def data(self) -> AsyncIterator[bytes]:
-        """Yield the result's bytes, as they come.
+        """Yield the result's bytes.
 
         Raises:
-            QueryCancelledError: The statement was stopped, or its time is over.
-            InvalidQueryError: The process has ended without an answer.
+            QueryCancelledError: The statement was stopped, or reached its time limit.
+            InvalidQueryError: The process has ended without a result.
             SparklogError: The error that the statement raised.
         """
         while True:
@@ -145,14 +146,14 @@ class Statement:
                 yield content
 
     def stop(self) -> None:
-        """Kill the process if it is at work. A second call does nothing."""
+        """Kill the process if it runs. A second call does nothing."""
         self._is_stopped = True
         self._timer.cancel()
         self._kill()
         self._writer.close()
 
     async def end(self) -> None:
-        """Stop the statement and wait until its process has ended, so that another one may run."""
+        """Stop the statement and wait until its process has ended, so that another statement may run."""
         self.stop()
         await asyncio.shield(self._exit_code)
         await _wait_closed(self._writer)
@@ -175,7 +176,7 @@ class Statement:
         return kind, content
 
     async def _failure(self) -> SparklogError:
-        """Return the error for a process that has ended without an answer."""
+        """Return the error for a process that has ended without a frame DONE or FAILED."""
         returncode = await asyncio.shield(self._exit_code)
         if self._is_late:
             return QueryCancelledError(
@@ -196,30 +197,30 @@ class Statement:
 
 
 class Statements:
-    """Starts processes for statements; for one event loop."""
+    """Starts statements. Belongs to one event loop."""
 
     def __init__(self, at_once_max: int = STATEMENTS_MAX) -> None:
         self.running = 0
-        """Statements whose process has not ended."""
+        """Number of statements whose process has not ended."""
         self._at_once_max = at_once_max
         self._forker: _Forker | None = None
         self._spawn_lock = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Start the process that forks, so that the first statement does not wait a second for it.
+        """Start the forker unless it runs, so that the first statement does not wait a second for it.
 
         Raises:
-            BusyError: The process cannot be started.
+            BusyError: The forker cannot be started.
         """
         async with self._spawn_lock:
             if self._forker is None or not self._forker.is_alive:
                 self._forker = await _spawn()
 
     async def start(self, job: Job, seconds_max: float) -> Statement:
-        """Start a process for a statement.
+        """Start a statement that may run for `seconds_max`.
 
         Raises:
-            BusyError: `at_once_max` statements run already, or no process can be started.
+            BusyError: `at_once_max` statements are running, or no process can be started.
         """
         if self.running >= self._at_once_max:
             raise BusyError(f"{self.running} SQL statements are running, of {self._at_once_max} allowed: try again")
@@ -243,7 +244,7 @@ class Statements:
         return Statement(reader, writer, ended, lambda: forker.kill(number), seconds_max)
 
     async def close(self) -> None:
-        """End all processes and wait for that."""
+        """Kill all statements, and wait for their end."""
         if self._forker is not None:
             await self._forker.close()
 
@@ -268,7 +269,7 @@ async def _spawn() -> _Forker:
                 stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env=os.environ | _ENVIRONMENT,
-                start_new_session=True,  # Ctrl-C is for the console, which ends its processes
+                start_new_session=True,  # Ctrl-C reaches only the console, which then ends the forker
             )
     except OSError as e:
         ours.close()

@@ -1,4 +1,5 @@
-"""The console's memory between pages: the topics' names, the growth of topics, and the history of groups' lags."""
+"""State that the console keeps between pages: names of topics, growth of topics, brokers that are down, and the history
+of groups' lags."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ NAMES_AGE_S = 2.0
 REPLICAS_AGE_S = 60.0
 TOPICS_WITH_REPLICAS_MAX = 2_000
 DUTY = 10
-"""A slow request is repeated after this multiple of its duration."""
+"""A request is repeated no earlier than after this multiple of its duration, so that slow requests are rare."""
 GROUPS_WATCHED_MAX = 1_000
 ROUND_S = 5.0
 TOPICS_RATED_MAX = 2_000
@@ -29,13 +30,13 @@ _log = logging.getLogger(__name__)
 
 
 class NamesSource(Protocol):
-    """The part of Admin that knows topics' names."""
+    """The methods of Admin that `TopicNames` uses."""
 
     def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]: ...
 
 
 class BrokerSource(NamesSource, Protocol):
-    """The part of Admin that knows brokers, and which of them keep partitions."""
+    """The methods of Admin that `BrokerWatch` uses."""
 
     def describe_cluster(self) -> ClusterDescription: ...
 
@@ -43,7 +44,7 @@ class BrokerSource(NamesSource, Protocol):
 
 
 class GroupSource(Protocol):
-    """The part of Admin that knows groups."""
+    """The methods of Admin that `GroupWatch` uses."""
 
     def list_groups(self) -> list[GroupListing]: ...
 
@@ -51,8 +52,7 @@ class GroupSource(Protocol):
 
 
 class TopicNames:
-    """The names of all topics with their numbers of partitions, kept for a moment, because a long list takes time to
-    send."""
+    """A cache of all topics' names and numbers of partitions, because a long list takes time to send. Thread-safe."""
 
     def __init__(self, source: NamesSource, clock: MachineClock) -> None:
         self._source = source
@@ -62,13 +62,15 @@ class TopicNames:
         self._until_s = float("-inf")
 
     def forget(self) -> None:
-        """Drop the kept names after a change: the next call asks the broker."""
+        """Empty the cache after a change, so that the next call requests the names."""
         with self._lock:
             self._until_s = float("-inf")
 
     def get(self) -> Mapping[str, int]:
-        """Return the names, sorted, including internal topics. Of several simultaneous calls one asks the cluster.
-        Raises the errors of Admin."""
+        """Return the numbers of partitions by topic, sorted, internal topics included.
+
+        Simultaneous calls wait for one request. Raises the errors of Admin.
+        """
         with self._lock:
             begun_s = self._clock.monotonic_s()
             if begun_s >= self._until_s:
@@ -79,7 +81,7 @@ class TopicNames:
 
 
 class TopicRates:
-    """Growth rates of topics, as far as they were observed; thread-safe."""
+    """Growth rates of topics, from the samples of earlier pages. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -102,7 +104,7 @@ class TopicRates:
 
 
 class BrokerWatch:
-    """Finds brokers that are down: they keep replicas of partitions or are members of the cluster, and do not live."""
+    """Finds brokers that are down: members of the cluster or brokers with replicas that are not registered."""
 
     def __init__(self, source: BrokerSource, clock: MachineClock) -> None:
         self._source = source
@@ -113,12 +115,14 @@ class BrokerWatch:
         self._until_s = float("-inf")
 
     def down(self) -> list[int]:
-        """Return the brokers that were down at the last round, by id. Nothing before the first round."""
+        """Return the sorted ids of the brokers that were down at the last measurement; empty before the first one."""
         return sorted((self._with_replicas | self._missing) - self._registered_brokers)
 
     def measure(self) -> None:
-        """Measure once; for one thread at a time. Replicas are read when the registered brokers have changed, and once
-        a minute."""
+        """Measure once. Replicas are requested once a minute, and when the registered brokers have changed.
+
+        Only one thread at a time may call this.
+        """
         try:
             cluster = self._source.describe_cluster()
             registered = frozenset(b.broker_id for b in cluster.brokers)
@@ -132,24 +136,25 @@ class BrokerWatch:
 
 
 class GroupWatch:
-    """Measures the lag of every group, round after round."""
+    """Measures the lag of every group with each call of `measure`."""
 
     def __init__(self, source: GroupSource, clock: Clock) -> None:
         self._source = source
         self._clock = clock
         self._groups: dict[str, WatchedGroup] = {}
         self.rounds = 0
+        """Number of successful measurements."""
         self.left_out = 0
-        """Groups beyond GROUPS_WATCHED_MAX."""
+        """Number of groups beyond GROUPS_WATCHED_MAX."""
         self.problem = ""
-        """Reason why the last round has failed; empty: it has not."""
+        """Reason why the last measurement failed; empty if it succeeded."""
 
     def groups(self) -> Mapping[str, WatchedGroup]:
-        """Return the groups of the last round, by name."""
+        """Return the groups of the last measurement, by name."""
         return self._groups
 
     def measure(self) -> None:
-        """Measure once; for one thread at a time."""
+        """Measure once. Only one thread at a time may call this."""
         try:
             listed = self._source.list_groups()
         except SparklogError as e:
@@ -175,7 +180,7 @@ class GroupWatch:
         by_topic, sample = measured(described, self._clock.now_ms())
         watched.lag_by_topic = by_topic
         watched.topics = frozenset(p.partition.topic for p in described.partitions)
-        samples = watched.samples.copy()  # a page may be reading the old one
+        samples = watched.samples.copy()  # a page may be reading the old deque
         samples.append(sample)
         watched.samples = samples
         return watched

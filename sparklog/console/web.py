@@ -1,4 +1,4 @@
-"""Common parts of all pages: requests to the cluster, parsing of parameters and forms, and rendering."""
+"""Functions for all pages: requests to the cluster, parsing of parameters and forms, and rendering."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORM_FIELDS_MAX = 100
 NOTES_MAX = 100
 PARAMETER_CHARS_MAX = 4_096
 CONSOLE_KEY = "sparklog.console"
-"""Key of the scope with the console of a session's user."""
+"""Key of the ASGI scope whose value is the `Console` of the session's user."""
 STATUS: dict[type[SparklogError], int] = {
     errors.UnknownTopicOrPartitionError: 404,
     errors.GroupIdNotFoundError: 404,
@@ -48,18 +48,18 @@ STATUS: dict[type[SparklogError], int] = {
     errors.TransactionalIdAuthorizationFailedError: 403,
     errors.UnknownServerError: 502,
 }
-"""Status codes of answers that are errors; 400 for the others."""
+"""HTTP status codes by error class; 400 for all other errors."""
 
 T = TypeVar("T")
 
 
 class RefusedError(Exception):
-    """The console itself refuses the request: it is read-only, or a form is not of this browser's session."""
+    """The console refuses the request: it is read-only, or the form is of another browser session."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the console's start."""
+    """The options of `sparklog console`."""
 
     bootstrap_servers: str
     allow_changes: bool = False
@@ -68,13 +68,12 @@ class Options:
     base_path: str = ""
     """The path of a reverse proxy before the console's paths. Empty: the request's `X-Forwarded-Prefix`."""
     login: ClientSecurity | None = None
-    """The connection settings of logins, as `sessions.login_security` makes them. None: no logins."""
+    """The connection settings of logins, from `sessions.login_security`. None: no logins."""
 
 
 @dataclass
 class Console:
-    """Shared objects of the pages. With logins each session has a console of its own, because users see different
-    topics and groups. `hint` returns the next step for an error."""
+    """Objects that all pages use. With logins, each session has its own Console, because users see different topics."""
 
     options: Options
     admin: Admin
@@ -88,12 +87,14 @@ class Console:
     randomness: Randomness
     tokens: Tokens
     hint: Callable[[SparklogError], str]
+    """Returns the next step for an error."""
     user: str = ""
     """Name of the logged-in user; empty without logins."""
     notes: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    """Messages for the next page, by key."""
 
     def note(self, text: str) -> str:
-        """Keep a text for the next page; returns the key with which the page gets it."""
+        """Keep a message for the next page. Returns its key, the value of the page's parameter `note`."""
         key = self.randomness.new_id()
         self.notes[key] = text
         while len(self.notes) > NOTES_MAX:
@@ -103,15 +104,16 @@ class Console:
 
 @dataclass(frozen=True)
 class Login:
-    """Shared objects of the logins. `template`: the connection settings before the user is known. `new_console` creates
-    the console of a user, by the security and the shown name."""
+    """Objects of the login pages."""
 
     options: Options
     template: ClientSecurity
+    """Connection settings with a placeholder in place of the user."""
     sessions: Sessions[Console]
     work: Work
     randomness: Randomness
     new_console: Callable[[ClientSecurity, str], Console]
+    """Creates the console of a user with these connection settings and this displayed name."""
 
 
 def console_of(request: Request) -> Console:
@@ -132,7 +134,7 @@ def status_of(error: SparklogError) -> int:
 
 
 async def ask(request: Request, fn: Callable[[Console], T]) -> T:
-    """Run a function that asks the cluster, in a thread."""
+    """Run a function with blocking requests to the cluster in a thread, and return its result."""
     console = console_of(request)
     return await console.work.run(lambda: fn(console))
 
@@ -141,12 +143,13 @@ async def ask(request: Request, fn: Callable[[Console], T]) -> T:
 
 
 def text(values: Mapping[str, str], name: str, default: str = "") -> str:
-    """Return a text field of a form, without spaces at its ends. Raises InvalidRequestError."""
+    """Return a parameter without leading and trailing spaces. Raises InvalidRequestError if it is too long."""
     return exact_text(values, name, default).strip()
 
 
 def exact_text(values: Mapping[str, str], name: str, default: str = "") -> str:
-    """Return a parameter with the spaces around it, which may belong to a group's id. Raises InvalidRequestError."""
+    """Return a parameter unchanged: the id of a group may begin or end with spaces. Raises InvalidRequestError if it is
+    too long."""
     value = values.get(name, default)
     if len(value) > PARAMETER_CHARS_MAX:
         raise InvalidRequestError(f"{name} has {len(value)} characters: at most {PARAMETER_CHARS_MAX}")
@@ -154,7 +157,7 @@ def exact_text(values: Mapping[str, str], name: str, default: str = "") -> str:
 
 
 def whole_number(values: Mapping[str, str], name: str, default: int, first: int = 0, last: int = 2**63 - 1) -> int:
-    """Return a parameter in [first, last]; `default` if it is not given. Raises InvalidRequestError."""
+    """Return an integer parameter from `first` to `last`; `default` without one. Raises InvalidRequestError."""
     given = text(values, name)
     if not given:
         return default
@@ -168,7 +171,7 @@ def whole_number(values: Mapping[str, str], name: str, default: int, first: int 
 
 
 def one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """Return a parameter that is one of `choices`; the first if it is not given. Raises InvalidRequestError."""
+    """Return a parameter that is one of `choices`; the first choice without one. Raises InvalidRequestError."""
     given = text(values, name) or choices[0]
     if given not in choices:
         raise InvalidRequestError(f"{name} = {given!r}: use one of {', '.join(choices)}")
@@ -176,12 +179,12 @@ def one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> st
 
 
 def is_on(values: Mapping[str, str], name: str) -> bool:
-    """Return True if a box is ticked."""
+    """Return True if a checkbox is checked."""
     return text(values, name) in ("1", "on", "true")
 
 
 def url(path: str, **parameters: object) -> str:
-    """Return the path with its parameters. None, False and "" are left out; 0 stays, because it may be a partition."""
+    """Return the path with a query. None, False and "" are left out; 0 is kept, because it may be a partition."""
     given = {name: value for name, value in parameters.items() if not (value is None or value is False or value == "")}
     return f"{path}?{urlencode(given)}" if given else path
 
@@ -193,7 +196,7 @@ def require_changes(console: Console) -> None:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that one of our pages has sent. Raises RefusedError, InvalidRequestError."""
+    """Return the fields of a form, without its token. Raises RefusedError for a wrong token, InvalidRequestError."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -212,7 +215,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def make_templates() -> Templates:
-    """Create the templates. Everything is escaped; a value that a page does not pass is an error."""
+    """Create the template environment. It escapes all values, and a missing value is an error."""
     made = Templates(
         loader=PackageLoader("sparklog.console"),
         autoescape=True,
@@ -236,12 +239,12 @@ _TEMPLATES = make_templates()
 
 
 def is_fragment(request: Request) -> bool:
-    """Return True if htmx asks for a part of the page."""
+    """Return True if htmx requests a part of the page."""
     return request.headers.get("hx-request") == "true"
 
 
 def render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
-    """Return a page, or the part of one. Gives the browser a session if it has none."""
+    """Return a page, or a part of a page, and set the cookie of a new session if the browser has no session."""
     console = console_of(request)
     session = session_of(request.headers) or new_session(console.randomness)
     body = _TEMPLATES.get_template(template).render(
@@ -259,17 +262,17 @@ def render(request: Request, template: str, status: int = 200, **context: Any) -
 
 
 def redirect(request: Request, path: str) -> Response:
-    """Lead the browser to a page of the console."""
+    """Return a redirect to a path of the console."""
     return RedirectResponse(base_path_of(request) + path, 303)
 
 
 def new_session(randomness: Randomness) -> str:
-    """Return a random key that cannot be guessed."""
+    """Return a new random session key."""
     return randomness.token_bytes(SESSION_HEX_DIGITS // 2).hex()
 
 
 def set_session(request: Request, response: Response, session: str) -> Response:
-    """Return the response with the session's cookie, which scripts and other sites cannot use."""
+    """Set the session's cookie, which scripts cannot read and other sites cannot send. Returns the response."""
     seen = request.headers.get("origin", ""), request.headers.get("x-forwarded-proto", "")  # behind a proxy with TLS
     response.set_cookie(
         COOKIE,

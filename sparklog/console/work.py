@@ -1,4 +1,4 @@
-"""Threads for blocking requests to the cluster. Bounded, so many browsers cannot take all memory."""
+"""Threads for blocking requests to the cluster, limited in number so that many browsers cannot use all memory."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sparklog.environment.executors import Executors
 
 THREADS = 8
 WAITING_MAX = 64
-"""Questions that wait for a thread; one more is turned away."""
+"""Largest number of functions that wait for a thread. One more raises BusyError."""
 
 T = TypeVar("T")
 
 
 class BusyError(Exception):
-    """Too many questions wait already."""
+    """Too many functions or statements run or wait."""
 
 
 class Work:
-    """Runs functions in threads; for one event loop."""
+    """Runs functions in threads. Belongs to one event loop."""
 
     def __init__(self, executors: Executors, *, threads: int = THREADS, waiting_max: int = WAITING_MAX) -> None:
         self._pool: Executor = executors.pool("sparklog-console", threads)
@@ -31,8 +31,10 @@ class Work:
         self._under_way_max = threads + waiting_max
 
     async def run(self, fn: Callable[[], T]) -> T:
-        """Return the result of `fn`, or raise its error. If the caller is cancelled, `fn` runs to its end and counts
-        until then. Raises BusyError."""
+        """Return the result of `fn`, or raise its error. Raises BusyError.
+
+        If the caller is cancelled, `fn` still runs to its end, and occupies its thread until then.
+        """
         if self._under_way >= self._under_way_max:
             raise BusyError(f"{self._under_way} requests are running already")
         self._under_way += 1
@@ -42,9 +44,11 @@ class Work:
         return await asyncio.wrap_future(future)
 
     async def steps(self, made: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
-        """Yield a generator's items, each step run in a thread. The generator is closed at the end, and when the client
-        has gone."""
-        lock = threading.Lock()  # it may be closed while a step is still running
+        """Yield the items of a blocking generator, each step in a thread.
+
+        The generator is closed at the end, also if the client has disconnected.
+        """
+        lock = threading.Lock()  # `close` may be called while a step is running
 
         def step() -> bytes | None:
             with lock:
@@ -56,14 +60,14 @@ class Work:
 
         try:
             while (piece := await self.run(step)) is not None:
-                if piece:  # empty: only so that the thread serves others in between
+                if piece:  # an empty piece only frees the thread for other requests between two steps
                     yield piece
         finally:
-            with contextlib.suppress(RuntimeError):  # the pool is closed: the process ends
+            with contextlib.suppress(RuntimeError):  # the pool is closed because the process ends
                 self._pool.submit(close)
 
     def close(self) -> None:
-        """Drop the waiting jobs; running ones end by themselves."""
+        """Cancel the waiting functions. Running functions continue to their end."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _on_end(self) -> None:

@@ -1,1 +1,1 @@
-"""The pages: each module requests the data of its pages, and fills a template."""
+"""The pages of the console. Each module requests the data of its pages and fills their templates."""

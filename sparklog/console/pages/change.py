@@ -1,4 +1,4 @@
-"""Confirmation of a change: the page with the question, and the execution after the answer yes."""
+"""The confirmation page of a change, and the execution of a confirmed change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparklog.errors import InvalidRequestError
 
 
 async def confirm(request: Request) -> Response:
-    """Show the confirmation page, and change nothing."""
+    """Return the confirmation page of a change. Executes nothing."""
     require_changes(console_of(request))
     kind, fields = request.path_params["kind"], dict(request.query_params)
     plan = await ask(request, lambda console: plan_of(kind, fields, console.admin))

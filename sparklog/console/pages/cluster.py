@@ -1,4 +1,4 @@
-"""The overview."""
+"""The overview page of the cluster."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _spread(console: Console) -> dict[str, Any]:
 
 
 def _disks(console: Console, cluster: ClusterDescription) -> list[DiskRow] | None:
-    """Return the disks; None if the console's user may not see them."""
+    """Return the disks; None if the user lacks the right to describe them."""
     try:
         return disks(cluster, console.admin.describe_log_dirs())
     except ClusterAuthorizationFailedError:
@@ -59,13 +59,13 @@ async def overview(request: Request) -> Response:
 
 
 async def sizes(request: Request) -> Response:
-    """Return the part of the overview with the sizes, which takes longer than the rest."""
+    """Return the sizes for the overview. They are a separate request, because they take longer than the rest."""
     template = "overview_sizes.html" if is_fragment(request) else "sizes.html"
     return render(request, template, **await ask(request, _spread))
 
 
 async def health(request: Request) -> Response:
-    """Answer that the console itself is alive, without a request to the cluster."""
+    """Respond that the console is alive, without a request to the cluster."""
     console_of(request)
     return Response("alive\n", media_type="text/plain")
 

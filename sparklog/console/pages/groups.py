@@ -1,4 +1,4 @@
-"""Groups: the list, a group, and Spark's queries, whose progress groups keep."""
+"""The pages of groups: the list, a single group, and Spark queries, whose progress is the offsets of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The login at a secured cluster, and the end of a login."""
+"""Login to a secured cluster, and logout."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ _STATIC = "/static/"
 
 
 def own_path(text: str) -> str:
-    """Return the path of a page of the console; the overview's for any other text, such as the
-    address of another site."""
+    """Return `text` if it is a path of the console; else "/", so that no link leads from the login to another site."""
     is_own = text.startswith("/") and not text.startswith("//") and "\\" not in text and text.isprintable()
     return text if is_own else "/"
 
 
 class LoginWall:
-    """ASGI middleware: a request without a session leads to the login. With one it gets the console of the session's
-    user."""
+    """ASGI middleware that redirects requests without a session to the login, and gives the other requests the Console
+    of the session's user."""
 
     def __init__(self, app: ASGIApp, login: Login) -> None:
         self._app = app
@@ -55,8 +54,8 @@ class LoginWall:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        asks_itself = scope["method"] == "GET" and headers.get("hx-request") == "true"
-        console = self._login.sessions.find(session_of(headers), is_use=not asks_itself)
+        is_update = scope["method"] == "GET" and headers.get("hx-request") == "true"
+        console = self._login.sessions.find(session_of(headers), is_use=not is_update)
         if console is not None:
             scope[CONSOLE_KEY] = console
         elif scope["path"] not in OPEN_PATHS and not scope["path"].startswith(_STATIC):
@@ -66,7 +65,7 @@ class LoginWall:
 
 
 def to_login(request: Request) -> Response:
-    """Return the answer to a request without a session."""
+    """Return the response to a request without a session: a redirect to the login, or status 401."""
     if request.method not in ("GET", "HEAD"):
         return PlainTextResponse("your session has ended: log in again; nothing has changed\n", 401)
     is_part = request.headers.get("hx-request") == "true"
@@ -89,13 +88,13 @@ def _page(request: Request, page: str, status: int = 200, name: str = "", proble
 
 
 async def log_in(request: Request) -> Response:
-    """Prove the user's identity to a broker, over a new connection, and begin a session under a new key."""
+    """Authenticate the user at a broker, over a new connection, and begin a session with a new key."""
     login = login_of(request)
     fields = await read_form(request)
     name, secret, page = exact_text(fields, "user"), fields.get("secret", ""), own_path(text(fields, "next"))
     by_token = takes_token(login.template)
     if by_token:
-        secret = secret.strip()  # a token is pasted
+        secret = secret.strip()  # a pasted token may have a newline
     if not secret or not (name or by_token):
         return _page(
             request, page, 400, name, "A token is needed." if by_token else "A user and a password are needed."
@@ -104,7 +103,7 @@ async def log_in(request: Request) -> Response:
         raise InvalidRequestError(f"a user has at most {NAME_CHARS_MAX} characters, a password {SECRET_CHARS_MAX}")
     security = security_as(login.template, name, secret)
     try:
-        principal = await login.work.run(lambda: _prove(login, security))
+        principal = await login.work.run(lambda: _authenticate(login, security))
     except SaslAuthenticationFailedError as e:
         reason = str(e).removeprefix("authentication failed: ")
         wrong = f"this token: {reason}" if by_token else "this user with this password"
@@ -120,11 +119,13 @@ async def log_in(request: Request) -> Response:
     return set_session(request, redirect(request, page), key)
 
 
-def _prove(login: Login, security: ClientSecurity) -> str:
-    """Authenticate the user at a broker; return the principal ("": an older broker). Raises
-    SaslAuthenticationFailedError, and the errors of a connection."""
+def _authenticate(login: Login, security: ClientSecurity) -> str:
+    """Authenticate the user at a broker. Returns the principal; "" from a broker of an older release.
+
+    Raises SaslAuthenticationFailedError, and the errors of a connection.
+    """
     options = login.options
-    cluster = Cluster(options.bootstrap_servers, security)  # not the process's: its connections have proved it earlier
+    cluster = Cluster(options.bootstrap_servers, security)  # not the shared one, whose connections are authenticated
     with contextlib.closing(cluster):
         return cluster.reach(timeout_ms=options.request_timeout_ms)
 
@@ -138,7 +139,7 @@ async def log_out(request: Request) -> Response:
 
 
 def routes_of(has_login: bool) -> list[Route]:
-    """Return the routes of a console with logins; none for another one."""
+    """Return the routes of the login pages; an empty list for a console without logins."""
     if not has_login:
         return []
     return [

@@ -1,4 +1,4 @@
-"""A topic's records: looked through, followed as they come, one alone, and as a file."""
+"""The pages of a topic's records: browsing, following new records, a single record, and export as a file."""
 
 from __future__ import annotations
 
@@ -53,27 +53,36 @@ _METADATA = (
 
 @dataclass(frozen=True)
 class Wish:
-    """The requested records. `partition` -1: all; `at`: the cursor to continue from, in `direction`."""
+    """The requested records."""
 
     topic: str
     partition: int
+    """-1: all partitions."""
     start: str
+    """Start of the first page, one of STARTS."""
     value: str
+    """Offset or time of `start`."""
     direction: str
+    """OLDER or NEWER, for `at`."""
     at: str
+    """Cursor of the page as text; empty for the first page."""
     filter_text: str
     mode: str
+    """Presentation of bytes, one of MODES."""
     rows: int
+    """Largest number of records of a page."""
     columns: tuple[str, ...]
+    """Shown columns; empty: all."""
     uncommitted: bool
     tail: bool
+    """True if the page follows new records."""
 
     @property
     def isolation_level(self) -> str:
         return "read_uncommitted" if self.uncommitted else "read_committed"
 
     def link(self, path: str, **changed: object) -> str:
-        """Return a link to another page with the same request."""
+        """Return a link to `path` with the parameters of this request, except those in `changed`."""
         given: dict[str, object] = {
             "partition": "" if self.partition < 0 else self.partition,
             "start": self.start,
@@ -88,7 +97,7 @@ class Wish:
 
 
 def wish_of(request: Request) -> Wish:
-    """Return the filter and position in a request's query. Raises InvalidRequestError."""
+    """Parse the query parameters of a request. Raises InvalidRequestError."""
     query = request.query_params
     columns = [c for given in query.getlist("columns") for c in column_names(given)]
     return Wish(
@@ -108,7 +117,7 @@ def wish_of(request: Request) -> Wish:
 
 
 def _bounds(console: Console, topic: TopicDescription, wish: Wish) -> dict[int, Bounds]:
-    """Return the bounds of the requested partition, or of all, at most PARTITIONS_MAX."""
+    """Return the bounds of the requested partition, or of the first PARTITIONS_MAX partitions."""
     if wish.partition >= topic.partitions:
         raise InvalidRequestError(f"topic {topic.name} has partitions 0 to {topic.partitions - 1}")
     chosen = range(min(topic.partitions, PARTITIONS_MAX)) if wish.partition < 0 else [wish.partition]
@@ -233,7 +242,7 @@ def _tail(console: Console, wish: Wish) -> dict[str, Any]:
 
 
 async def tail(request: Request) -> Response:
-    """Return the records since the last answer, and the element that requests the next ones."""
+    """Return the records since the last response, and the HTML element that requests the next records."""
     wish = wish_of(request)
     try:
         context = await ask(request, lambda console: _tail(console, wish))
@@ -246,7 +255,7 @@ async def tail(request: Request) -> Response:
 
 
 def _read_record(console: Console, wish: Wish, partition: int, offset: int) -> tuple[TopicDescription, Any, int]:
-    """Return the topic, and the record's batch (one row) with its time. Raises OffsetOutOfRangeError."""
+    """Return the topic, a batch with only the record, and the record's timestamp. Raises OffsetOutOfRangeError."""
     topic = console.admin.describe_topic(wish.topic)
     bounds = _bounds(console, topic, wish)[partition]
     if bounds.start <= offset < bounds.end:
@@ -274,13 +283,13 @@ def _message(console: Console, wish: Wish, offset: int) -> dict[str, Any]:
 
 
 async def message(request: Request) -> Response:
-    wish, offset = _of_one(request)
+    wish, offset = _record_wish(request)
     return render(request, "message.html", **await ask(request, lambda console: _message(console, wish, offset)))
 
 
 async def message_value(request: Request) -> Response:
-    """Return one value unchanged, as a file."""
-    wish, offset = _of_one(request)
+    """Return the unchanged value of one column of a record, as a file."""
+    wish, offset = _record_wish(request)
     name = text(request.query_params, "column")
 
     def work(console: Console) -> bytes:
@@ -295,7 +304,8 @@ async def message_value(request: Request) -> Response:
     )
 
 
-def _of_one(request: Request) -> tuple[Wish, int]:
+def _record_wish(request: Request) -> tuple[Wish, int]:
+    """Return the wish and the offset of a request for one record. Raises InvalidRequestError."""
     wish = wish_of(request)
     if wish.partition < 0:
         raise InvalidRequestError("partition is needed")
@@ -303,7 +313,7 @@ def _of_one(request: Request) -> tuple[Wish, int]:
 
 
 def _as_file(name: str, media_type: str) -> dict[str, str]:
-    """Return the headers of a file. Names of topics are safe in a header: letters, digits, '.', '_' and '-'."""
+    """Return the headers of a file to save. A topic's name needs no quoting: letters, digits, '.', '_' and '-'."""
     return {"Content-Type": media_type, "Content-Disposition": f'attachment; filename="{name}"'}
 
 
@@ -330,7 +340,7 @@ def _export(console: Console, wish: Wish, format: str, rows_max: int) -> Generat
 
 
 async def export(request: Request) -> Response:
-    """Return the records from the start that is wished for to the end, of each partition `rows` at most."""
+    """Return a file with the records from the requested start to the end, at most `rows` of each partition."""
     wish = wish_of(request)
     format = one_of(request.query_params, "format", tuple(FORMATS))
     rows_max = whole_number(request.query_params, "rows", EXPORT_ROWS, 1, EXPORT_ROWS_MAX)

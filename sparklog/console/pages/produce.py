@@ -1,4 +1,4 @@
-"""A record written by hand: the form, and the record that its answer sends."""
+"""The form for a single record, and the sending of the record."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def form(request: Request) -> Response:
 def _page(
     request: Request, topic: TopicDescription, fields: Mapping[str, str], error: SparklogError | None = None
 ) -> Response:
-    """Return the form with the values of `fields`."""
+    """Return the form with the values of `fields`, and with the error if there is one."""
     problem: Any = None
     if error is not None:
         problem = {"title": error.name, "message": str(error), "hint": console_of(request).hint(error)}
@@ -82,7 +82,7 @@ def _send(console: Console, topic: TopicDescription, fields: Mapping[str, str]) 
 
 
 async def send(request: Request) -> Response:
-    """Send the record. An error in it is shown beside the form, which keeps the entered text."""
+    """Send the record of the form. After an error, the response is the form with the entered text and the error."""
     console = console_of(request)
     require_changes(console)
     fields = await read_form(request)

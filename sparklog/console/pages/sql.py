@@ -1,4 +1,4 @@
-"""SQL: a statement, its first rows as a table, all of them as a file."""
+"""The SQL page: runs a statement, and shows its first rows or returns all rows as a file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ROWS_MAX = 1_000
 BYTES_MAX = 16 * MIB
 SECONDS_MAX = 60.0
 FILE_SECONDS_MAX = 600.0
-"""Longest time for a file, which has all rows."""
+"""Time limit of a statement whose rows are saved as a file."""
 QUERY_CHARS_MAX = 65_536
-"""Longest statement: longer ones keep the planner busy for minutes."""
+"""Length of the longest statement. DuckDB plans longer statements for minutes."""
 TICK_S = 0.2
 NAMES_SHOWN = 200
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 async def page(request: Request) -> Response:
-    with contextlib.suppress(BusyError):  # the first statement says so
+    with contextlib.suppress(BusyError):  # the first statement reports the error
         await console_of(request).statements.prepare()
     query, topic = text(request.query_params, "q"), text(request.query_params, "topic")
     if topic and not query:
@@ -51,7 +51,7 @@ async def page(request: Request) -> Response:
 
 
 async def run(request: Request) -> Response:
-    """Run a statement. An error in the statement is a normal answer, not an error of the page."""
+    """Run a statement. The response to a faulty statement has status 200 and shows the error."""
     fields = await read_form(request)
     query, format = fields.get("q", ""), fields.get("format", "")
     if format:
@@ -71,12 +71,12 @@ async def run(request: Request) -> Response:
 
 
 def _names(console: Console) -> list[str]:
-    """Return some topics in SQL's notation."""
+    """Return the first NAMES_SHOWN topics, quoted for SQL if necessary."""
     return [written(n) for n in console.names.get() if n not in INTERNAL_TOPICS][:NAMES_SHOWN]
 
 
 def _job(console: Console, query: str, format: str) -> tuple[Job, float]:
-    """Return the job, and the seconds that it may take. Raises InvalidQueryError."""
+    """Return the job of a statement, and its time limit in s. Raises InvalidQueryError if the statement is too long."""
     if len(query) > QUERY_CHARS_MAX:
         raise InvalidQueryError(f"the statement has {len(query):,} characters: at most {QUERY_CHARS_MAX:,}")
     seconds_max = FILE_SECONDS_MAX if format else SECONDS_MAX
@@ -90,15 +90,15 @@ def _job(console: Console, query: str, format: str) -> tuple[Job, float]:
 
 
 async def _first_rows(request: Request, query: str) -> dict[str, Any]:
-    """Return the part of the result that the page shows. Raises the errors of `Statement.data`, and BusyError."""
+    """Run a statement, and return its first rows for the template. Raises the errors of `Statement.data`, BusyError."""
     console = console_of(request)
     statement = await console.statements.start(*_job(console, query, ""))
     try:
-        content = await _while_wanted(request, _whole_result(statement), statement)
+        content = await _while_connected(request, _whole_result(statement), statement)
     finally:
         await statement.end()
     outcome = statement.outcome
-    assert outcome is not None  # all has come
+    assert outcome is not None  # set by the last frame
     table = pa.ipc.open_stream(content).read_all()
     shown = await console.work.run(lambda: grid(table))
     return {"grid": shown, "complete": outcome.is_complete, "rows": table.num_rows, "read": outcome}
@@ -108,8 +108,8 @@ async def _whole_result(statement: Statement) -> bytes:
     return b"".join([piece async for piece in statement.data()])
 
 
-async def _while_wanted(request: Request, answer: Awaitable[T], statement: Statement) -> T:
-    """Return the answer. The statement is stopped when the browser has gone away."""
+async def _while_connected(request: Request, answer: Awaitable[T], statement: Statement) -> T:
+    """Return the result of `answer`. Stop the statement if the browser disconnects meanwhile."""
     task = asyncio.ensure_future(answer)
     try:
         while not (await asyncio.wait({task}, timeout=TICK_S))[0]:
@@ -126,7 +126,7 @@ async def _file(request: Request, query: str, format: str) -> Response:
     console = console_of(request)
     statement = await console.statements.start(*_job(console, query, format))
     try:
-        await _while_wanted(request, statement.started(), statement)  # an error in the statement is known by now
+        await _while_connected(request, statement.started(), statement)  # raises before a response with status 200
     except BaseException:
         statement.stop()
         raise
@@ -136,8 +136,8 @@ async def _file(request: Request, query: str, format: str) -> Response:
 
 
 class _ResultFile(StreamingResponse):
-    """The answer with a result's file. After an error the last message is not sent: the server then closes the
-    connection, and the browser does not take the file for complete."""
+    """A response with a file. After an error its last message is not sent, so that the server closes the connection and
+    the browser reports an incomplete file."""
 
     async def stream_response(self, send: Send) -> None:
         try:

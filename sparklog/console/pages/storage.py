@@ -1,4 +1,4 @@
-"""Storage of a topic: segments, batches, producers."""
+"""The pages of a partition's storage: segments, batches and producers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _batches(console: Console, tp: TopicPartition, offset: int) -> dict[str, Any
     try:
         found = console.admin.describe_batches(tp, max(offset, start), batches_max=BATCHES_SHOWN + 1)
     except OffsetOutOfRangeError:
-        found = []  # behind the end
+        found = []  # the offset is beyond the end
     after = found[BATCHES_SHOWN].base_offset if len(found) > BATCHES_SHOWN else None
     return {
         "topic": topic,

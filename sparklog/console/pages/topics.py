@@ -1,4 +1,4 @@
-"""The list of topics, and a topic: its partitions, settings, columns, readers."""
+"""The pages of topics: the list, and a topic with its partitions, settings, columns and readers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparklog.types import INTERNAL_TOPICS
 
 
 def rate_of(console: Console, topic: TopicDescription) -> Rate | None:
-    """Return the topic's observed rate of growth."""
+    """Keep a sample of the topic, and return its growth rate; None with the first sample."""
     return console.rates.note(topic.topic_id, growth_sample(topic, console.clock.now_ms()))
 
 

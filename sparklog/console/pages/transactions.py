@@ -1,4 +1,4 @@
-"""Transactions: the list, one of them, and those that hang."""
+"""The pages of transactions: the list, a single transaction, and hanging transactions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Content of the pages, computed from the clients' results, without requests."""
+"""The content of pages, computed from responses of the cluster. Sends no requests."""

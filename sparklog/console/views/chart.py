@@ -1,4 +1,5 @@
-"""A number over time as a line: points for an inline SVG, which has no style of its own (the policy forbids it)."""
+"""Line charts as points of an inline SVG. The style sheet has their style, because the content security policy forbids
+inline styles."""
 
 from __future__ import annotations
 
@@ -12,20 +13,27 @@ LEFT, TOP, BOTTOM = 4, 8, 4
 
 
 class Chart(NamedTuple):
-    """Coordinates in a box of WIDTH by HEIGHT. `lines` are pieces of the line, interrupted where values are unknown;
-    `label` describes the chart in words."""
+    """A line chart in a box of WIDTH by HEIGHT."""
 
     lines: tuple[str, ...]
+    """Points of the pieces of the line, which is interrupted at unknown values."""
     largest: str
+    """Largest value."""
     first: str
+    """Time of the first value."""
     last: str
+    """Time of the last value."""
     label: str
+    """The chart in words."""
     width: int = WIDTH
     height: int = HEIGHT
 
 
 def line_chart(samples: Sequence[tuple[int, int | None]], what: str) -> Chart | None:
-    """Return a chart of pairs (ms since 1970, value) in order of time; None with fewer than two values."""
+    """Return a chart of (ms since 1970, value) pairs in order of time; None with fewer than two known values.
+
+    `what` is the name of the values, for the label.
+    """
     known = [(t, v) for t, v in samples if v is not None]
     if len(known) < 2 or known[0][0] == known[-1][0]:
         return None

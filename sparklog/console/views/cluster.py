@@ -1,4 +1,4 @@
-"""The overview: brokers, the distribution of data over them, and problems."""
+"""The content of the overview: brokers, the distribution of data over them, and problems."""
 
 from __future__ import annotations
 
@@ -24,30 +24,36 @@ OLD_TRANSACTION_MS = 60_000
 
 
 class BrokerRow(NamedTuple):
-    """A broker with its leaderships. `state` in words; empty: up, and not the controller. `share` is of all bytes, 0 to
-    1; `skew` is the ratio to the mean broker."""
+    """A broker, with the partitions that it leads."""
 
     broker_id: int
     address: str
     state: str
+    """State in words; empty if the broker is up and not the controller."""
     leads: int
+    """Number of the partitions."""
     size_bytes: int
+    """Size of the partitions."""
     share: float
+    """Share of the bytes of all partitions, 0 to 1."""
     skew: float
+    """`size_bytes` divided by the mean of all brokers."""
 
 
 class LargeTopic(NamedTuple):
-    """A topic with large partitions. `skew`: the bytes of its largest partition divided by the mean."""
+    """A line of the list of the largest topics."""
 
     name: str
     partitions: int
     size_bytes: int
     remote_size_bytes: int
+    """Bytes in the object store."""
     skew: float
+    """Bytes of the largest partition divided by the mean of the topic's partitions."""
 
 
 class Spread(NamedTuple):
-    """The spread of data over brokers, and the partitions that need attention."""
+    """The distribution of data over brokers and topics, and the problems of partitions."""
 
     brokers: list[BrokerRow]
     topics: int
@@ -71,8 +77,10 @@ class Problems(NamedTuple):
 
 
 def problems_together(topics: Iterable[TopicDescription], down: Collection[int]) -> Problems:
-    """Return the problems of these topics. Those of partitions with a replica on a broker that is down are folded into
-    the problem of the broker."""
+    """Return the problems of the partitions of these topics.
+
+    Problems that a broker in `down` explains are in `Problems.folded`, so that the page shows the broker instead.
+    """
     lines: list[str] = []
     folded: list[str] = []
     brokers: set[int] = set()
@@ -103,12 +111,12 @@ def problems_together(topics: Iterable[TopicDescription], down: Collection[int])
 
 
 def replica_brokers(topics: Iterable[TopicDescription]) -> frozenset[int]:
-    """Return the brokers that keep replicas of these topics."""
+    """Return the ids of the brokers that have replicas of these topics."""
     return frozenset(broker for topic in topics for p in topic.partition_details for broker in p.replicas)
 
 
 def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> Spread:
-    """Return the distribution of the given topics."""
+    """Return the distribution of the topics over the brokers, with the LARGEST_SHOWN largest topics."""
     topics = list(topics)
     down = replica_brokers(topics) - {b.broker_id for b in cluster.brokers}
     leads = {b.broker_id: 0 for b in cluster.brokers}
@@ -147,7 +155,7 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
 
 
 def broker_state(broker: BrokerDescription, cluster: ClusterDescription) -> str:
-    """Return the broker's state in words; empty for one that is up, and not the controller."""
+    """Return the broker's state in words; "" if it is up and not the controller."""
     words = [
         "controller" if broker.broker_id == cluster.controller_id else "",
         "stopping" if broker.is_stopping else "",
@@ -157,22 +165,25 @@ def broker_state(broker: BrokerDescription, cluster: ClusterDescription) -> str:
 
 
 class DiskRow(NamedTuple):
-    """A log directory of a broker. `used`: used part of its disk, 0 to 1; None: unknown. `problem`: the reason why it
-    cannot be used, or why its state is unknown.
-    """
+    """A log directory of a broker."""
 
     broker_id: int
     path: str
     partitions: int
     size_bytes: int
+    """Size of the partitions."""
     total_bytes: int
+    """Size of the disk; -1: unknown."""
     usable_bytes: int
+    """Free space of the disk; -1: unknown."""
     used: float | None
+    """Used share of the disk, 0 to 1; None: unknown."""
     problem: str
+    """Reason why the directory cannot be used, or why its state is unknown; empty without a problem."""
 
 
 def disks(cluster: ClusterDescription, found: Mapping[int, Sequence[LogDirDescription]]) -> list[DiskRow]:
-    """Return the disks of all registered brokers."""
+    """Return the log directories of all registered brokers. A broker without a response has a row with the problem."""
     rows = []
     for broker in sorted(b.broker_id for b in cluster.brokers):
         if broker not in found:
@@ -207,7 +218,7 @@ def _problems(topic: str, p: PartitionDescription) -> list[str]:
 
 
 def why_offline(partition: PartitionDescription) -> str:
-    """Return the reason in words; empty if the partition is online."""
+    """Return the reason why the partition is offline, in words; "" if it is online."""
     if partition.leader < 0:
         return "it has no leader"
     if partition.error_code:
@@ -216,18 +227,18 @@ def why_offline(partition: PartitionDescription) -> str:
 
 
 class LaggingGroup(NamedTuple):
-    """A group that is behind."""
+    """A group with a lag."""
 
     group_id: str
     lag: int
 
 
 def most_lagging(groups: Mapping[str, WatchedGroup]) -> list[LaggingGroup]:
-    """Return the groups with the largest lag, if they have one."""
+    """Return the LAGGING_SHOWN groups with the largest lag above 0."""
     behind = [LaggingGroup(name, g.lag) for name, g in groups.items() if g.lag]
     return sorted(behind, key=lambda g: (-g.lag, g.group_id))[:LAGGING_SHOWN]
 
 
 def open_long(transactions: Iterable[TransactionSummary], now_ms: int) -> list[TransactionRow]:
-    """Return transactions that are open for a minute or more, the oldest first."""
+    """Return the transactions that are open for OLD_TRANSACTION_MS or longer, the oldest first."""
     return [t for t in transaction_rows(transactions, now_ms) if (t.open_ms or 0) >= OLD_TRANSACTION_MS]

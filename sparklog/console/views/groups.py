@@ -1,4 +1,4 @@
-"""Groups: the list, and one with its members, its lag, and where its offsets would be moved to."""
+"""The content of the group pages: the list, a group with members and lag, and the offsets of a planned reset."""
 
 from __future__ import annotations
 
@@ -13,25 +13,31 @@ from sparklog.types import TopicPartition
 
 SORTS = ("lag", "name", "state", "members")
 ONLY_OFFSETS = "offsets"
-"""The kind of groups that never had members, as those that Spark queries publish their progress to."""
+"""Kind of a group that never had members, such as the group to which a Spark query commits its progress."""
 
 
 class GroupRow(NamedTuple):
-    """A line of the list. `rate`: committed offsets per second."""
+    """A line of the list."""
 
     group_id: str
     kind: str
     state: str
     members: int
     topics: int
+    """Number of topics."""
     lag: int | None
+    """None without committed offsets."""
     rate: float | None
+    """Committed offsets per second; None: unknown."""
     problem: str
+    """Error of the last measurement; empty if it succeeded."""
 
 
 def group_rows(groups: Mapping[str, WatchedGroup], search: str, sort: str, *, kind: str = "") -> list[GroupRow]:
-    """Return the groups whose name contains the text. Sorted by lag, the largest lag comes first and groups without a
-    lag come last."""
+    """Return the groups whose name contains `search`, in any case, in the order `sort`.
+
+    In the order by lag the largest comes first, and groups without committed offsets come last.
+    """
     wanted = search.lower()
     rows = [
         GroupRow(name, g.listing.kind, g.listing.state, g.listing.members, len(g.topics), g.lag, g.rate, g.problem)
@@ -48,26 +54,31 @@ def group_rows(groups: Mapping[str, WatchedGroup], search: str, sort: str, *, ki
 
 
 class LagRow(NamedTuple):
-    """A partition. `end` None: the topic is gone; `share` of the group's largest lag, 0 to 1."""
+    """A partition with its lag."""
 
     topic: str
     partition: int
     committed: int | None
     note: str
+    """Metadata of the committed offset."""
     end: int | None
+    """None if the topic is deleted."""
     lag: int | None
     share: float
+    """Lag divided by the largest lag of the group's partitions."""
     member: str
+    """Member that has the partition; empty: none."""
 
 
 class GroupView(NamedTuple):
-    """A group; `lag` is None without committed offsets."""
+    """The page of a group."""
 
     group_id: str
     state: str
     epoch: int
     assignor: str
     lag: int | None
+    """None without committed offsets."""
     members: list[MemberRow]
     partitions: list[LagRow]
     topics: list[str]
@@ -75,7 +86,7 @@ class GroupView(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A member. `awaited`: partitions that it will get, or has to release."""
+    """A member of a group."""
 
     name: str
     client_id: str
@@ -83,7 +94,9 @@ class MemberRow(NamedTuple):
     epoch: int
     topics: str
     owned: str
+    """Partitions that the member has."""
     awaited: str
+    """Partitions that the member will get (+) or has to release (−)."""
 
 
 def group_view(group: GroupDescription, watched: WatchedGroup | None, *, by_lag: bool) -> GroupView:
@@ -121,21 +134,21 @@ def group_view(group: GroupDescription, watched: WatchedGroup | None, *, by_lag:
 def _member_row(member: MemberDescription) -> MemberRow:
     coming = set(member.target) - set(member.owned)
     going = set(member.owned) - set(member.target)
-    awaited = [f"+ {_short(coming)}"] if coming else []
-    awaited += [f"− {_short(going)}"] if going else []
+    awaited = [f"+ {_partitions_text(coming)}"] if coming else []
+    awaited += [f"− {_partitions_text(going)}"] if going else []
     return MemberRow(
         member.instance_id or member.member_id,
         member.client_id,
         member.host,
         member.epoch,
         ", ".join(member.topics),
-        _short(member.owned),
+        _partitions_text(member.owned),
         "; ".join(awaited),
     )
 
 
-def _short(partitions: Iterable[TopicPartition]) -> str:
-    """Return "t: 0, 1; u: 3"."""
+def _partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """Return the partitions by topic, as in "t: 0, 1; u: 3"."""
     topics: dict[str, list[str]] = {}
     for tp in sorted(partitions):
         topics.setdefault(tp.topic, []).append(str(tp.partition))
@@ -143,12 +156,12 @@ def _short(partitions: Iterable[TopicPartition]) -> str:
 
 
 def moves_as_text(moves: Mapping[TopicPartition, Move]) -> str:
-    """Return a plan in the notation of a form, so the executed change is the confirmed one."""
+    """Return the new offsets as a form field, so that the console sets the offsets that the user has confirmed."""
     return " ".join(f"{tp.topic}:{tp.partition}:{move.offset}" for tp, move in sorted(moves.items()))
 
 
 def moves_from_text(text: str) -> dict[TopicPartition, int]:
-    """Parse offsets of partitions from the form's text. Raises ValueError."""
+    """Parse a text of `moves_as_text` to offsets by partition. Raises ValueError."""
     found = {}
     for part in text.split():
         topic, partition, offset = part.split(":")

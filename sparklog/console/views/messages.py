@@ -1,4 +1,4 @@
-"""Records as lines of a table, and one record with all its details."""
+"""The content of the record pages: rows of a table, and a single record with all its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENVELOPE = ("key", "value", "headers")
 
 
 def number_columns(schema: pa.Schema) -> set[str]:
-    """Return the columns whose values are aligned to the right."""
+    """Return the names of numeric columns, which are aligned to the right."""
     return {f.name for f in schema if _is_number(f.type)}
 
 
@@ -24,7 +24,7 @@ def _is_number(t: Any) -> bool:
 
 
 class MessageRow(NamedTuple):
-    """A record; its cells are those of the table's columns."""
+    """A record as a row, with one cell for each column of the table."""
 
     partition: int
     offset: int
@@ -33,8 +33,10 @@ class MessageRow(NamedTuple):
 
 
 def shown_columns(schema: pa.Schema, wanted: Sequence[str], *, is_envelope: bool) -> list[str]:
-    """Return the columns of the table: those wanted, or all, COLUMNS_MAX at most. An envelope's
-    timestamp is the log's."""
+    """Return the first COLUMNS_MAX columns of `wanted`, or of all columns if `wanted` has none.
+
+    An envelope's column `timestamp` is left out, because the table has the log's timestamp.
+    """
     known = [n for n in schema.names if not (is_envelope and n == "timestamp")]
     chosen = [n for n in known if n in wanted] or known
     return chosen[:COLUMNS_MAX]
@@ -63,7 +65,7 @@ class HeaderRow(NamedTuple):
 
 
 def header_rows(scalar: Any) -> list[HeaderRow]:
-    """Return an envelope's headers, HEADERS_MAX at most."""
+    """Return the first HEADERS_MAX headers of an envelope."""
     if not scalar.is_valid:
         return []
     values = scalar.values
@@ -76,10 +78,12 @@ def header_rows(scalar: Any) -> list[HeaderRow]:
 
 
 class MessageView(NamedTuple):
-    """A record with all it has; `fields` are (column, type, value)."""
+    """A single record."""
 
     fields: list[tuple[str, str, Cell]]
+    """Column, type and value of each field."""
     headers: list[HeaderRow]
+    """Headers of an envelope."""
 
 
 def message_view(data: pa.RecordBatch, index: int, mode: str, *, is_envelope: bool) -> MessageView:
@@ -95,7 +99,7 @@ def message_view(data: pa.RecordBatch, index: int, mode: str, *, is_envelope: bo
 
 
 def raw_bytes(scalar: Any) -> bytes:
-    """Return a value as it is, for a file."""
+    """Return the bytes of a value for a file: unchanged for bytes and text, else as text; empty for null."""
     if not scalar.is_valid:
         return b""
     buffer = scalar.as_buffer() if hasattr(scalar, "as_buffer") else None
@@ -103,10 +107,11 @@ def raw_bytes(scalar: Any) -> bytes:
 
 
 class Grid(NamedTuple):
-    """A result as a table: names, flags of numeric columns, and cells."""
+    """The result of a statement as a table."""
 
     names: list[str]
     numbers: list[bool]
+    """True for each numeric column."""
     rows: list[list[Cell]]
 
 

@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as text."""
+"""Numbers, sizes, rates and times as text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ NONE = "–"
 
 
 def number(value: float | None) -> str:
-    """Return the number with commas; a dash for None, an unknown value."""
+    """Return a number with commas; a dash for None, which is unknown."""
     return NONE if value is None else f"{value:,.0f}"
 
 
 def size(size_bytes: float | None) -> str:
-    """Return a size with a unit: 1536 gives "1.5 KiB". A dash for an unknown value: None, or negative."""
+    """Return a size with a unit: 1536 gives "1.5 KiB". None and negative sizes are unknown and give a dash."""
     if size_bytes is None or size_bytes < 0:
         return NONE
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -24,15 +24,15 @@ def size(size_bytes: float | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """Return the rate per second, with a decimal digit if it is small."""
+    """Return a rate per second, with a decimal digit below 10; a dash for None."""
     if per_second is None:
         return NONE
     return f"{per_second:,.1f}/s" if 0 < per_second < 10 else f"{per_second:,.0f}/s"
 
 
 def time(timestamp_ms: int | None) -> str:
-    """Return the time as ISO 8601 in UTC with milliseconds; the bare number beyond the calendar's end, a dash for an
-    unknown time."""
+    """Return a time as ISO 8601 in UTC with milliseconds; the number itself outside of Python's calendar, and a dash
+    for None and negative times, which are unknown."""
     if timestamp_ms is None or timestamp_ms < 0:
         return NONE
     try:
@@ -43,7 +43,7 @@ def time(timestamp_ms: int | None) -> str:
 
 
 def age(duration_ms: int | None) -> str:
-    """Return a duration, in the unit that fits."""
+    """Return a duration in days, hours, minutes or seconds, the largest unit of which it has two; a dash if unknown."""
     if duration_ms is None or duration_ms < 0:
         return NONE
     seconds = duration_ms / 1000

@@ -1,4 +1,4 @@
-"""A long list, page by page."""
+"""Division of a long list into pages."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ T = TypeVar("T")
 
 
 class Page(NamedTuple, Generic[T]):
-    """One page of a list: `rows` of `total`. `first` is the number of the first row, from 1; 0 without rows. Pages
-    count from 1."""
+    """One page of a list."""
 
     rows: Sequence[T]
     number: int
+    """Number of this page, from 1."""
     pages: int
+    """Number of pages."""
     total: int
+    """Number of rows of the list."""
     first: int
+    """Number of the first row in the list, from 1; 0 without rows."""
 
 
 def page_of(rows: Sequence[T], number: int, per_page: int = ROWS) -> Page[T]:
-    """Return the page with this number, or the last one if there are fewer."""
+    """Return page `number`, from 1; the last page if the list has fewer pages."""
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)
     start = (number - 1) * per_page

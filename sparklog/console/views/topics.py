@@ -1,4 +1,4 @@
-"""The list of topics, and one topic."""
+"""The content of the topic pages: the list, and a topic with settings, columns, schema versions and readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparklog.types import INTERNAL_TOPICS
 
 
 def names_matching(names: Mapping[str, int], search: str, *, internal: bool) -> list[str]:
-    """Return topics whose name has the text in it, in any case; those that begin with it first."""
+    """Return the topics whose name contains `search`, in any case, with the names that begin with it first."""
     wanted = search.lower()
     found = [n for n in names if (internal or n not in INTERNAL_TOPICS) and wanted in n.lower()]
     if wanted:
@@ -24,18 +24,21 @@ def names_matching(names: Mapping[str, int], search: str, *, internal: bool) -> 
 
 
 class TopicRow(NamedTuple):
-    """A line of the list. `records` are offsets that can be read (compaction leaves gaps), None where a partition is
-    offline; `lag` that of the group which is furthest behind, None if no group reads it."""
+    """A line of the list."""
 
     name: str
     kind: str
     partitions: int
     records: int | None
+    """Number of offsets from log start to high watermark; None if a partition is offline."""
     size_bytes: int
     remote_size_bytes: int
+    """Bytes in the object store."""
     rate: Rate | None
     groups: int
+    """Number of groups that read the topic."""
     lag: int | None
+    """Largest lag of a group; None if no group has committed offsets of the topic."""
     problems: list[str]
 
 
@@ -67,24 +70,25 @@ def records_of(partitions: Iterable[PartitionDescription]) -> int | None:
 
 
 def growth_sample(topic: TopicDescription, now_ms: int) -> GrowthSample:
-    """Return the sample of a topic for `TopicRates`."""
+    """Return a sample of a topic at the time `now_ms`."""
     details = topic.partition_details
     end = sum(max(0, p.high_watermark) for p in details)
     return GrowthSample(now_ms, end, sum(max(0, p.size_bytes) for p in details))
 
 
 class SettingRow(NamedTuple):
-    """A setting in effect. `origin`: "topic", "broker" or "default"."""
+    """A setting in effect."""
 
     name: str
     value: str
     origin: str
+    """"topic", "broker" or "default"."""
     unit: str
     doc: str
 
 
 def setting_rows(topic: TopicDescription) -> list[SettingRow]:
-    """Return all topic settings; those set for the topic first, then the broker's."""
+    """Return all settings of a topic, in the order of origins: topic, broker, default."""
     rows = []
     for name, setting in settings_of(Scope.TOPIC).items():
         origin = "topic" if name in topic.configs else "broker" if name in topic.broker_defaults else "default"
@@ -94,12 +98,14 @@ def setting_rows(topic: TopicDescription) -> list[SettingRow]:
 
 
 class ColumnRow(NamedTuple):
-    """A column. `role`: "key", "timestamp", both or none; `since` the first version that has it."""
+    """A column of a topic."""
 
     name: str
     type: str
     role: str
+    """"key", "timestamp", both with a comma, or empty."""
     since: int
+    """Id of the first schema with the column."""
 
 
 def column_rows(topic: TopicDescription) -> list[ColumnRow]:
@@ -113,16 +119,17 @@ def column_rows(topic: TopicDescription) -> list[ColumnRow]:
 
 
 class SchemaChange(NamedTuple):
-    """A version of the schema, and how it differs from the one before: `changes` are ("added" | "removed" | "changed",
-    column, in words)."""
+    """A version of a topic's schema."""
 
     schema_id: int
     columns: int
+    """Number of columns."""
     changes: list[tuple[str, str, str]]
+    """Differences to the previous version: "added", "removed" or "changed"; the column; its type, or both types."""
 
 
 def schema_changes(schemas: Mapping[int, pa.Schema]) -> list[SchemaChange]:
-    """Return all versions of the schema, the newest first."""
+    """Return the versions of a schema, the newest first. `schemas` are by schema id."""
     found: list[SchemaChange] = []
     before: pa.Schema | None = None
     for schema_id in sorted(schemas):
@@ -145,19 +152,20 @@ def _differences(before: pa.Schema, after: pa.Schema) -> list[tuple[str, str, st
 
 
 class Reader(NamedTuple):
-    """A group that reads the topic. `lag` is None without committed offsets."""
+    """A group that reads the topic."""
 
     group_id: str
     state: str
     lag: int | None
+    """None without committed offsets."""
 
 
 def readers_of(name: str, groups: Mapping[str, WatchedGroup]) -> list[Reader]:
-    """Return the readers, those with the largest lag first."""
+    """Return the groups that read the topic `name`, the largest lag first."""
     found = [Reader(i, g.listing.state, g.lag_by_topic.get(name)) for i, g in groups.items() if name in g.topics]
     return sorted(found, key=lambda r: (-(r.lag or 0), r.group_id))
 
 
 def partition_skew(topic: TopicDescription) -> float:
-    """Return the largest partition's bytes over the mean one's."""
+    """Return the size of the topic's largest partition divided by the mean size."""
     return skew([max(0, p.size_bytes) for p in topic.partition_details])

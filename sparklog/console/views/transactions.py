@@ -1,4 +1,4 @@
-"""Transactions: the list, applications of Spark among them."""
+"""The content of the transaction pages: rows for transactional ids and for applications, such as Spark queries."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ SHARED = "shared"
 
 
 class TransactionRow(NamedTuple):
-    """A transaction as a line of the table. `name`: the transactional id, or the application's. `open_ms`: time since
-    its beginning, None if it is not open. `is_late`: True if it is open for more than half of its timeout."""
+    """A transaction as a line of the table."""
 
     transactional_id: str
     name: str
+    """The transactional id, or the application's name."""
     kind: str
     state: str
     version: int | None
     producer: str
+    """Producer id and epoch; empty: unknown."""
     open_ms: int | None
+    """Time since the transaction's beginning; None if it is not open."""
     timeout_ms: int | None
+    """None without a timeout."""
     is_late: bool
+    """True if the transaction is open for more than half of its timeout."""
 
 
 def transaction_rows(found: Iterable[TransactionSummary], now_ms: int, search: str = "") -> list[TransactionRow]:
-    """Return the rows: open transactions first, the oldest at the top."""
+    """Return the transactions whose id contains `search`, in any case: open ones first, the oldest of them first."""
     wanted = search.lower()
     rows = [transaction_row(t, now_ms) for t in found if wanted in t.transactional_id.lower()]
     return sorted(rows, key=lambda r: (-1 if r.open_ms is None else r.open_ms) * -1)
@@ -51,6 +55,6 @@ def transaction_row(t: TransactionSummary, now_ms: int) -> TransactionRow:
 
 
 def application_of(transactional_id: str) -> str:
-    """Return the name of an application of shared transactions."""
+    """Return the name of the application whose shared transactions have this id."""
     name = transactional_id.removeprefix(SHARED_PREFIX)
     return f"{name.removeprefix(UNNAMED_APP_PREFIX)} (unnamed)" if name.startswith(UNNAMED_APP_PREFIX) else name

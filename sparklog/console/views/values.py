@@ -1,4 +1,4 @@
-"""Values of records as text that is safe to show: cut, and without invisible characters."""
+"""Values of records as text for a page: limited in length, and with invisible characters made visible."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ import pyarrow as pa
 CELL_CHARS_MAX = 240
 DETAIL_CHARS_MAX = 64 * 1024
 MODES = ("auto", "text", "json", "hex")
-"""Presentations of bytes; auto: as JSON or text if the bytes are valid, otherwise as hex."""
+"""Presentations of bytes. auto: JSON or text if the bytes are valid JSON or UTF-8, else hex."""
 ENTRIES_MAX = 20
-"""Largest number of shown entries of a list, a map or a struct inside a cell."""
+"""Largest number of shown entries of a list, a map or a struct."""
 _HEX_ROW = 16
 _UTF8_CHAR_BYTES_MAX = 4
 
-# Controls, and characters that change the direction of text or have no width: they could hide text.
+# Control characters, and characters without width or that change the direction of text: they could hide text.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
 
 
 class Cell(NamedTuple):
-    """A value as text. `kind` is "null", "text", "json", "hex" or "number"; `size_bytes` is the size of the whole value
-    (-1: not known); `is_cut`: True if `text` is only its beginning."""
+    """A value as text."""
 
     text: str
     kind: str
+    """"null", "text", "json", "hex" or "number"."""
     size_bytes: int = -1
+    """Size of the whole value; -1: unknown."""
     is_cut: bool = False
+    """True if `text` is only the beginning of the value."""
 
 
 NULL = Cell("null", "null")
@@ -40,7 +42,7 @@ def visible(text: str) -> str:
 
 
 def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) -> Cell:
-    """Present an Arrow value, reading no more of it than it shows."""
+    """Return the cell of an Arrow value. Of a long value only the shown part is read."""
     if not scalar.is_valid:
         return NULL
     t = scalar.type
@@ -58,7 +60,7 @@ def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) ->
 
 
 def bytes_cell(start: bytes, size_bytes: int, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) -> Cell:
-    """Return the cell of bytes of which only the first are given; `size_bytes` is their whole number."""
+    """Return the cell of a value of `size_bytes` bytes, from its first bytes `start`."""
     is_whole = len(start) == size_bytes
     if mode in ("auto", "json") and is_whole:
         formatted = _json(start, pretty=chars_max > CELL_CHARS_MAX)
@@ -87,7 +89,7 @@ def _cut(text: str, kind: str, size_bytes: int, chars_max: int, *, is_cut: bool 
 
 
 def _json(data: bytes, *, pretty: bool) -> str | None:
-    """Return an object or array as JSON text; None for anything else."""
+    """Return formatted JSON text if the bytes are a JSON object or array; else None."""
     if data.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
@@ -98,8 +100,10 @@ def _json(data: bytes, *, pretty: bool) -> str | None:
 
 
 def _utf8(data: bytes, *, is_whole: bool) -> str | None:
-    """Return the text; None if the bytes are no UTF-8, or mostly control characters. A cut text may end inside a
-    character."""
+    """Return the bytes as text; None if they are not UTF-8, or if more than a quarter are invisible characters.
+
+    `is_whole` False: the bytes are the beginning of a text, which may end inside a character.
+    """
     for missing in range(1 if is_whole else _UTF8_CHAR_BYTES_MAX):
         try:
             text = data[: len(data) - missing].decode()
@@ -132,7 +136,7 @@ def _plain(scalar: Any) -> str:
 
 
 def _nested_text(scalar: Any, chars_max: int) -> str:
-    """Return the value in a form like JSON, cut at any depth."""
+    """Return a list, map or struct in a notation like JSON, with at most ENTRIES_MAX entries at any depth."""
     if not scalar.is_valid:
         return "null"
     t = scalar.type

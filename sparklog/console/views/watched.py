@@ -1,4 +1,4 @@
-"""Values that are observed repeatedly, over time: growth of topics, lag of groups. Pure."""
+"""Growth rates of topics and lags of groups, computed from repeated samples. Pure."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ RATE_MS = 60_000
 
 
 class GrowthSample(NamedTuple):
-    """Sample of a topic: the sum of its partitions' ends, and its bytes."""
+    """A sample of a topic."""
 
     time_ms: int
     end: int
+    """Sum of the partitions' high watermarks."""
     size_bytes: int
 
 
 class Rate(NamedTuple):
-    """Growth per second."""
+    """Growth of a topic per second."""
 
     records: float
+    """Offsets per second."""
     size_bytes: float
+    """Bytes per second."""
 
 
 def growth(samples: Sequence[GrowthSample]) -> Rate | None:
-    """Return the growth between the first and the last sample; deletions do not count."""
+    """Return the growth between the first and the last sample, 0 if the topic shrinks; None with a single sample."""
     if len(samples) < 2:
         return None
     first, last = samples[0], samples[-1]
@@ -38,22 +41,27 @@ def growth(samples: Sequence[GrowthSample]) -> Rate | None:
 
 
 class LagSample(NamedTuple):
-    """Sample of a group: the sum of its lags, None if nothing is committed; the sum of its committed offsets."""
+    """A sample of a group."""
 
     time_ms: int
     lag: int | None
+    """Sum of the lags of all partitions; None without committed offsets."""
     committed: int
+    """Sum of the committed offsets."""
 
 
 @dataclass
 class WatchedGroup:
-    """A group as it was last seen. `lag_by_topic` has the topics with committed offsets; `samples` are over time."""
+    """A group at its last measurement."""
 
     listing: GroupListing
     topics: frozenset[str] = frozenset()
     lag_by_topic: Mapping[str, int] = field(default_factory=dict)
+    """Lag by topic, of the topics with committed offsets."""
     samples: deque[LagSample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    """Samples of the last measurements, the newest last."""
     problem: str = ""
+    """Error of the last measurement; empty if it succeeded."""
 
     @property
     def lag(self) -> int | None:
@@ -70,7 +78,7 @@ class WatchedGroup:
 
 
 def measured(group: GroupDescription, time_ms: int) -> tuple[dict[str, int], LagSample]:
-    """Return the group's lag by topic, and its sample."""
+    """Return the lag of a described group by topic, and its sample at the time `time_ms`."""
     by_topic: dict[str, int] = {}
     committed = 0
     for p in group.partitions:
