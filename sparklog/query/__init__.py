@@ -1,5 +1,5 @@
-"""SQL over topics: DuckDB does the SQL, the topics are its tables (`sparklog.sql`, `sparklog sql`).
+"""SQL over topics (`sparklog.sql`, `sparklog sql`): DuckDB runs the statements, and topics are its tables.
 
-In this order: `session` takes a statement, `newest` bounds its "newest N rows", `topic_table` is the table that DuckDB
-scans, `ranges` (pure) turns DuckDB's filter into offsets and times, `scan` reads them.
+`session` receives a statement, `newest` finds the offsets that a query for the newest rows needs, `topic_table` is the
+table that DuckDB scans, `ranges` computes offsets and times from DuckDB's filter, and `scan` reads them.
 """

@@ -1,4 +1,4 @@
-"""The explanation of a wrong statement: DuckDB's message, with the existing topics and columns. Pure."""
+"""Errors of wrong statements: DuckDB's message, with the existing topics and columns. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ _GUESS = re.compile(r"\nDid you mean [^\n]*\?")
 def explained(
     kind: str, message: str, query: str, topics: Iterable[str], columns: Mapping[str, Sequence[str]]
 ) -> SparklogError:
-    """Return the error for DuckDB's message. `kind` is the name of its exception, `topics` are all topics, `columns`
-    those of the topics in the statement."""
+    """Return the error to raise for an exception of DuckDB.
+
+    Args:
+        kind: Name of the exception's class.
+        message: Message of the exception.
+        query: The statement.
+        topics: Names of all topics.
+        columns: Column names of each topic in the statement.
+    """
     refused = _OWN_FUNCTION.search(message)
     if refused is not None:
         return InvalidQueryError(refused["message"].strip())
@@ -47,7 +54,7 @@ def explained(
 
 
 def _moment(message: str) -> str:
-    """Return a line on the function `moment` for a time that DuckDB does not know and sparklog does."""
+    """Return a hint on the function `moment` if the message is about a time that only `moment` can parse; else ""."""
     found = _WRONG_TIME.search(message)
     if found is None:
         return ""
@@ -68,7 +75,7 @@ def _nearest(name: str, topics: Iterable[str]) -> str:
 
 
 def _quote(query: str, topics: Iterable[str]) -> str:
-    """Return a line on topics that stand in the statement without the quotes that they need."""
+    """Return a hint on the topics that need double quotes and have none in the statement; "" without such topics."""
     bare = [t for t in topics if needs_quotes(t) and re.search(rf'(?<![\w."-]){re.escape(t)}(?![\w"-])', query)]
     if not bare:
         return ""

@@ -1,4 +1,5 @@
-"""INTERVAL in a result: DuckDB hands the part below a day to Arrow as nanoseconds, whose number it does not check."""
+"""Checks of INTERVAL values in a result. For Arrow, DuckDB converts the hours of an INTERVAL to nanoseconds, and does
+not check for an overflow of 64 bits."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ from typing import Any
 from sparklog.query.names import quoted, written
 
 HOURS_MAX = 2_562_046
-"""Whole hours whose nanoseconds fit into 64 bits: about 292 years."""
+"""Largest number of hours whose nanoseconds fit into 64 bits: about 292 years."""
 
 
 def with_checked_intervals(relation: Any) -> Any:
-    """Return a DuckDB relation whose columns raise an error for an INTERVAL, at any depth, that Arrow has no form for;
-    `relation` itself if it has none."""
+    """Return the relation with a check of each INTERVAL in its columns, at any depth.
+
+    Reading a row with an INTERVAL of more than HOURS_MAX raises an error. A relation without INTERVAL is returned
+    itself.
+    """
     checks = [_too_long(f"#{place}", t, 0) for place, t in enumerate(relation.types, 1)]
     if not any(checks):
         return relation
@@ -21,7 +25,7 @@ def with_checked_intervals(relation: Any) -> Any:
 
 
 def _column(number: int, name: str, t: Any, check: str) -> str:
-    """Return the column by its place: a result may have two columns of a name."""
+    """Return the SQL expression of a column. It names the column by its number, because names may not be unique."""
     if not check:
         return f"#{number} AS {quoted(name)}"
     as_number = f"epoch_us({written(name)}), a number of microseconds, or as " if t.id == "interval" else ""
@@ -34,8 +38,10 @@ def _column(number: int, name: str, t: Any, check: str) -> str:
 
 
 def _too_long(value: str, t: Any, depth: int) -> str:
-    """Return the SQL condition that `value` of the type `t` has such an INTERVAL inside; "" for a type that has none.
-    `depth` gives each lambda a parameter of its own."""
+    """Return the SQL condition that `value` of type `t` has an INTERVAL of more than HOURS_MAX, at any depth.
+
+    The condition is "" for a type without INTERVAL. `depth` makes the parameters of nested lambdas unique.
+    """
     if t.id == "interval":
         return f"abs(extract('hour' FROM {value})) > {HOURS_MAX}"
     if t.id in ("list", "array"):
@@ -46,7 +52,7 @@ def _too_long(value: str, t: Any, depth: int) -> str:
             _any_too_long(f"map_keys({value})", key, depth),
             _any_too_long(f"map_values({value})", item, depth),
         ]
-    elif t.id in ("struct", "tuple"):  # by place: the fields of a tuple have no names
+    elif t.id in ("struct", "tuple"):  # by number, because the fields of a tuple have no names
         fields = enumerate(t.children, 1)
         parts = [_too_long(f"struct_extract_at({value}, {place})", child, depth) for place, (_, child) in fields]
     elif t.id == "union":

@@ -1,4 +1,4 @@
-"""Topics in SQL text. Pure."""
+"""Names of topics in SQL text. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE | re.ASCII)
 
 
 def topics_named(query: str, known: Collection[str]) -> list[str]:
-    """Return the topics whose names occur in a statement as words or in double quotes, perhaps with another meaning.
+    """Return the topics whose names occur in a statement, as words or in double quotes. A word may also be a column.
 
-    DuckDB does not distinguish names by case: "TRIPS" is the topic "trips" if there is no other. Raises
-    InvalidQueryError for two topics that differ only by case.
+    SQL names are the same in any case: "TRIPS" is the topic "trips" if no other topic differs only by case. Raises
+    InvalidQueryError if the statement has two topics that differ only by case.
     """
     by_lower: dict[str, list[str]] = {}
     for topic in known:
@@ -36,7 +36,7 @@ def topics_named(query: str, known: Collection[str]) -> list[str]:
 
 
 def needs_quotes(name: str) -> bool:
-    """True if a topic's name needs double quotes in SQL. Keywords need them, too, but are not known here."""
+    """True if a name needs double quotes in SQL because of its characters. Keywords are not checked."""
     return _PLAIN_NAME.fullmatch(name) is None
 
 
@@ -47,5 +47,5 @@ def quoted(name: str) -> str:
 
 
 def written(name: str) -> str:
-    """Return a name in the notation of SQL: in double quotes if necessary."""
+    """Return a name as an SQL identifier, in double quotes only if its characters need them."""
     return quoted(name) if needs_quotes(name) else name

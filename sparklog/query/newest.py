@@ -1,13 +1,14 @@
-"""Queries for the newest records of a topic: `… ORDER BY _offset DESC LIMIT 10` reads its end, not all of it.
+"""Queries for the newest records, such as `… ORDER BY _offset DESC LIMIT 10`, read only the end of a topic.
 
-DuckDB pushes no LIMIT below an ORDER BY, so a bound is found first: offsets from which on the query has the same result
-as on the whole topic. Every SELECT of a statement is examined, also in subqueries and CTEs, that
+DuckDB does not push a LIMIT below an ORDER BY. So this module first finds offsets such that the query on the records
+from these offsets on has the same result as on the whole topic. It examines each SELECT, also of subqueries and CTEs,
+that
 
-- reads one topic and nothing else, keeps or drops whole rows (no aggregates, windows, DISTINCT, subqueries),
-- is ordered by `_offset` or by `_timestamp` descending first, and has a constant LIMIT.
+- reads a single topic, and has no aggregates, windows, DISTINCT or subqueries,
+- is ordered by `_offset` or `_timestamp` descending first, and has a constant LIMIT.
 
-Its WHERE is tried on longer and longer ends of the topic until enough rows pass. A query of another form stays
-unchanged: its result is right, and it reads more.
+The WHERE of the SELECT is tried on longer and longer ends of the topic until enough rows pass. Other queries are not
+changed: they read the whole topic.
 """
 
 from __future__ import annotations
@@ -20,37 +21,46 @@ from sparklog.query.names import quoted
 from sparklog.query.ranges import OFFSET, TIMESTAMP, OffsetRange
 
 ROWS_MAX = 100_000
-"""A larger LIMIT is not worth the tries."""
+"""Largest LIMIT whose query is bounded. For larger ones the tries would cost more than they save."""
 TAIL_GROWTH = 8
+"""Ratio of the lengths of two tries."""
 WORTH = 4
-"""A try must not read more than this share of the topic: 1 / WORTH."""
+"""A try reads at most 1/WORTH of the topic's offsets."""
 _TABLE = re.compile(r"""(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<bare>\w+))(?:\s+(?:as\s+)?(?:"(?:[^"]|"")*"|\w+))?""", re.I)
 
 Node = Mapping[str, Any]
 
 
 class NewestRows(NamedTuple):
-    """A SELECT of the newest rows: `topic` stands at the bytes [start, end) of the statement, under the name `alias`.
-
-    `by` is the column of the order, and `only_by` is True if there is no other one. `rows` is the number of needed
-    rows. `probe` is the SELECT in DuckDB's JSON.
-    """
+    """A SELECT of the newest rows of a topic."""
 
     topic: str
     start: int
+    """Position of the topic's name in the statement, in bytes."""
     end: int
+    """Position after the topic's name and alias, in bytes."""
     alias: str
+    """Name of the topic in the SELECT."""
     by: str
+    """First column of the order."""
     only_by: bool
+    """True if the order has no further column."""
     rows: int
+    """LIMIT plus OFFSET."""
     probe: Node
+    """The SELECT in DuckDB's JSON."""
 
 
 def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str]) -> list[NewestRows]:
-    """Return the SELECTs for newest rows in a statement, in the form of `json_serialize_sql`.
+    """Return the SELECTs of newest rows in a statement.
 
-    `row_functions`: functions with one value for each row, which is the same at every run. The topics are names only:
-    their existence is not known here.
+    Args:
+        statement: The statement as JSON of DuckDB's `json_serialize_sql`.
+        sql: The statement as UTF-8 text.
+        row_functions: Names of deterministic scalar functions.
+
+    Returns:
+        The SELECTs. Their `topic` is any table name, which need not be an existing topic.
     """
     named = {entry.get("key", "").lower() for entry in _ctes(statement)}
     found = []
@@ -63,8 +73,10 @@ def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str])
 
 
 def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[str, Any]:
-    """Return a statement that gives `by` of the rows that pass the SELECT's WHERE, read from `table`; all, or the first
-    `rows` by `by` descending."""
+    """Return, as DuckDB's JSON, a statement that tries the SELECT's WHERE on `table`.
+
+    The statement returns the column `by` of the rows that pass, descending, at most `rows` of them (None: all).
+    """
     column = {
         "class": "COLUMN_REF",
         "type": "COLUMN_REF",
@@ -83,7 +95,7 @@ def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[st
 
 
 def with_tables(sql: bytes, replaced: Sequence[tuple[NewestRows, str]]) -> str:
-    """Return the statement with other tables where the topics of these SELECTs stand."""
+    """Return the statement with the topic of each SELECT in `replaced` replaced by the table beside it."""
     for newest, table in sorted(replaced, key=lambda r: r[0].start, reverse=True):
         text = f'"{table}" AS {quoted(newest.alias)}'
         sql = sql[: newest.start] + text.encode() + sql[newest.end :]
@@ -91,7 +103,7 @@ def with_tables(sql: bytes, replaced: Sequence[tuple[NewestRows, str]]) -> str:
 
 
 def tails(logs: Sequence[OffsetRange], newest: NewestRows) -> Iterator[list[OffsetRange]]:
-    """Yield longer and longer ends of the logs to try the WHERE on, as long as that pays."""
+    """Yield longer and longer ends of the logs to try the WHERE on, up to 1/WORTH of all offsets."""
     logs = [log for log in logs if log.start < log.end]
     if not logs:
         return
@@ -99,7 +111,7 @@ def tails(logs: Sequence[OffsetRange], newest: NewestRows) -> Iterator[list[Offs
     top = max(log.end for log in logs)
     length = 2 * newest.rows
     while True:
-        if newest.by == OFFSET:  # the same offset for all: rows below come after all rows above
+        if newest.by == OFFSET:  # one start offset for all partitions, because the order is by offset
             tail = [log.between(top - length, log.end) for log in logs]
         else:
             tail = [log.begun_at(log.end - length) for log in logs]
@@ -116,11 +128,14 @@ def bound(
     probe: Callable[[Sequence[OffsetRange]], Sequence[int]],
     offsets_from_ms: Callable[[int], Mapping[int, int]],
 ) -> list[OffsetRange] | None:
-    """Return the part of `logs` that the SELECT needs; None: all, as far as is known.
+    """Return the part of `logs` that the SELECT needs; None if it may need all of it.
 
-    `probe` returns the values of `by` (times in ms) of the first `rows` rows that pass the WHERE in these offsets,
-    descending. `offsets_from_ms` returns the first offset with at least a time by partition; partitions without one are
-    left out.
+    Args:
+        newest: The SELECT.
+        logs: The offsets of the topic's partitions.
+        probe: Returns `by` of the first `rows` rows that pass the WHERE in the given offsets, descending; times in ms.
+        offsets_from_ms: Returns the first offset with a timestamp of at least the given time in ms, by partition.
+            Partitions without such an offset are left out.
     """
     for tail in tails(logs, newest):
         found = probe(tail)
@@ -128,7 +143,7 @@ def bound(
             continue
         if newest.by == OFFSET:
             return tail
-        # rows with the last time are as good as each other, unless something else decides between them
+        # if the order is by time alone, it does not matter which of the rows with the last time are in the result
         least_ms = found[-1] + 1 if newest.only_by else found[-1]
         if least_ms < 0:
             return None
@@ -144,7 +159,7 @@ def _newest(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows
     try:
         return _check_query(node, sql, row_functions)
     except (KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError):
-        return None  # another version's JSON
+        return None  # the JSON of another version of DuckDB
 
 
 def _check_query(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows | None:
@@ -192,7 +207,7 @@ def _ordered_by(order: Node, alias: str) -> str | None:
 
 
 def _keeps_rows(node: Node, row_functions: frozenset[str]) -> bool:
-    """True if the SELECT has one row for each row that passes its WHERE, and has the same rows when it runs again."""
+    """True if the SELECT returns one row for each row that passes its WHERE, and the same rows in each run."""
     for part in _walk([node["select_list"], node["where_clause"], node["modifiers"]]):
         kind = part.get("class")
         if kind in ("SUBQUERY", "WINDOW", "PARAMETER"):
@@ -203,7 +218,7 @@ def _keeps_rows(node: Node, row_functions: frozenset[str]) -> bool:
 
 
 def _renames(select_list: Sequence[Node], by: str) -> bool:
-    """True if the name in ORDER BY could be that of another column of the result."""
+    """True if the name in ORDER BY may be an alias or a replacement of another column in the select list."""
     for item in select_list:
         if item["class"] == "STAR":
             if set(item) - _PLAIN_STAR and any(item[key] for key in set(item) - _PLAIN_STAR):

@@ -1,9 +1,9 @@
-"""The partitions, offsets and times that a filter can hold for. Pure.
+"""Computes the partitions, offsets and times of the rows that can pass a filter. Pure.
 
-DuckDB hands a filter over as an Arrow expression. Arrow can prove that an expression holds nowhere in an interval
-(`_offset` between 10 and 19, say); it uses that to choose files of a dataset. Here Arrow is asked about smaller and
-smaller intervals. A "no" is proven for any form of expression: an expression that Arrow cannot see through costs
-reading, never rows. The reader of the intervals still applies the filter itself.
+DuckDB passes a filter as an Arrow expression. Arrow can prove that no row of an interval (`_offset` between 10 and 19,
+say) passes the expression; datasets skip files by such proofs. This module asks Arrow about smaller and smaller
+intervals. If Arrow does not understand an expression, more intervals are read, but no row is lost. The reader of the
+intervals still applies the filter.
 """
 
 from __future__ import annotations
@@ -25,31 +25,33 @@ from sparklog.format.schema import TIMESTAMP_TYPE
 PARTITION, OFFSET, TIMESTAMP = "_partition", "_offset", "_timestamp"
 METADATA_SCHEMA = pa.schema([(PARTITION, pa.int32()), (OFFSET, pa.int64()), (TIMESTAMP, TIMESTAMP_TYPE)])
 TIME_MS_MAX = (2**63 - 1) // 1000
-"""Latest time in ms whose µs fit into an i64; the earliest is its negative."""
+"""Latest time in ms whose microseconds fit into 64 bits. The earliest time is its negative."""
 
 WAYS = 32
-"""Number of pieces into which an interval is cut at once."""
+"""Number of pieces into which an interval is divided at once."""
 QUESTIONS_MAX = 256
-"""Largest number of questions to Arrow, of about 0.2 ms each; intervals beyond it are kept whole."""
+"""Largest number of questions to Arrow. Intervals without a question are read as a whole."""
 HINTS_MAX = 32
+"""Largest number of constants of a filter that are used as hints."""
 INTERVALS_MAX = 32
+"""Largest number of intervals in a result."""
 PARTITIONS_APART_MAX = 64
-"""Number of partitions that get offsets of their own; with more of them, all get the offsets that any of them may
-have."""
+"""Largest number of partitions whose offsets are computed one by one. With more partitions, all have the same
+intervals."""
 
 
 class Interval(NamedTuple):
-    """The numbers first to last, both included."""
+    """The integers from `first` to `last`, both included."""
 
     first: int
     last: int
 
 
 class OffsetRange(NamedTuple):
-    """The offsets [start, end) of a partition; of the batch that `start` lies in, the rows from `floor` on as well.
+    """The offsets [start, end) of a partition, and in the batch with `start` also the offsets from `floor` on.
 
-    The floor is lower than the start where that was found by a time: a row without a time counts with its batch's
-    latest, but the look-up of an earlier release's broker passes over it.
+    The floor is below the start if the start was found by a timestamp. Rows without a timestamp count with the largest
+    one of their batch, but brokers of an earlier release skip such rows in the look-up.
     """
 
     partition: int
@@ -58,38 +60,38 @@ class OffsetRange(NamedTuple):
     floor: int
 
     def between(self, first: int, end: int) -> OffsetRange:
-        """Return the part of it with offsets in [first, end)."""
+        """Return the part of the range with offsets in [first, end)."""
         return OffsetRange(self.partition, max(self.start, first), min(self.end, end), max(self.floor, first))
 
     def begun_at(self, start: int) -> OffsetRange:
-        """Return the part of it from the batch on that `start` lies in."""
+        """Return the part of the range from the batch with offset `start` on."""
         return self._replace(start=max(self.start, start))
 
 
 class Filter:
-    """An Arrow expression over the columns of `schema`; None holds for every row."""
+    """An Arrow expression over the columns of `schema`. The expression None passes every row."""
 
     def __init__(self, expression: pc.Expression | None, schema: pa.Schema) -> None:
         self.expression = expression
         self._schema = schema
         self.columns = () if expression is None else columns_of(expression, schema)
-        """The columns of the expression, in the schema's order."""
+        """Names of the columns in the expression, in the schema's order."""
 
     def partitions(self, partitions: Sequence[int]) -> list[int]:
-        """Return the partitions of `partitions` that the filter may hold in."""
+        """Return those of `partitions` with rows that may pass the filter."""
         if PARTITION not in self.columns:
             return list(partitions)
         given = [_is(PARTITION, p) for p in partitions]
         return [p for p, may in zip(partitions, self._may_hold(given), strict=True) if may]
 
     def offsets(self, within: Interval, partition: int | None = None) -> list[Interval]:
-        """Return the offsets of `within` that the filter may hold for (in this partition), ascending."""
+        """Return the offsets in `within` of rows (of this partition; None: any) that may pass the filter, ascending."""
         if OFFSET not in self.columns:
             return [within]
         return self._intervals(OFFSET, within, 1, partition)
 
     def times_ms(self) -> list[Interval]:
-        """Return the `_timestamp`s in ms that the filter may hold for, ascending."""
+        """Return the timestamps in ms of rows that may pass the filter, ascending."""
         within = Interval(-TIME_MS_MAX, TIME_MS_MAX)
         if TIMESTAMP not in self.columns:
             return [within]
@@ -105,14 +107,18 @@ class Filter:
         return narrow(within, ask, self._constants(column))
 
     def _constants(self, column: str) -> list[int]:
-        """Return numbers in the expression's text, where its answer may change: only hints, which save questions."""
+        """Return the numbers or times in the expression's text. They are hints for `narrow`, and may be wrong."""
         text = str(self.expression)
         if column == TIMESTAMP:
             return list(_times_ms(text))
         return [int(found[0]) for found in _NUMBER.finditer(text)]
 
     def _may_hold(self, given: Sequence[pc.Expression]) -> list[bool]:
-        """Return for each of `given` True if a row for which it is true may pass. No file is opened for it."""
+        """Return for each condition in `given` False if Arrow proves that no row with the condition passes the filter.
+
+        Each condition is the partition expression of a file in a dataset. The files need not exist, because Arrow opens
+        none to choose among them.
+        """
         if self.expression is None:
             return [True] * len(given)
         numbers = [str(i) for i in range(len(given))]
@@ -124,7 +130,7 @@ class Filter:
 
 
 def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return the offsets of `logs` to read, by partition and in their order."""
+    """Return the offsets of `logs` with rows that may pass the filter, in the order of `logs` and ascending."""
     kept = set(given.partitions([log.partition for log in logs]))
     logs = [log for log in logs if log.partition in kept and log.start < log.end]
     if OFFSET not in given.columns or not logs:
@@ -142,15 +148,17 @@ def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
 def narrow(
     within: Interval, ask: Callable[[Sequence[Interval]], list[bool]], hints: Sequence[int] = ()
 ) -> list[Interval]:
-    """Return intervals that hold every number of `within` for which `ask` does not rule out all intervals around it.
+    """Return at most INTERVALS_MAX intervals with all numbers of `within` that `ask` does not rule out, ascending.
 
-    `ask` returns for each interval if any of its numbers may do; False is a proof, True is not. `hints` are numbers
-    near which its answer is likely to change.
+    Args:
+        within: The interval to search.
+        ask: Returns for each interval False if it proves that no number of the interval is needed, else True.
+        hints: Numbers near which the answers are likely to change. They only reduce the number of questions.
     """
     near = {n + d for n in hints for d in (-1, 0, 1, 2)} if len(hints) <= HINTS_MAX else set()
     starts = sorted(n for n in {within.first, within.first + 1, within.last, *near} if within.first <= n <= within.last)
     pieces = [Interval(a, b - 1) for a, b in zip(starts, [*starts[1:], within.last + 1], strict=True)]
-    return _merge_nearest(_RangeNarrower(ask).of(pieces))
+    return _merge_nearest(_RangeNarrower(ask).narrow(pieces))
 
 
 class _RangeNarrower:
@@ -158,8 +166,8 @@ class _RangeNarrower:
         self._ask = ask
         self._questions_left = QUESTIONS_MAX
 
-    def of(self, pieces: Sequence[Interval]) -> list[Interval]:
-        """Return the intervals of `pieces`, which follow each other without gaps, for which the filter may hold."""
+    def narrow(self, pieces: Sequence[Interval]) -> list[Interval]:
+        """Return the needed parts of `pieces`, which are adjacent and ascending."""
         if self._questions_left <= 0:
             return [Interval(pieces[0].first, pieces[-1].last)]
         found: list[Interval] = []
@@ -170,11 +178,11 @@ class _RangeNarrower:
             elif run[0].first == run[0].last:
                 found.append(run[0])
             else:
-                found += self.of(_cut(run[0]))
+                found += self.narrow(_cut(run[0]))
         return found
 
     def _runs(self, pieces: Sequence[Interval]) -> list[list[Interval]]:
-        """Return the pieces that may do, neighbours together."""
+        """Return the pieces that are not ruled out, with adjacent pieces in one list."""
         runs: list[list[Interval]] = []
         before = False
         for piece, may in self._ask_offsets(pieces):
@@ -186,7 +194,7 @@ class _RangeNarrower:
         return runs
 
     def _first(self, piece: Interval) -> int:
-        """Return the first possible offset of `piece`, or the one after its end if no offset is possible."""
+        """Return the first number of `piece` that is not ruled out; `piece.last + 1` if all are."""
         while piece.first < piece.last and self._questions_left > 0:
             smaller = next((p for p, may in self._ask_offsets(_cut(piece)) if may), None)
             if smaller is None:
@@ -214,7 +222,7 @@ def _cut(within: Interval) -> list[Interval]:
 
 
 def _merge_nearest(intervals: list[Interval]) -> list[Interval]:
-    """Reduce the intervals to INTERVALS_MAX: those with the smallest gaps between them become one."""
+    """Merge the intervals with the smallest gaps between them until INTERVALS_MAX are left."""
     if len(intervals) <= INTERVALS_MAX:
         return intervals
     gaps = sorted(range(1, len(intervals)), key=lambda i: intervals[i].first - intervals[i - 1].last)
@@ -238,7 +246,7 @@ def _scalar(column: str, value: int) -> Any:
 
 def _times_ms(text: str) -> Iterator[int]:
     for found in _TIME.finditer(text):
-        with suppress(ValueError):  # a string that looks like one
+        with suppress(ValueError):  # not a time, but a text of a similar form
             yield (datetime.fromisoformat(found[0]) - _EPOCH) // timedelta(milliseconds=1)
 
 

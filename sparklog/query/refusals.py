@@ -1,4 +1,4 @@
-"""Kinds of statements that are not about topics, with the reason for each. Pure."""
+"""Refused kinds of SQL statements, with a reason for each kind. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALLOWED = frozenset(
         "EXECUTE", "TRANSACTION", "CALL", "VACUUM", "ANALYZE", "CREATE_FUNC", "LOGICAL_PLAN", "RELATION",
     }
 )  # fmt: skip
-"""Kinds as DuckDB names them; MULTI is PIVOT. Other kinds, those of later releases too, are refused."""
+"""Allowed kinds, with DuckDB's names; MULTI is PIVOT. All other kinds are refused, also those of later releases."""
 _FILES = "statements cannot write files, and read files only with --allow-files: save a result with --output, or in the console with “Save as”"
 _EXTENSIONS = "extensions cannot be installed, loaded or updated: use the functions and types of DuckDB itself"
 _DATABASES = "topics are the only tables, and no other database can be attached; create views and tables in the session"
@@ -43,8 +43,13 @@ _PREPARED = "with allowed files statements are not prepared: a prepared COPY wou
 
 
 def check_kind(kind: str, query: str, *, allows_files: bool = False) -> None:
-    """Refuse a statement that is not allowed. `kind` is DuckDB's name for it; "": it has none. Raises
-    InvalidQueryError."""
+    """Raise InvalidQueryError for a statement that is not allowed.
+
+    Args:
+        kind: DuckDB's name of the statement's kind; "" if DuckDB has no name for it.
+        query: The statement.
+        allows_files: True if the session may read files.
+    """
     if allows_files and kind in PREPARED:
         raise InvalidQueryError(f"{kind}: {_PREPARED}")
     text = _COMMENT.sub(" ", query)

@@ -1,4 +1,4 @@
-"""The rows of a statement, read as they are requested."""
+"""The result of a statement."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sparklog.query.scan import Control, ScanStatistics
 
 
 class QueryResult:
-    """The rows of a statement, read as they are requested.
+    """The rows of a statement, which DuckDB computes as they are requested.
 
-    Close it before the session's next statement, or use it in a `with` block.
+    Close the result before the session's next statement, or use it in a `with` block.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class QueryResult:
 
         Args:
             reader: The reader of record batches.
-            translate: Turns DuckDB's errors into those of sparklog.
+            translate: Returns sparklog's error for an error of DuckDB.
             control: The state that the statement shares with its scans.
-            end: Called by `close`. None: nothing to do.
+            end: Called once by `close`. None: no function.
         """
         self._reader = reader
         self._translate = translate
@@ -41,11 +41,11 @@ class QueryResult:
         self.schema: pa.Schema = reader.schema
         """Schema of the rows."""
         self.is_parents = False
-        """True in a forked child, which lacks the threads that produce the rows."""
+        """True in a forked child for the results of its parent: the child lacks the threads that compute the rows."""
 
     @property
     def statistics(self) -> ScanStatistics:
-        """Counts of the records and bytes that the statement has read so far."""
+        """Numbers of records and bytes that the statement has read so far."""
         return self._control.statistics
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -92,7 +92,7 @@ class QueryResult:
             max_bytes: Largest size in bytes. None: no limit.
 
         Returns:
-            The rows, and True if these are all.
+            The rows, and True if they are all rows of the result.
 
         Raises:
             ClosedError: The result belongs to the parent process.
@@ -115,7 +115,7 @@ class QueryResult:
         return pa.Table.from_batches(batches, self.schema), complete
 
     def close(self) -> None:
-        """End the statement if rows are left. A second call does nothing."""
+        """End the statement, also if rows are unread. A second call does nothing."""
         if self.is_parents:
             return
         self._reader.close()
@@ -133,7 +133,7 @@ class QueryResult:
 
 
 def _rows_within(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> int:
-    """Return the number of first rows whose size is at most `bytes_max`."""
+    """Return the largest number of first rows, up to `rows_max`, whose size is at most `bytes_max`."""
     if batch.slice(0, rows_max).nbytes <= bytes_max:
         return rows_max
     return bisect_right(range(1, rows_max + 1), bytes_max, key=lambda rows: batch.slice(0, rows).nbytes)

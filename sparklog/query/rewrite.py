@@ -1,5 +1,4 @@
-"""Bounds a statement's "newest N rows": finds them with `newest`, tries their WHERE, and puts bounded tables in their
-place."""
+"""Rewrites queries for the newest rows, which `newest` finds, so that they read the end of a topic."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _NAME = "__sparklog_newest_{}"
 
 
 class TopicPart:
-    """A range of offsets of a topic as a table; the range may differ between statements."""
+    """A table of some offsets of a topic. The offsets can be changed between two statements."""
 
     def __init__(
         self,
@@ -32,8 +31,13 @@ class TopicPart:
         make: Callable[[Callable[[], Sequence[OffsetRange]]], TopicTable],
         offsets_from_ms: Callable[[int], Mapping[int, int]],
     ) -> None:
-        """Keep the parts of a topic. `logs`: all of it. `make`: returns a table of the given ranges. `offsets_from_ms`:
-        see `newest.bound`."""
+        """Create a table of all offsets.
+
+        Args:
+            logs: All offsets of the topic.
+            make: Returns a table that reads the offsets that its argument returns.
+            offsets_from_ms: As for `newest.bound`.
+        """
         self.whole = logs
         self.logs = logs
         self.table = make(lambda: self.logs)
@@ -41,8 +45,10 @@ class TopicPart:
 
 
 class NewestRewriter:
-    """The rewriter of one connection, which must be in a transaction from `rewrite` to the statement's end, so that
-    `now()` stays the same."""
+    """Rewrites statements of one connection.
+
+    The connection must be in one transaction from `rewrite` to the end of the statement, so that `now()` is constant.
+    """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -50,7 +56,7 @@ class NewestRewriter:
         self._registered_names: list[str] = []
 
     def find(self, query: str) -> list[NewestRows]:
-        """Find the parts of a SELECT that may be bounded. Raises duckdb.Error."""
+        """Return the SELECTs of newest rows in a query. Raises duckdb.Error."""
         if "limit" not in query.lower() or "desc" not in query.lower():
             return []
         ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
@@ -60,7 +66,10 @@ class NewestRewriter:
         return find_newest_rows(statement["statements"][0], query.encode(), self._row_functions())
 
     def rewrite(self, query: str, found: Sequence[tuple[NewestRows, TopicPart]]) -> str:
-        """Return the statement on bounded tables, which exist until `end`. Raises duckdb.Error."""
+        """Return the query with tables of the needed offsets in place of the topics.
+
+        The tables exist until `end`. Without a bound the query is unchanged. Raises duckdb.Error.
+        """
         replaced = []
         for number, (newest, part) in enumerate(found):
             name = _NAME.format(number)
@@ -68,7 +77,7 @@ class NewestRewriter:
             self._registered_names.append(name)
 
             def probe(logs: Sequence[OffsetRange], name: str = name) -> Sequence[int]:
-                part.logs = logs  # noqa: B023 - called before the next turn
+                part.logs = logs  # noqa: B023 - `bound` calls this in the same iteration
                 return self._probe(newest, name)  # noqa: B023
 
             logs = bound(newest, part.whole, probe, part.offsets_from_ms)
@@ -78,7 +87,7 @@ class NewestRewriter:
         return with_tables(query.encode(), replaced) if replaced else query
 
     def end(self) -> None:
-        """Drop the tables. A second call does nothing."""
+        """Drop the tables of `rewrite`. A second call does nothing."""
         for name in self._registered_names:
             self._connection.unregister(name)
         self._registered_names.clear()

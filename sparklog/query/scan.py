@@ -1,4 +1,4 @@
-"""Scans of a topic for DuckDB: record batches with the columns of a table, read where a filter may hold."""
+"""Scans of a topic for DuckDB: reads the offsets whose rows may pass DuckDB's filter, as record batches."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 _log = logging.getLogger(__name__)
 
 ROWS_TOGETHER_FIRST, ROWS_TOGETHER_MAX = 2_048, 131_072
-"""Rows that are handed to DuckDB together: few at first, for statements that need only a few rows, then more."""
+"""Number of rows that are decoded together: few at first, for statements that need only a few rows, then more."""
 BYTES_TOGETHER_MAX = 16 * MIB
 ROWS_IN_A_PIECE_MIN = 8_192
-"""Smaller pieces are copied into one, because DuckDB's work per piece would cost more."""
+"""Smaller record batches are copied into one, because DuckDB's work per batch would cost more than the copy."""
 
 
 class ReadOptions(NamedTuple):
     """The options of reading topics."""
 
     isolation: int
-    """READ_UNCOMMITTED or READ_COMMITTED."""
+    """Isolation level: READ_UNCOMMITTED or READ_COMMITTED."""
     local: str
     """"auto" or "off", as in `read_table`."""
     request_timeout_ms: int
     """Time limit of requests in ms."""
     lateness_ms: int | None
-    """Longest delay in ms of a record behind one with a later timestamp. None: any delay, so a query's latest time
-    spares decoding but not reading."""
+    """Longest delay in ms of a record behind one with a later timestamp. None: any delay, so that a scan with a latest
+    time reads up to the end, and skips batches by their headers."""
 
 
 @dataclass
@@ -73,9 +73,9 @@ class ScanStatistics:
     rows_read: int = 0
     """Number of rows read."""
     offsets_done: int = 0
-    """Number of offsets that scans have passed."""
+    """Number of offsets that the scans have read or skipped."""
     offsets_total: int = 0
-    """Number of offsets of all scans; it grows while scans begin."""
+    """Number of offsets of all scans so far. It grows when a further scan begins."""
 
 
 @dataclass
@@ -87,29 +87,29 @@ class Control:
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the statement is cancelled."""
     failure: BaseException | None = None
-    """The error that has ended a scan; None: none. DuckDB keeps only the text."""
+    """The first error of a scan; None without an error. DuckDB's own error has only the text of it."""
 
 
 class TopicSnapshot(NamedTuple):
-    """The state of a topic for a statement, without later appends."""
+    """The state of a topic at the beginning of a statement, without later appends."""
 
     info: TopicInfo
     """The topic's metadata."""
     logs: Sequence[OffsetRange]
     """The offsets of each partition."""
     history: HistorySource | None = None
-    """The topic's Delta table, from which the offsets that it has are read; None: all are read from the log."""
+    """The topic's Delta table. Offsets in the table are read from there, the others from the log. None: no table."""
     reaches_back: bool = False
-    """True if the table has offsets that the log has deleted."""
+    """True if the Delta table has offsets that the log has deleted."""
 
 
 def table_schema(info: TopicInfo) -> pa.Schema:
-    """Return a topic's columns as SQL sees them, behind `_partition`, `_offset`, `_timestamp`."""
+    """Return the columns of a topic's SQL table: `_partition`, `_offset`, `_timestamp`, then the topic's columns."""
     return pa.schema([*METADATA_SCHEMA, *info.schema])
 
 
 def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
-    """Return the topic's newest metadata. The call waits for a broker that is away.
+    """Request the topic's metadata, with retries up to `timeout_ms`.
 
     Raises UnknownTopicOrPartitionError and the errors of requests.
     """
@@ -118,7 +118,7 @@ def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
 
 
 def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest: bool = False) -> TopicSnapshot:
-    """Return the current beginning and end of the topic's partitions. `newest`: the newest row of each key is enough.
+    """Return the current state of a topic. `newest` True: the statement needs only the newest row of each key.
 
     Raises UnknownTopicOrPartitionError and the errors of requests.
     """
@@ -126,7 +126,7 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest:
     info = newest_info(cluster, topic, deadline.left_ms())
     tps = [TopicPartition(topic, p) for p in range(info.partitions)]
     isolation = options.isolation
-    history = _history(info, newest=newest)  # before the ends: it lies below them
+    history = _history(info, newest=newest)  # before the ends, so that the table has no offset beyond them
     earliest = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=deadline.left_ms())
     latest = list_offsets(
         cluster,
@@ -135,31 +135,34 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest:
         all_at_once=True,
         timeout_ms=deadline.left_ms(),
     )
-    # asked after the ends: no row before them has a newer schema
+    # requested after the ends, so that no row before the ends has a newer schema
     info = newest_info(cluster, topic, deadline.left_ms())
     starts = {tp: earliest[tp].offset for tp in tps}
     if history is not None:
         starts = {tp: history.first_offset(tp.partition, start) for tp, start in starts.items()}
     reaches_back = any(starts[tp] < earliest[tp].offset for tp in tps)
-    logs = [_whole(tp.partition, starts[tp], latest[tp].offset) for tp in tps]
+    logs = [_whole_range(tp.partition, starts[tp], latest[tp].offset) for tp in tps]
     return TopicSnapshot(info, logs, history, reaches_back)
 
 
 def _history(info: TopicInfo, *, newest: bool) -> HistorySource | None:
-    """Return the topic's Delta table, if it has all rows and this process can read it."""
+    """Return the topic's Delta table; None without one, if it lacks needed rows, or if it cannot be read.
+
+    A table in mode upsert has the newest row of each key only.
+    """
     settings = LakeSettings.of(info.configs, info.broker_defaults)
     if not settings.location or (settings.is_upsert and not newest):
         return None
     try:
         source = HistorySource(info, required=False, newest=newest)
-    except (LakeUnavailableError, InvalidConfigError) as e:  # the log has the newest rows all the same
+    except (LakeUnavailableError, InvalidConfigError) as e:  # the rows that the log still has are better than an error
         _log.warning("reading topic %s from its log alone: %s", info.name, e)
         return None
     return None if source.history is None else source
 
 
 class TopicScan:
-    """One scan of a topic, for one thread at a time."""
+    """One scan of a topic. Not thread-safe."""
 
     def __init__(
         self,
@@ -171,7 +174,17 @@ class TopicScan:
         options: ReadOptions,
         control: Control,
     ) -> None:
-        """Create a scan of a table with `schema`; `columns` None: all columns, else these in their order."""
+        """Create a scan.
+
+        Args:
+            cluster: The connections to the brokers.
+            snapshot: The topic and its offsets.
+            schema: The table's schema, as from `table_schema`.
+            columns: Columns of the batches, in this order; None: all columns.
+            given: The filter.
+            options: Options of reading.
+            control: Statistics and cancellation of the statement.
+        """
         self._cluster = cluster
         self._topic = snapshot.info.name
         self._logs = snapshot.logs
@@ -190,7 +203,7 @@ class TopicScan:
         self._rows_together = ROWS_TOGETHER_FIRST
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows for which the filter holds, partition by partition in offset order."""
+        """Yield the rows that pass the filter, first those of the Delta table, each part by partition and offset."""
         try:
             planned = plan(self._filter, self._logs)
             ranges = self._ranges(planned if self._history is None else self._log_parts(planned, self._history))
@@ -200,7 +213,7 @@ class TopicScan:
             for found in ranges:
                 for group in self._groups(found):
                     yield from self._rows(group, found.partition)
-        except GeneratorExit:  # DuckDB has had enough
+        except GeneratorExit:  # DuckDB needs no more rows
             raise
         except BaseException as e:
             self._control.failure = self._control.failure or e
@@ -208,12 +221,12 @@ class TopicScan:
 
     @staticmethod
     def _log_parts(ranges: Sequence[OffsetRange], source: HistorySource) -> list[OffsetRange]:
-        """Return the parts of ranges that the Delta table does not have."""
+        """Return the parts of `ranges` that the Delta table lacks."""
         parts = [r.between(source.next_offset(r.partition), r.end) for r in ranges]
         return [r for r in parts if r.start < r.end]
 
     def _from_table(self, ranges: Sequence[OffsetRange], source: HistorySource) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ranges that the Delta table has."""
+        """Yield the rows of the parts of `ranges` that the Delta table has."""
         history = source.history
         assert history is not None
         parts = [r._replace(end=min(r.end, source.next_offset(r.partition))) for r in ranges]
@@ -245,7 +258,7 @@ class TopicScan:
         first, last = self._times[0].first, self._times[-1].last
         if first >= 0 and ranges:
             found = self._offsets_from(ranges, first)
-            # the found row may be in the same batch as the range's last row
+            # keeps the last batch of the range, in which the found row may be
             ranges = [r.begun_at(min(found[r.partition], r.end - 1)) for r in ranges if r.partition in found]
         lateness_ms = self._options.lateness_ms
         if lateness_ms is not None and 0 <= last + lateness_ms < TIME_MS_MAX and ranges:
@@ -254,12 +267,12 @@ class TopicScan:
         return [r for r in ranges if r.start < r.end]
 
     def _offsets_from(self, ranges: Sequence[OffsetRange], time_ms: int) -> dict[int, int]:
-        """Return the first offset with at least this time by partition; partitions without one are left out."""
+        """Return the first offset with at least this timestamp, by partition. Partitions without one are left out."""
         asked = {TopicPartition(self._topic, r.partition): time_ms for r in ranges}
         return offsets_from(self._cluster, asked, self._options)
 
     def _groups(self, found: OffsetRange) -> Iterator[list[ConsumedBatch]]:
-        """Yield the range's batches in groups."""
+        """Yield the batches of a range in groups to decode together."""
         statistics = self._control.statistics
         group: list[ConsumedBatch] = []
         rows = size_bytes = 0
@@ -340,24 +353,27 @@ class TopicScan:
 
 
 def offsets_from(cluster: Cluster, times_ms: Mapping[TopicPartition, int], options: ReadOptions) -> dict[int, int]:
-    """Return the first offset with at least a time (not negative) by partition; partitions without one are left out."""
+    """Return the first offset with at least the timestamp in `times_ms`, which is 0 or more, by partition.
+
+    Partitions without such an offset are left out.
+    """
     found = list_offsets(cluster, times_ms, isolation=options.isolation, timeout_ms=options.request_timeout_ms)
     return {tp.partition: at.offset for tp, at in found.items() if at.offset >= 0}
 
 
 def may_have_time(header: BatchHeader, times: Sequence[Interval]) -> bool:
-    """True if a row of the batch may have its `_timestamp` in one of the ascending intervals."""
+    """True if the timestamp of a row of the batch may be in one of the intervals, in ms."""
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         first = last = header.append_time_ms
     else:
-        # a compacted batch may have something else where its smallest timestamp was
+        # a compacted batch may have a delete horizon in place of its smallest timestamp
         known = not header.attributes & ATTRIBUTE_DELETE_HORIZON
         first, last = header.min_timestamp_ms if known else -TIME_MS_MAX, header.max_timestamp_ms
-    first, last = (max(-TIME_MS_MAX, min(t, TIME_MS_MAX)) for t in (first, last))  # as readers count them
+    first, last = (max(-TIME_MS_MAX, min(t, TIME_MS_MAX)) for t in (first, last))  # as in the column `_timestamp`
     return any(t.first <= last and first <= t.last for t in times)
 
 
-def _whole(partition: int, start: int, end: int) -> OffsetRange:
+def _whole_range(partition: int, start: int, end: int) -> OffsetRange:
     return OffsetRange(partition, start, end, start)
 
 

@@ -1,7 +1,7 @@
-"""SQL statements over the topics of a cluster, in a DuckDB that has access to nothing else.
+"""SQL statements over the topics of a cluster, in a DuckDB that can access only the topics.
 
-DuckDB reads and writes no files, loads no extensions and opens no connections here. No statement can change that
-(`enable_external_access`, `lock_configuration`), so SQL may come from an untrusted source.
+DuckDB writes no files, reads only files of allowed directories, loads no extensions and opens no connections. No
+statement can change that (`enable_external_access`, `lock_configuration`), so SQL may come from an untrusted source.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ _END = re.compile(r"\b(commit|rollback|end|abort)\b", re.IGNORECASE)
 
 _log = logging.getLogger(__name__)
 
-_live: weakref.WeakSet[SqlSession] = weakref.WeakSet()
-_parents: list[SqlSession] = []
-"""Sessions of the parent in a forked child, kept alive as long as the child lives."""
+_open_sessions: weakref.WeakSet[SqlSession] = weakref.WeakSet()
+_parent_sessions: list[SqlSession] = []
+"""In a forked child, the sessions of the parent, which the child must keep alive."""
 
 
 def require_duckdb() -> Any:
-    """Return the module duckdb. Raises InvalidConfigError that names the extra if it is not installed."""
+    """Return the module duckdb. Raises InvalidConfigError with the install command if duckdb is missing."""
     try:
         import duckdb
     except ImportError as e:
@@ -156,23 +156,23 @@ def sql(
         return result.read_all(max_rows=max_rows, max_bytes=max_bytes)
 
 
-class _Bound(NamedTuple):
-    """A topic's table in DuckDB."""
+class _TopicBinding(NamedTuple):
+    """A topic, and the table that is registered for it in DuckDB."""
 
     topic: str
     table: TopicTable
 
 
 LATEST_SCHEMA = "latest"
-"""Schema whose views hold the newest row of each key of the topics with keys."""
+"""SQL schema of the views `latest.TOPIC`, which have the newest row of each key of a topic with keys."""
 _LATEST = re.compile(r"\blatest\b\"?\s*\.", re.IGNORECASE)
 
 
 class SqlSession:
-    """A DuckDB whose tables are the topics. Its views, tables and macros last as long as the session, in memory.
+    """A session of SQL statements, in a DuckDB whose tables are the topics.
 
-    One thread uses a session; another thread may call `interrupt`. A topic becomes a table when a statement first names
-    it.
+    Views, tables and macros that statements create are in memory, and end with the session. Only one thread may use a
+    session; another thread may call `interrupt`.
 
     Example:
         ```python
@@ -202,7 +202,7 @@ class SqlSession:
         request_timeout_ms: int = 30_000,
         security: Security = None,
     ) -> None:
-        """Create a session. It connects with the first statement.
+        """Create a session. The first statement connects to the brokers.
 
         Args:
             bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
@@ -214,8 +214,8 @@ class SqlSession:
             threads: Number of DuckDB's threads. None: the number of processors.
             lateness_ms: The longest delay in ms of a record behind one with a later timestamp, so that records after a
                 query's time range need not be read. None: any delay.
-            allow_files: Directories whose files statements may read, as in `FROM 'zones.csv'`. Empty: none. Statements
-                from others may then read all files below the directories.
+            allow_files: Directories whose files statements may read, as in `FROM 'zones.csv'`. Empty: none. With
+                untrusted statements, name only directories that their authors may read.
             request_timeout_ms: The time limit of requests in ms.
             security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
 
@@ -236,29 +236,30 @@ class SqlSession:
         self._duckdb = require_duckdb()
         self._connection = _locked_connection(self._duckdb, memory_limit_bytes, threads, allow_files)
         self._rewriter = NewestRewriter(self._connection)
-        self._bound: dict[str, _Bound] = {}
+        self._bindings: dict[str, _TopicBinding] = {}
+        """The registered topics, by name in lower case."""
         self._snapshots: dict[str, TopicSnapshot] = {}
         self._control = Control()
         self._result: QueryResult | None = None
         self._in_transaction = False
         self._now_ms = 0
-        """The time of the running statement, for `moment`, in ms since 1970."""
+        """Start of the running statement in ms since 1970, for the function `moment`."""
         self._keywords: frozenset[str] | None = None
         self._allows_files = bool(allow_files)
         self._connection.create_function("moment", self._moment, ["VARCHAR"], "TIMESTAMPTZ")
         self._closed = ""
-        """The reason why the session takes no statement; empty: it does."""
-        _live.add(self)
+        """The reason why the session refuses statements; empty while it accepts them."""
+        _open_sessions.add(self)
 
     @arg.takes(query=arg.text)
     def execute(self, query: str) -> QueryResult:
-        """Run the statements of a text and return the rows of the last one. The result before is closed.
+        """Run the statements of a text and return the rows of the last one. The session's previous result is closed.
 
         Args:
             query: One SQL statement, or several separated by semicolons.
 
         Returns:
-            The rows, read as they are requested.
+            The rows, which are computed as they are requested.
 
         Raises:
             InvalidQueryError: DuckDB cannot run a statement, or the text has none.
@@ -291,13 +292,13 @@ class SqlSession:
         return self._result
 
     def interrupt(self) -> None:
-        """Cancel the running statement, from another thread. The statement raises QueryCancelledError."""
+        """Cancel the running statement, which raises QueryCancelledError. Any thread may call this."""
         self._control.cancelled.set()
         self._connection.interrupt()
 
     @property
     def statistics(self) -> ScanStatistics:
-        """Counts of the records and bytes that the running or last statement has read."""
+        """Numbers of records and bytes that the running or the last statement has read."""
         return self._control.statistics
 
     def topics(self, *, include_internal: bool = False) -> list[str]:
@@ -307,13 +308,13 @@ class SqlSession:
             include_internal: True adds the broker's own topics.
 
         Returns:
-            Names in order.
+            The sorted names.
         """
         return sorted(name for name in self._known_topics() if include_internal or name not in INTERNAL_TOPICS)
 
     @arg.takes(topic=arg.text)
     def columns(self, topic: str) -> pa.Schema:
-        """Return a topic's columns as SQL sees them, behind `_partition`, `_offset` and `_timestamp`.
+        """Return the columns of a topic's table: `_partition`, `_offset`, `_timestamp`, then the topic's columns.
 
         Args:
             topic: The topic's name.
@@ -331,7 +332,7 @@ class SqlSession:
         if not self._closed:
             self._closed = "this SqlSession is closed: create a new one"
             self._end_statement()
-            self._bound.clear()
+            self._bindings.clear()
             self._connection.close()
 
     def __enter__(self) -> SqlSession:
@@ -352,7 +353,7 @@ class SqlSession:
             self._result = None
 
     def _start(self, query: str, kind: str) -> QueryResult:
-        """Begin one statement. Its changes are complete on return."""
+        """Run one statement and return its rows. Changes, such as of CREATE, are complete on return."""
         self._snapshots.clear()
         self._now_ms = time.time_ns() // 1_000_000
         known: Collection[str] = ()
@@ -387,17 +388,17 @@ class SqlSession:
         return QueryResult(reader, lambda e: self._translate(e, query, known, named), self._control, end)
 
     def _bind(self, topic: str) -> None:
-        """Register the topic's current state as a table."""
+        """Take a snapshot of a topic, and register the topic's table unless it is registered with this schema."""
         snapshot = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
         schema = table_schema(snapshot.info)
-        bound = self._bound.get(topic.lower())
-        if bound is None or bound.topic != topic or not bound.table.schema.equals(schema):
+        binding = self._bindings.get(topic.lower())
+        if binding is None or binding.topic != topic or not binding.table.schema.equals(schema):
             table = self._table(topic, schema, lambda: self._snapshot(topic).logs)
             self._connection.register(topic, table)
-            self._bound[topic.lower()] = _Bound(topic, table)
+            self._bindings[topic.lower()] = _TopicBinding(topic, table)
 
     def _bind_latest(self, query: str, named: Sequence[str]) -> None:
-        """Create the views `latest.TOPIC` that a statement may name."""
+        """Create the views `latest.TOPIC` of the topics with keys, if the statement uses the schema `latest`."""
         if not _LATEST.search(query):
             return
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {LATEST_SCHEMA}")
@@ -418,12 +419,12 @@ class SqlSession:
                 given = Filter(expression, schema)
                 return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
 
-            self._connection.register(hidden, TopicTable(schema, self._noting(open_scan)))
+            self._connection.register(hidden, TopicTable(schema, self._keeping_failures(open_scan)))
             view = latest_view(snapshot.info, quoted(hidden), schema.names)
             self._connection.execute(f"CREATE OR REPLACE VIEW {LATEST_SCHEMA}.{quoted(topic)} AS {view}")
 
     def _snapshot(self, topic: str) -> TopicSnapshot:
-        """Return the topic's state for the statement. A view of an earlier statement may name the topic."""
+        """Return the topic's snapshot of this statement. It is taken now if the statement reads the topic by a view."""
         found = self._snapshots.get(topic)
         if found is None:
             found = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
@@ -435,25 +436,24 @@ class SqlSession:
             given = Filter(expression, schema)
             return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
 
-        return TopicTable(schema, self._noting(open_scan))
+        return TopicTable(schema, self._keeping_failures(open_scan))
 
-    def _noting(self, open_scan: OpenScan) -> OpenScan:
-        """Return `open_scan`, which also keeps its exception, because DuckDB keeps only the text."""
+    def _keeping_failures(self, open_scan: OpenScan) -> OpenScan:
+        """Return `open_scan` that keeps its exception in the statement's Control; DuckDB's error has only the text."""
 
-        def open_noting(columns: Sequence[str] | None, expression: Any) -> Any:
+        def open_kept(columns: Sequence[str] | None, expression: Any) -> Any:
             try:
                 return open_scan(columns, expression)
             except BaseException as e:
                 self._control.failure = self._control.failure or e
                 raise
 
-        return open_noting
+        return open_kept
 
     def _run_bounded(self, query: str, named: Sequence[str]) -> QueryResult | None:
-        """Run a SELECT on the part of its topics that it needs, if it asks for the newest rows.
+        """Run a query for the newest rows on the ends of its topics; return None for any other query.
 
-        The result is None if the SELECT asks for something else or is not understood. The SELECT runs in a transaction
-        of its own, so it cannot be inside one.
+        The query runs in its own transaction, so that it must not be called inside a transaction.
         """
         topics = {topic.lower(): topic for topic in named}
         rewriter = self._rewriter
@@ -465,7 +465,7 @@ class SqlSession:
             ]
             if not found:
                 return None
-        except (self._duckdb.Error, RecursionError):  # no SELECT that can be taken apart
+        except (self._duckdb.Error, RecursionError):  # DuckDB cannot serialize the query
             return None
         self._connection.begin()
         try:
@@ -482,7 +482,7 @@ class SqlSession:
             raise
 
     def _end_bounded(self) -> None:
-        self._connection.rollback()  # it has only read
+        self._connection.rollback()  # the transaction has written nothing
         self._rewriter.end()
 
     def _part(self, topic: str) -> TopicPart:
@@ -498,7 +498,10 @@ class SqlSession:
         return TopicPart(snapshot.logs, make, offsets_from_ms)
 
     def _moment(self, text: str) -> datetime:
-        """Return the SQL function `moment`: a time as people write it."""
+        """Return the value of the SQL function `moment` for a time such as `-1h` or `yesterday`.
+
+        Raises InvalidRequestError.
+        """
         time_ms = parse_time_ms(text, self._now_ms)
         try:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
@@ -506,8 +509,8 @@ class SqlSession:
             raise InvalidRequestError(f"time {text!r} lies outside of the years 1 to 9999") from e
 
     def _syntax_error(self, error: Exception, query: str) -> SparklogError:
-        """Return the error to raise for text that cannot be parsed: with the quotes that it lacks, if these are the
-        reason."""
+        """Return the error to raise for text with a syntax error. It has the corrected text if double quotes around
+        keywords correct the text."""
         known = self._known_topics()
         words = words_of(query) & self._reserved_words()
         if words:
@@ -518,7 +521,7 @@ class SqlSession:
             if corrected is not None:
                 return InvalidQueryError(quote_hint(*corrected))
             corrected = with_quotes(query, ["offset"], self._parses)
-            if corrected is not None:  # the topics have no such column
+            if corrected is not None:  # no topic of the statement has a column `offset`
                 return InvalidQueryError(
                     f"The offset of a record is the column {OFFSET}. Write:\n"
                     f"{corrected[0].replace(quoted('offset'), OFFSET).strip()}"
@@ -542,18 +545,20 @@ class SqlSession:
         return self._keywords
 
     def _translate(self, error: Exception, query: str, known: Collection[str], named: Sequence[str]) -> BaseException:
-        """Return the error to raise for DuckDB's error: the error of a scan, if a scan has failed."""
+        """Return the error to raise for an error of DuckDB: the error of a scan if one has failed."""
         control = self._control
         if control.failure is not None:
             return control.failure
         if control.cancelled.is_set() or isinstance(error, self._duckdb.InterruptException):
             return QueryCancelledError("cancelled")
-        columns = {name: self._bound[name.lower()].table.schema.names for name in named if name.lower() in self._bound}
+        columns = {
+            name: self._bindings[name.lower()].table.schema.names for name in named if name.lower() in self._bindings
+        }
         return explained(type(error).__name__, str(error), query, known, columns)
 
 
 def _kind_of(statement: Any) -> str:
-    """Return DuckDB's name for a statement's kind; empty if the binding knows none, as for UPDATE EXTENSIONS."""
+    """Return DuckDB's name of a statement's kind; "" if its Python API lacks the kind, as for UPDATE EXTENSIONS."""
     try:
         kind: str = statement.type.name
     except ValueError:
@@ -564,7 +569,7 @@ def _kind_of(statement: Any) -> str:
 def _locked_connection(
     module: Any, memory_limit_bytes: int, threads: int | None, allow_files: Sequence[str] = ()
 ) -> duckdb.DuckDBPyConnection:
-    """Return a connection without access to anything but the files below `allow_files`."""
+    """Return a connection with access to no files except those below `allow_files`, and with locked settings."""
     config: dict[str, Any] = {
         "enable_external_access": bool(allow_files),
         "python_enable_replacements": False,
@@ -600,23 +605,23 @@ def _directory(path: str) -> Path:
 
 @on_exit
 def _close_at_exit() -> None:
-    """Close the sessions: DuckDB's threads must not ask for rows of a topic after the end of the interpreter."""
-    for session in list(_live):
+    """Close the sessions, because DuckDB's threads must not call Python after the end of the interpreter."""
+    for session in list(_open_sessions):
         if not session._closed:
             session.interrupt()
-            with contextlib.suppress(Exception):  # of a statement that is given up
+            with contextlib.suppress(Exception):  # errors of the cancelled statement
                 session.close()
 
 
 def _drop_after_fork() -> None:
-    """Keep the parent's sessions alive, because closing a connection would wait forever for threads that the child
-    lacks."""
-    for session in list(_live):
+    """Keep the parent's sessions alive in a forked child: to close a connection, DuckDB would wait forever for threads
+    that the child lacks."""
+    for session in list(_open_sessions):
         session._closed = "this SqlSession belongs to the parent process: create one in the child"
         if session._result is not None:
             session._result.is_parents = True
-        _parents.append(session)
-    _live.clear()
+        _parent_sessions.append(session)
+    _open_sessions.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""SQL as people type it: lists of tables, and names that are keywords. Pure."""
+"""Statements of other SQL dialects that list tables and columns, and names that are SQL keywords. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import combinations
 from sparklog.query.names import quoted
 
 KEYWORDS_MAX = 6
-"""Words that are tried with quotes, in all combinations; a statement with more of them gets no hint."""
+"""Largest number of keywords that are tried with quotes, in all combinations. With more of them there is no hint."""
 _TABLE_LIST = re.compile(r"\s*(?:show\s+(?:all\s+)?tables|describe|desc)\s*;?\s*", re.IGNORECASE)
 _COLUMN_LIST = re.compile(r"\s*show\s+(?:columns|fields)\s+(?:from|in)\s+(?P<table>[^;]+?)\s*;?\s*", re.IGNORECASE)
 _LISTING = re.compile(
@@ -33,7 +33,7 @@ def is_table_list(query: str) -> bool:
 
 
 def is_listing(line: str) -> bool:
-    """Return True if a line is a whole statement without its semicolon: a list of tables, or of a table's columns.
+    """Return True if a line is a statement that lists tables or a table's columns, and lacks the semicolon.
 
     Args:
         line: The first line of a statement.
@@ -43,7 +43,7 @@ def is_listing(line: str) -> bool:
 
 
 def table_list(topics: Iterable[str]) -> str:
-    """Return the statement that lists the topics and the tables of the session.
+    """Return an SQL statement that lists the topics, and the tables and views of the session.
 
     Args:
         topics: Names of the topics.
@@ -57,17 +57,17 @@ def table_list(topics: Iterable[str]) -> str:
 
 
 def in_this_dialect(query: str) -> str:
-    """Return a statement with another database's list of columns in DuckDB's words.
+    """Return DESCRIBE for a statement such as SHOW COLUMNS FROM, which DuckDB lacks; any other text unchanged.
 
     Args:
-        query: One statement, or several.
+        query: SQL text.
     """
     found = _COLUMN_LIST.fullmatch(query)
     return query if found is None else f"DESCRIBE {found['table']}"
 
 
 def words_of(query: str) -> frozenset[str]:
-    """Return the words of a text outside of strings, quoted names and comments, in lower case.
+    """Return the words of SQL text in lower case, without those in strings, quoted names and comments.
 
     Args:
         query: SQL text.
@@ -76,7 +76,7 @@ def words_of(query: str) -> frozenset[str]:
 
 
 def with_quotes(query: str, names: Collection[str], parses: Callable[[str], bool]) -> tuple[str, list[str]] | None:
-    """Return a statement that cannot be parsed with the quotes that let it be parsed, if names need them.
+    """Correct a syntax error by double quotes around names that are keywords.
 
     Args:
         query: SQL text with a syntax error.
@@ -84,7 +84,7 @@ def with_quotes(query: str, names: Collection[str], parses: Callable[[str], bool
         parses: Returns True for text without a syntax error.
 
     Returns:
-        The corrected text and the quoted names; None if quotes do not help.
+        The corrected text and the quoted names; None if quotes do not correct it.
     """
     by_lower = {name.lower(): name for name in names}
     places = [found for found in _TOKEN.finditer(query) if found["word"] and found["word"].lower() in by_lower]
@@ -103,7 +103,7 @@ def with_quotes(query: str, names: Collection[str], parses: Callable[[str], bool
 
 
 def quote_hint(text: str, names: Collection[str]) -> str:
-    """Return the sentence that tells how a statement is written with quotes.
+    """Return the error text for a statement that `with_quotes` has corrected.
 
     Args:
         text: The corrected statement.

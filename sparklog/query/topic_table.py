@@ -1,4 +1,4 @@
-"""The table that DuckDB scans: it hands a pyarrow Dataset the needed columns and the filter of the WHERE."""
+"""A topic as a pyarrow Dataset. DuckDB passes the needed columns and the filter of the WHERE to the dataset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 
 
 class Scan(Protocol):
-    """One reading of a table: the schema of its batches, and the batches, produced on demand."""
+    """One scan of a table: the schema of its batches, and the batches, read on demand."""
 
     schema: pa.Schema
 
@@ -19,12 +19,12 @@ class Scan(Protocol):
 
 
 OpenScan = Callable[[Sequence[str] | None, pc.Expression | None], Scan]
-"""A reading of these columns (None: all) of the rows that an expression holds for."""
+"""Returns a scan of the columns (None: all) of the rows that pass the expression (None: all rows)."""
 
 
 class TopicTable(ds.Dataset):  # type: ignore[misc]
-    """A Dataset by its class, which is how DuckDB finds out that it may push down; nothing of the base class is
-    used."""
+    """A table for DuckDB. DuckDB pushes columns and filter down only into instances of Dataset, so this is a subclass;
+    it uses nothing of the base class."""
 
     def __init__(self, schema: pa.Schema, open_scan: OpenScan) -> None:
         self._table_schema = schema
@@ -41,7 +41,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
 
 
 class TopicScanner:
-    """The part of a Scanner that DuckDB uses."""
+    """The methods of pyarrow's Scanner that DuckDB uses."""
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
