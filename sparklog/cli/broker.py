@@ -137,10 +137,8 @@ def _set_up_securely(
     data_dir: Path | None,
     user: str,
 ) -> None:
-    """Write the secure configuration of one broker, or of a cluster if `brokers` and `zookeeper` are given.
-
-    Raises typer.BadParameter if only one of the two is given.
-    """
+    """Write the secure configuration of one broker, or of a cluster if `brokers` and `zookeeper` are given. Raises
+    typer.BadParameter if only one of the two is given."""
     from sparklog.cli.security import secure_setup as setup
 
     if bool(zookeeper) != (brokers is not None):

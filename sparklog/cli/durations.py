@@ -16,10 +16,8 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_number_or_ms(text: str, option: str, unit_ms: int, minimum_ms: int) -> int:
-    """Return a duration in ms: with a unit, or a number alone that counts units of `unit_ms`.
-
-    Raises typer.BadParameter that names `option`.
-    """
+    """Return a duration in ms: with a unit, or a number alone that counts units of `unit_ms`. Raises typer.BadParameter
+    that names `option`."""
     try:
         value_ms = round(float(text) * unit_ms)
     except (ValueError, OverflowError):

@@ -53,7 +53,6 @@ class InputOptions:
     key_separator: str | None = None
     """Text between key and value of a line; None: a line is a value."""
     delimiter: str = ","
-    """Column delimiter of CSV."""
     null_values: tuple[str, ...] = ("",)
     """Unquoted CSV texts that mean null."""
     refuse: Refuse = fail
@@ -61,10 +60,8 @@ class InputOptions:
 
 
 def open_input(path: Path | None, stdin: BinaryIO, format: str, options: InputOptions) -> Source:
-    """Open the file `path`, or `stdin` if it is None. `format` is csv, jsonl, parquet, arrow or lines.
-
-    Raises InputError, OSError.
-    """
+    """Open the file `path`, or `stdin` if it is None. `format` is csv, jsonl, parquet, arrow or lines. Raises
+    InputError, OSError."""
     if format == "parquet":
         return _parquet(_seekable(path, "parquet"))
     if format == "arrow":

@@ -123,10 +123,8 @@ def produce(
 
 @contextmanager
 def _open_refused_lines(on_error: str) -> Iterator[RefusedLines | None]:
-    """Yield the handler of refused records for `--on-error`; None if the first refused record ends the command.
-
-    Raises typer.BadParameter.
-    """
+    """Yield the handler of refused records for `--on-error`; None if the first refused record ends the command. Raises
+    typer.BadParameter."""
     from sparklog.cli.input_lines import RefusedLines
 
     if on_error == FAIL:

@@ -88,10 +88,8 @@ def plan(
 
 
 def _target_brokers(admin: Admin, brokers: str | None) -> dict[int, str | None]:
-    """Return the racks of the brokers in `--brokers` (None: all that accept replicas), by broker id.
-
-    Raises typer.BadParameter.
-    """
+    """Return the racks of the brokers in `--brokers` (None: all that accept replicas), by broker id. Raises
+    typer.BadParameter."""
     there = {b.broker_id: b.rack for b in admin.describe_cluster().brokers if not b.is_stopping and not b.is_cordoned}
     if brokers is None:
         return there

@@ -105,7 +105,6 @@ class RecordPage(NamedTuple):
     newer: Cursor | None
     """Cursor of the page with newer records; None if there are none."""
     scanned_rows: int
-    """Number of records read."""
     is_partial: bool
     """True if the budget was spent before the page was full."""
 

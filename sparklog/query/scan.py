@@ -109,19 +109,15 @@ def table_schema(info: TopicInfo) -> pa.Schema:
 
 
 def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
-    """Request the topic's metadata, with retries up to `timeout_ms`.
-
-    Raises UnknownTopicOrPartitionError and the errors of requests.
-    """
+    """Request the topic's metadata, with retries up to `timeout_ms`. Raises UnknownTopicOrPartitionError and the errors
+    of requests."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
     return until_answered(lambda left_ms: cluster.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
 
 
 def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest: bool = False) -> TopicSnapshot:
-    """Return the current state of a topic. `newest` True: the statement needs only the newest row of each key.
-
-    Raises UnknownTopicOrPartitionError and the errors of requests.
-    """
+    """Return the current state of a topic. `newest` True: the statement needs only the newest row of each key. Raises
+    UnknownTopicOrPartitionError and the errors of requests."""
     deadline = Deadline(options.request_timeout_ms)
     info = newest_info(cluster, topic, deadline.left_ms())
     tps = [TopicPartition(topic, p) for p in range(info.partitions)]

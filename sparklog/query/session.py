@@ -498,10 +498,8 @@ class SqlSession:
         return TopicPart(snapshot.logs, make, offsets_from_ms)
 
     def _moment(self, text: str) -> datetime:
-        """Return the value of the SQL function `moment` for a time such as `-1h` or `yesterday`.
-
-        Raises InvalidRequestError.
-        """
+        """Return the value of the SQL function `moment` for a time such as `-1h` or `yesterday`. Raises
+        InvalidRequestError."""
         time_ms = parse_time_ms(text, self._now_ms)
         try:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)

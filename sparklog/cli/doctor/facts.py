@@ -117,7 +117,6 @@ class HangingFacts(NamedTuple):
     partition: TopicPartition
     producer_id: int
     first_offset: int
-    """First offset of the transaction."""
     held_back: int
     """Number of offsets that readers of committed records cannot read because of the transaction."""
     quiet_ms: int
@@ -206,7 +205,6 @@ class DiskFacts(NamedTuple):
     kind: str = ""
     """Type of the file system, as in /proc/mounts."""
     mount: str = ""
-    """Mount point."""
 
 
 class DirectoryFacts(NamedTuple):
@@ -219,7 +217,6 @@ class DirectoryFacts(NamedTuple):
     """cluster_id, broker_id and data_dir_id of meta.json; None if the file cannot be read."""
     disk: DiskFacts | None = None
     partitions: int = 0
-    """Number of partition directories."""
     stopped_clean: bool = True
     """True if the last broker was stopped cleanly."""
     foreign: tuple[str, ...] = ()
@@ -229,7 +226,6 @@ class DirectoryFacts(NamedTuple):
     others_files: tuple[str, ...] = ()
     """Names of files whose owner is not that of the directory."""
     owner: str = ""
-    """Name of the directory's owner."""
     damage: tuple[tuple[str, str], ...] | None = ()
     """Pairs of directory and result of `sparklog log verify`; None if the files were not verified."""
     size_bytes: int = 0

@@ -105,10 +105,8 @@ def rebuild_metadata(
 
 
 def _security(rebuilt: Rebuilt, path: Path, copy: Path | None, *, lost_is_fine: bool) -> str:
-    """Set the security records of `rebuilt`, from `copy` or from `path`, and return a line about their source.
-
-    Raises InvalidConfigError if `copy` cannot be read.
-    """
+    """Set the security records of `rebuilt`, from `copy` or from `path`, and return a line about their source. Raises
+    InvalidConfigError if `copy` cannot be read."""
     from sparklog.errors import InvalidConfigError
     from sparklog.metadata.local_store import read_security_records
     from sparklog.metadata.lost_security import denies_everything

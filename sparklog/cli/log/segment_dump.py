@@ -30,7 +30,6 @@ class BatchFacts:
     position: int
     """Position in the file, in bytes."""
     size_bytes: int
-    """Size in the file."""
     base_offset: int
     last_offset: int
     records: int
@@ -96,10 +95,8 @@ class SegmentFacts:
 
 
 def segment_paths(path: Path) -> list[Path]:
-    """Return the segment file `path`, or the segment files of the partition directory `path` in offset order.
-
-    Raises LogCorruptError for a directory that is not a partition's.
-    """
+    """Return the segment file `path`, or the segment files of the partition directory `path` in offset order. Raises
+    LogCorruptError for a directory that is not a partition's."""
     if path.is_dir():
         found = sorted(p for p in path.iterdir() if segment.parse_segment_name(p.name) is not None)
         if found or (path / PARTITION_FILE).exists():
@@ -111,10 +108,8 @@ def segment_paths(path: Path) -> list[Path]:
 
 
 def dump_segment(path: Path) -> SegmentFacts:
-    """Read a whole segment and check every batch.
-
-    Raises OSError, StorageError, and for a damaged head LogCorruptError or CorruptBatchError.
-    """
+    """Read a whole segment and check every batch. Raises OSError, StorageError, and for a damaged head LogCorruptError
+    or CorruptBatchError."""
     if reason := odd_file(path):
         raise StorageError(reason)
     with open(open_regular(path), "rb") as file:  # noqa: PTH123  (a descriptor)

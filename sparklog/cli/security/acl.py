@@ -280,10 +280,8 @@ def _subjects(
     *,
     new: bool,
 ) -> list[tuple[Permission, Principal, str]]:
-    """Return permission, principal and host of the ACLs. `new` refuses principals whose names no user can have.
-
-    Raises InvalidConfigError, and typer.BadParameter for hosts without a principal.
-    """
+    """Return permission, principal and host of the ACLs. `new` refuses principals whose names no user can have. Raises
+    InvalidConfigError, and typer.BadParameter for hosts without a principal."""
     from sparklog.security.acls import ANY_NAME, Permission, canonical_host
     from sparklog.security.principals import parse_principal, stored_principal
 
@@ -302,9 +300,7 @@ def _operations(
     resources: list[Wanted], given: list[str] | None, *, producer: bool, idempotent: bool, consumer: bool
 ) -> list[tuple[Wanted, Operation]]:
     """Return pairs of resource and operation, of `--operation` or of `--producer`, `--consumer` and `--idempotent`.
-
-    Raises typer.BadParameter, InvalidConfigError.
-    """
+    Raises typer.BadParameter, InvalidConfigError."""
     from sparklog.security.acl_records import parse_choice
     from sparklog.security.acls import CLUSTER, Operation, ResourceType
 

@@ -134,10 +134,8 @@ def alter(
 
 
 def _entity(*named: tuple[str | None, bool]) -> Entity:
-    """Return the owner of quotas. `named` are the name and the default flag of user, client id and address.
-
-    Raises typer.BadParameter for an empty name, and for a name together with the default.
-    """
+    """Return the owner of quotas. `named` are the name and the default flag of user, client id and address. Raises
+    typer.BadParameter for an empty name, and for a name together with the default."""
     from sparklog.security.quotas import DEFAULT, Entity
 
     if any(name is not None and is_default for name, is_default in named):

@@ -23,9 +23,7 @@ def make_secure_setup(
     user: str,
 ) -> None:
     """Create the directory of a single broker and print the next steps. `listen` None: port 9292 of all addresses.
-
-    Raises InvalidConfigError.
-    """
+    Raises InvalidConfigError."""
     import datetime
 
     from sparklog.security.secure_setup import Place, secure_setup

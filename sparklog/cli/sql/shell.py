@@ -53,10 +53,8 @@ def run_shell(
     *,
     terminal: tuple[Input, Output] | None = None,
 ) -> None:
-    """Read and run statements until the end of the input. `terminal` None: stdin and stdout.
-
-    Raises InvalidConfigError if a library of the extra `sparklog[sql]` is missing.
-    """
+    """Read and run statements until the end of the input. `terminal` None: stdin and stdout. Raises InvalidConfigError
+    if a library of the extra `sparklog[sql]` is missing."""
     if output is not None:
         raise InvalidConfigError("--output is for a single statement: give it on the command line")
     shell = SqlShell(session, format, max_rows)
@@ -118,10 +116,8 @@ class SqlShell:
         print(f"{took_s:.2f} s, {read.rows_read:,} records ({console.size(read.bytes_read)}) read", file=sys.stderr)
 
     def command(self, text: str) -> bool:
-        """Run a command that begins with a dot or a backslash. Returns False if the command is `.quit`.
-
-        Raises the errors of SqlSession.
-        """
+        """Run a command that begins with a dot or a backslash. Returns False if the command is `.quit`. Raises the
+        errors of SqlSession."""
         name, _, rest = text.rstrip("; ").partition(" ")
         rest = rest.strip()
         name = ".tables" if name == "\\d" and not rest else ALIASES.get(name, name)

@@ -46,10 +46,8 @@ class Sampler:
         self._internal = internal
 
     def take(self) -> Snapshot:
-        """Take a sample of the cluster.
-
-        Raises SparklogError, such as BrokerNotAvailableError. A failed metrics page is not an error.
-        """
+        """Take a sample of the cluster. Raises SparklogError, such as BrokerNotAvailableError. A failed metrics page is
+        not an error."""
         page, problem = self._page()
         at_s = self._clock.monotonic_s()
         cluster = self._admin.describe_cluster()

@@ -17,11 +17,9 @@ class TopicSample(NamedTuple):
     size_bytes: int
     """Size of all batches, those in the object store included."""
     offline: int = 0
-    """Number of offline partitions."""
     unwritable: int = 0
     """Number of partitions whose last append failed."""
     under_replicated: int = 0
-    """Number of under-replicated partitions."""
 
 
 class GroupSample(NamedTuple):
@@ -29,7 +27,6 @@ class GroupSample(NamedTuple):
 
     state: str
     members: int
-    """Number of members."""
     committed: Mapping[TopicPartition, int] | Mapping[str, int]
     """Committed offsets by partition; sums by topic if they are from a metrics page."""
     lags: Mapping[str, int] | None
@@ -63,7 +60,6 @@ class LakeSample(NamedTuple):
     behind_s: float
     """Age in s of the newest moment whose records are all in the table."""
     files: int
-    """Number of Parquet files."""
 
 
 class BrokerSample(NamedTuple):

@@ -134,10 +134,8 @@ def run_screen(
     order: Order,
     now_s: Callable[[], float],
 ) -> None:
-    """Draw samples until the key `q`, SIGTERM or Ctrl-C, and then restore the terminal.
-
-    Raises KeyboardInterrupt after Ctrl-C, and SystemExit after SIGTERM or SIGHUP.
-    """
+    """Draw samples until the key `q`, SIGTERM or Ctrl-C, and then restore the terminal. Raises KeyboardInterrupt after
+    Ctrl-C, and SystemExit after SIGTERM or SIGHUP."""
     samples = SampleThread(take, interval_s, now_s)
     state = State(order)
     with (

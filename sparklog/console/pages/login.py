@@ -120,10 +120,8 @@ async def log_in(request: Request) -> Response:
 
 
 def _authenticate(login: Login, security: ClientSecurity) -> str:
-    """Authenticate the user at a broker. Returns the principal; "" from a broker of an older release.
-
-    Raises SaslAuthenticationFailedError, and the errors of a connection.
-    """
+    """Authenticate the user at a broker. Returns the principal; "" from a broker of an older release. Raises
+    SaslAuthenticationFailedError, and the errors of a connection."""
     options = login.options
     cluster = Cluster(options.bootstrap_servers, security)  # not the shared one, whose connections are authenticated
     with contextlib.closing(cluster):

@@ -18,7 +18,6 @@ class Chart(NamedTuple):
     lines: tuple[str, ...]
     """Points of the pieces of the line, which is interrupted at unknown values."""
     largest: str
-    """Largest value."""
     first: str
     """Time of the first value."""
     last: str

@@ -24,7 +24,6 @@ class GroupRow(NamedTuple):
     state: str
     members: int
     topics: int
-    """Number of topics."""
     lag: int | None
     """None without committed offsets."""
     rate: float | None

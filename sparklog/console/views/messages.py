@@ -83,7 +83,6 @@ class MessageView(NamedTuple):
     fields: list[tuple[str, str, Cell]]
     """Column, type and value of each field."""
     headers: list[HeaderRow]
-    """Headers of an envelope."""
 
 
 def message_view(data: pa.RecordBatch, index: int, mode: str, *, is_envelope: bool) -> MessageView:

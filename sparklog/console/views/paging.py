@@ -17,7 +17,6 @@ class Page(NamedTuple, Generic[T]):
     number: int
     """Number of this page, from 1."""
     pages: int
-    """Number of pages."""
     total: int
     """Number of rows of the list."""
     first: int

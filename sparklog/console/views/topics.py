@@ -123,7 +123,6 @@ class SchemaChange(NamedTuple):
 
     schema_id: int
     columns: int
-    """Number of columns."""
     changes: list[tuple[str, str, str]]
     """Differences to the previous version: "added", "removed" or "changed"; the column; its type, or both types."""
 
