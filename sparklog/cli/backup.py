@@ -1,4 +1,4 @@
-"""`sparklog backup` and `sparklog restore`: topics and groups in an object store."""
+"""`sparklog backup` and `sparklog restore`: copies of topics and groups in an object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sparklog cluster`: start brokers on this machine, describe a cluster, restore its metadata in ZooKeeper."""
+"""`sparklog cluster`: starts brokers on this machine, describes a cluster, restores its metadata in ZooKeeper."""
 
 from __future__ import annotations
 

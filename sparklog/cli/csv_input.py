@@ -33,7 +33,7 @@ class CsvOptions:
     """Options of CSV input."""
 
     schema: pa.Schema | None
-    """The topic's schema; None for an envelope topic, whose other columns PyArrow infers."""
+    """The topic's schema; None for an envelope topic."""
     delimiter: str
     null_values: tuple[str, ...]
     """Unquoted texts that mean null."""

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class BusyError(Exception):
-    """Too many functions or statements run or wait."""
+    """Too many requests, statements or sessions at once."""
 
 
 class Work:

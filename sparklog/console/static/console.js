@@ -1,4 +1,4 @@
-// What htmx does not do: keys, a bound on the live tail, and SQL sent with Ctrl-Enter. Without it every page works, too.
+// Keys, a limit of the live tail, and SQL sent with Ctrl-Enter, which htmx lacks. Every page also works without scripts.
 "use strict";
 
 const TAIL_ROWS_MAX = 500;
@@ -32,7 +32,7 @@ document.addEventListener("htmx:afterSettle", () => {
   }
 });
 
-// Names of topics are put where the cursor is.
+// Inserts a topic's name at the cursor.
 document.addEventListener("click", (event) => {
   const name = event.target instanceof Element ? event.target.closest("[data-insert]") : null;
   const area = document.querySelector("textarea[data-sql]");

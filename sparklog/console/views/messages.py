@@ -33,7 +33,7 @@ class MessageRow(NamedTuple):
 
 
 def shown_columns(schema: pa.Schema, wanted: Sequence[str], *, is_envelope: bool) -> list[str]:
-    """Return the first COLUMNS_MAX columns of `wanted`, or of all columns if `wanted` has none.
+    """Return the first COLUMNS_MAX columns of `wanted`, or of all columns if none of `wanted` exists.
 
     An envelope's column `timestamp` is left out, because the table has the log's timestamp.
     """
