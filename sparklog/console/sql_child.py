@@ -210,7 +210,7 @@ def main() -> None:
     The program's first argument is the descriptor of the control socket. An order `FORK` also carries the job's socket.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # the only other thread is of an allocator that is not used, and survives a fork
+    # the only other thread belongs to an unused allocator, so that a fork is safe
     warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*")
     os.nice(_NICE)
     control = socket.socket(fileno=int(sys.argv[1]))

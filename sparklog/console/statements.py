@@ -96,7 +96,7 @@ class _Forker:
             while True:
                 number, code = ENDED.unpack(await self._reader.readexactly(ENDED.size))
                 self._exit_codes.pop(number).set_result(code)
-        except (asyncio.IncompleteReadError, OSError):  # the process has ended
+        except (asyncio.IncompleteReadError, OSError):  # the forker has ended
             self.is_alive = False
             self._writer.close()
             for ended in self._exit_codes.values():
