@@ -2,7 +2,7 @@
 
 | node | content |
 |---|---|
-| `/controller_epoch` | the epoch. Every write of the controller sets it: its version is the fence, its mzxid the image's |
+| `/controller_epoch` | the epoch. Every write of the controller sets it: its version fences, its mzxid is the image's |
 | `/terms` | the last TERMS_MAX controller epochs, each a `Term` |
 | `/controller` | ephemeral: `{"broker_id", "epoch"}` |
 | `/brokers/ids/<id>` | ephemeral: a `Registration`; its czxid is the broker epoch |

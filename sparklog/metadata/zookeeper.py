@@ -134,7 +134,7 @@ class ZooKeeper:
             client.start(timeout_ms / 1_000)
             if path:
                 client.ensure_path(slash + path)
-                client.chroot = slash + path.rstrip("/")  # as part of `hosts` it would keep kazoo from creating the path
+                client.chroot = slash + path.rstrip("/")  # in `hosts` it would keep kazoo from creating the path
         except Exception as e:
             zookeeper.close()
             raise ConnectionLossError(f"no ZooKeeper at {hosts!r} within {timeout_ms} ms: {e}") from e
