@@ -71,7 +71,7 @@ class SessionExpiredError(CoordinationError):
 
 
 class StoreWriteError(CoordinationError):
-    """The store could not write to its disk, and has changed nothing. `reason`: the error for clients of the cluster."""
+    """The store could not write to its disk; nothing has changed. `reason`: the error for clients of the cluster."""
 
     def __init__(self, reason: SparklogError) -> None:
         super().__init__(str(reason))
@@ -142,7 +142,7 @@ Watch = Callable[[], None]
 
 
 class OpResult(NamedTuple):
-    """The result of one operation. `path` is the node's; `version` and `mzxid` are those of a set node, -1 otherwise."""
+    """The result of one operation. `version` and `mzxid` are those of a set node, -1 after other operations."""
 
     path: str
     version: int = -1

@@ -174,7 +174,7 @@ def changed_columns(
     key_columns: Sequence[str],
     timestamp_column: str | None,
 ) -> pa.Schema:
-    """Return a topic's columns after `change`; `newest` itself if the columns stay the same. Raises InvalidTopicError."""
+    """Return a topic's columns after `change`; `newest` itself if none changes. Raises InvalidTopicError."""
     if kind == KIND_ENVELOPE:
         raise InvalidTopicError(
             f"topic {name!r} is an envelope topic: its columns key, value, headers and timestamp cannot change; "

@@ -75,7 +75,7 @@ def older(one: StoreMark, other: StoreMark) -> str:
 
 
 def _branch(terms: tuple[Term, ...], other: StoreMark) -> str:
-    """Return the reason why a history with `terms` does not contain the point `other`, although its numbers are higher."""
+    """Return the reason why a history with `terms` and higher numbers does not contain the point `other`, or ""."""
     for term in terms:
         if term.epoch == other.controller_epoch and other.term not in (0, term.session):
             return f"another controller had the controller epoch {term.epoch}"

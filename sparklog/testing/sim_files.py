@@ -31,7 +31,7 @@ DISK_BYTES = 1 << 40
 
 
 class PowerCut(BaseException):
-    """The power is off. Derived from BaseException, so that code which catches Exception does not survive a power cut."""
+    """The power is off. A BaseException, so that code which catches Exception does not survive a power cut."""
 
 
 class _Write(NamedTuple):

@@ -158,7 +158,7 @@ class Simulation:
         return best[0] if len(best) == 1 else self.rng.choice(best), earliest
 
     def forget(self, loop: SimLoop, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Remove the dead `loop`. References to its tasks are kept, so that Python does not clean them up during a run."""
+        """Remove the dead `loop`. Its tasks are kept until `close`, so that Python does not clean them up in a run."""
         self._loops.remove(loop)
         self._unfinished += tasks
 
