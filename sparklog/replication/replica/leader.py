@@ -10,7 +10,7 @@
 | WaitForReplicas | Acknowledge when the high watermark reaches the end offset; or Refuse |
 | Tick | ProposeIsr (shrink), or again for a proposal without an answer |
 | AlterAnswered | the proposal is committed, dropped (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
-| ImageChanged | the newer state is committed, the proposal dropped; re-election: BeginEpoch; other leader: Resignation |
+| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; other leader: Resignation |
 | Resignation | Refuse for every waiter, with the new leader (KIP-951) |
 
 Until the high watermark has reached the start of the epoch, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207).
