@@ -67,7 +67,7 @@ def prepared(*, commit: bool) -> State:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Switches of the rules. Only tests turn one off, to show that its absence is found."""
+    """Switches of the rules. Only tests turn a rule off, to prove that they detect its loss."""
 
     epoch_check: bool = True
     """A request with an epoch that is no longer the producer's is refused."""

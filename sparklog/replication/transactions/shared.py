@@ -207,7 +207,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     def replay_participant(
         self, transactional_id: str, producer_id: int, value: records.ParticipantValue | None
     ) -> None:
-        """Replay a record of a participant."""
+        """Apply a record of a participant."""
         if value is None:
             self._replayed_participants.pop((transactional_id, producer_id), None)
         else:
