@@ -113,8 +113,9 @@ class OtherBrokers:
     async def commits(
         self, leader: int, offsets: Mapping[TopicPartition, int], since_ms: int
     ) -> dict[TopicPartition, list[Commit]]:
-        """Return the transactions that are committed behind the offsets, or since a time; see `LogReader.commits`.
-        Raises as `BrokerPeers.request`, and what the leader does."""
+        """Return the transactions committed above the offsets, or since `since_ms`; see `LogReader.commits`. Raises the
+        leader's error, and the errors of `BrokerPeers.request`.
+        """
         found: dict[TopicPartition, list[Commit]] = {}
         wanted = list(offsets.items())
         for first in range(0, len(wanted), PARTITIONS_PER_REQUEST):

@@ -363,8 +363,8 @@ class TransactionCoordinator:
     def summaries(
         self, states: Iterable[str] = (), running_ms_min: int = 0, after: str = ""
     ) -> Iterator[TransactionSummary]:
-        """Yield the transactional ids after `after` by name, restricted to `states` and to transactions open for at
-        least `running_ms_min`. Raises CoordinatorLoadingError at once.
+        """Yield the transactional ids above `after`, sorted, in one of `states` (empty: all), with transactions open
+        for at least `running_ms_min`. The call itself raises CoordinatorLoadingError.
         """
         coordinators = [shard.ready() for shard in self._shards.led]
         found = heapq.merge(

@@ -1,1 +1,3 @@
-"""One module per group of APIs; each handler is `async def handle(request, payload, context) -> Response`."""
+"""Handlers of requests, one module per group of APIs. A handler is `async def handle(request, payload, context) ->
+Response`.
+"""

@@ -29,12 +29,14 @@ from sparklog_broker.network.reply import Response
 
 
 async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when a follower's partitions have something new, or after its `max_wait_ms`."""
+    """Answer when the follower's partitions have new records, or after the request's `max_wait_ms`."""
     return await context.broker.cluster.server.answer(request, context.times)
 
 
 async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the changes since the broker's image, as soon as there are any. Only the controller answers."""
+    """Answer with the changes since the requesting broker's image, as soon as there are any. Only the controller
+    answers.
+    """
     known = Version(request.controller_epoch, request.zxid)
     cluster, clock = context.broker.cluster, context.broker.environment.clock
     began_s = clock.monotonic_s()
@@ -51,14 +53,16 @@ async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, con
 
 
 async def alter_partition(request: AlterPartitionRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the decisions are stored. Only the controller answers."""
+    """Answer when the controller's decisions are stored. Only the controller answers."""
     return Response(AlterPartitionResponse(await decide(context.broker.cluster.membership, request)))
 
 
 async def controlled_shutdown(
     request: ControlledShutdownRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when other brokers lead the broker's partitions, as far as possible. Only the controller answers."""
+    """Answer when other brokers lead the stopping broker's partitions, as far as possible. Only the controller
+    answers.
+    """
     remaining = await context.broker.cluster.membership.ask(
         lambda token: ControlledShutdown(token, request.broker_id, request.broker_epoch)
     )
@@ -66,7 +70,7 @@ async def controlled_shutdown(
 
 
 async def directory_failed(request: DirectoryFailedRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the broker no longer leads any of the partitions. Only the controller answers."""
+    """Answer when the broker leads none of the partitions, or reports a full disk. Only the controller answers."""
     partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
     if request.room:
         moved = await context.broker.cluster.membership.ask(

@@ -31,8 +31,8 @@ class TopicOwners:
 
     @contextmanager
     def room_for(self, user: str, topics: int, partitions: int) -> Iterator[None]:
-        """Count `topics` and `partitions` as owned by `user` ("": no user) within the context. Raises
-        PolicyViolationError that names the limit.
+        """Count `topics` and `partitions` as the user's within the context; "" counts nothing. Raises
+        PolicyViolationError, which names the exceeded limit.
         """
         if not user:
             yield
