@@ -158,8 +158,7 @@ class Broker:
 
     def start(self, on_all_disks_failed: Callable[[str], None] = lambda _: None) -> None:
         """Begin the background work. `on_all_disks_failed` is called with the reason when the last usable log directory
-        has failed.
-        """
+        has failed."""
         for topic in self.partitions.topics.values():
             self.storage.run(partial(self.storage.topic_directories.note, topic))
         self.background.start(on_all_disks_failed)

@@ -135,8 +135,7 @@ class BrokerConfig(Struct, frozen=True):
     security: BrokerSecurity
     given: Mapping[str, Value | None]
     """Values from the file and the command line by dotted name, with defaults of topics under the prefix `topic.`; None
-    for a secret.
-    """
+    for a secret."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -159,8 +158,7 @@ class BrokerConfig(Struct, frozen=True):
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings to log at every start. Raises InvalidConfigError for an insecure configuration, as
-        `BrokerSecurity.warnings` does.
-        """
+        `BrokerSecurity.warnings` does."""
         host = parse_address(self.metrics_listen, "metrics.listen")[0] if self.metrics_listen else LOCALHOST
         warnings = list(self.security.warnings())
         if not is_local(host):
@@ -281,8 +279,7 @@ def _check_utf8(setting: str, path: Path) -> None:
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:
     """Return the directories of `log.dirs`. Raises InvalidConfigError if a directory is repeated, or is inside
-    another.
-    """
+    another."""
     paths = tuple(Path(part.strip()).expanduser().absolute() for part in text.split(",") if part.strip())
     real = [path.resolve() for path in paths]
     for i, path in enumerate(real):

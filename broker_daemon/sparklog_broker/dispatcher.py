@@ -91,8 +91,7 @@ AT_CONTROLLER = frozenset(
     }
 )
 """APIs that only the controller answers. Other brokers forward their requests. They have no payload, and no results
-that depend on a principal's permission for single items.
-"""
+that depend on a principal's permission for single items."""
 ABOUT_THE_CLUSTER = AT_CONTROLLER | {
     Api.METADATA,
     Api.FORWARD,
@@ -330,8 +329,7 @@ class Dispatcher:
         self, access: Access, api: Api, request: Message, payload: memoryview, context: RequestContext
     ) -> Response:
         """Handle the parts of a request that are allowed. If permissions change while a fetch waits, the fetch is
-        checked again.
-        """
+        checked again."""
         peer = peer_of(context.principal, context.peer_host)
         context = structs.replace(context, may=partial(access.may, peer))
         is_noted = False
@@ -412,8 +410,7 @@ class Dispatcher:
     async def _ask_controller(self, api: Api, request: Message, header: bytes, context: RequestContext) -> Response:
         """Return the controller's response when this broker's image has the change. The request is repeated while the
         controller is being replaced. Raises the controller's error, NotControllerError, BrokerNotAvailableError,
-        RequestTimedOutError (the request may have taken effect).
-        """
+        RequestTimedOutError (the request may have taken effect)."""
         cluster, request_id = self._broker.cluster, self._broker.environment.randomness.new_id()
         version = APIS[api].version_max if context.older_version is None else context.older_version
         forward = ForwardRequest(api, version, header, str(context.principal), request_id)
@@ -449,8 +446,7 @@ class Dispatcher:
 
     async def _forwarded(self, forward: ForwardRequest, payload: memoryview, context: RequestContext) -> Response:
         """Answer a request that another broker has forwarded after it checked the permissions. It is not forwarded
-        again. Raises InvalidRequestError, UnsupportedVersionError, NotControllerError, BrokerNotAvailableError.
-        """
+        again. Raises InvalidRequestError, UnsupportedVersionError, NotControllerError, BrokerNotAvailableError."""
         if forward.api not in AT_CONTROLLER:
             raise InvalidRequestError(f"brokers do not forward API {forward.api} to the controller")
         api = Api(forward.api)

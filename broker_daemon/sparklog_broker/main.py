@@ -332,8 +332,7 @@ def give_to_group(config: BrokerConfig, environment: Environment) -> None:
 
 def _secure_connect(config: BrokerConfig, environment: Environment) -> SecureConnect | None:
     """Return the opener of secure connections to other brokers; None with plain text or without a cluster. Raises
-    InvalidConfigError.
-    """
+    InvalidConfigError."""
     if not config.zookeeper_connect or config.security.listeners.inter_broker.protocol is SecurityProtocol.PLAINTEXT:
         return None
     threads = environment.executors.pool("peer-authentication", 1)

@@ -179,8 +179,7 @@ class BrokerSecurity(Struct, frozen=True):
     @property
     def zookeeper_tls(self) -> ZooKeeperTls | None:
         """Settings of TLS to ZooKeeper; None for plain text. Raises InvalidConfigError if files are set without
-        `zookeeper.ssl.client.enable`.
-        """
+        `zookeeper.ssl.client.enable`."""
         enabled, trusted, own, algorithm = (self.settings[name] for name in _ZOOKEEPER_TLS)
         if not enabled and (trusted or own):
             raise InvalidConfigError(

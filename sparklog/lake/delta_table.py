@@ -549,8 +549,7 @@ class LakeTable:
 
     def remove_files(self, paths: Iterable[str]) -> None:
         """Remove files that are not part of the table, by their paths in the file system. Files that cannot be removed
-        are left for VACUUM.
-        """
+        are left for VACUUM."""
         files = self.file_system()
         for path in paths:
             try:
@@ -713,8 +712,7 @@ class LakeTable:
 
     def last_commit(self) -> dict[str, Any] | None:
         """Return the information of a worker's newest commit with offsets, including `timestamp` and `version`. None if
-        the last HISTORY_PAGE commits have none.
-        """
+        the last HISTORY_PAGE commits have none."""
         with _reaching(self.location):
             return next(
                 (e for e in self._handle.history(HISTORY_PAGE) if "offsets" in (e.get(COMMIT_MARK) or {})), None

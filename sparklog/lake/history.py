@@ -296,8 +296,7 @@ class History:
         time_ms: int | None = None,
     ) -> Iterator[pa.Table]:
         """Yield the rows of [start, end) in one file, one row group at a time. `time_ms`: skip row groups with only
-        older rows.
-        """
+        older rows."""
         assert self._masks is not None
         mask = self._masks.get(unquote(file.path).rsplit("/", 1)[-1])
         wanted = [*columns, "_partition", "_offset", "_timestamp"]

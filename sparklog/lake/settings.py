@@ -59,6 +59,5 @@ class LakeSettings(Struct, frozen=True):
     @property
     def table_partitions(self) -> tuple[str, ...]:
         """Columns that partition the table. An upserted table is also partitioned by `_partition`, so that a change
-        searches its key in one partition only.
-        """
+        searches its key in one partition only."""
         return ("_partition", *self.partition_by) if self.is_upsert else self.partition_by

@@ -279,8 +279,7 @@ class ControllerSession:
 
     def _watch_brokers(self) -> None:
         """Read and watch the brokers again. Older watches are ignored, so that watches do not multiply with
-        connections.
-        """
+        connections."""
         if self._controller.image is not None:
             self._watch += 1
             self._drive(self._read_brokers(self._watch))

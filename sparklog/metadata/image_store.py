@@ -80,8 +80,7 @@ class IdBlocks:
     def take(self, path: str, count: int, at_least: int) -> int:
         """Take `count` consecutive ids that no other broker gets, none of them below `at_least`, and return the first.
 
-        Raises StorageUnavailableError, StorageError, StorageFullError.
-        """
+        Raises StorageUnavailableError, StorageError, StorageFullError."""
         try:
             while True:
                 node = self._wait(self._zk.get(path))

@@ -38,8 +38,7 @@ WAIT_S = 15.0
 MADE = "/made"
 """Node with one child for each topic id. The child contains the number of partitions whose directories were created in
 this life of the broker. A crash may come before the directories exist. In later lives a leader epoch above 0 shows that
-they exist.
-"""
+they exist."""
 
 
 def run_steps(steps: Generator[Any, Any, Any]) -> Any:
@@ -139,8 +138,7 @@ def take_epochs(
     """Store the leader epochs of `epochs` (read from the logs) that are above those of `image`: then the store is an
     older copy of its data. Returns the image with these epochs.
 
-    Raises StorageError, StorageFullError.
-    """
+    Raises StorageError, StorageFullError."""
     newer: dict[TopicPartition, PartitionImage] = {}
     for tp, epoch in epochs.items():
         partition = image.partition(tp)
@@ -162,8 +160,7 @@ def take_epochs(
 
 def problem_with(path: Path, cluster_id: str) -> str | None:
     """Return the reason why the store at `path` cannot be used for the log directories of `cluster_id`; None if it can.
-    Reads only.
-    """
+    Reads only."""
     try:
         nodes = _read_nodes(path)
         if nodes is None:
@@ -198,8 +195,7 @@ def _read_nodes(path: Path) -> dict[str, str] | None:
 
 def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
     """Return the security records of a store, even if other parts of the file are damaged. None if some records cannot
-    be read. Reads only.
-    """
+    be read. Reads only."""
     if not path.exists():
         return None
     try:
@@ -222,8 +218,7 @@ def write_store(path: Path, content: Rebuilt, *, aside: str) -> Path | None:
     """Write a new store with `content` to `path`. An old file is renamed to `path` with the suffix `aside`; its new
     path is returned.
 
-    Raises StorageError, StorageFullError.
-    """
+    Raises StorageError, StorageFullError."""
     new = path.with_name(path.name + ".new")
     files = RealFiles()
     for leftover in (new, new.with_name(new.name + "-journal")):

@@ -1,6 +1,5 @@
 """The tree of nodes of a `Coordination`: versions, zxids, ephemeral nodes, transactions. It has no clock, clients or
-files.
-"""
+files."""
 
 from __future__ import annotations
 

@@ -104,8 +104,7 @@ class ZooKeeper:
             tls: Settings of TLS; None for plain text.
 
         Raises:
-            ConnectionLossError: No server answered within `timeout_ms` with a valid certificate.
-        """
+            ConnectionLossError: No server answered within `timeout_ms` with a valid certificate."""
         servers, slash, path = hosts.partition("/")
         secured: dict[str, Any] = {}
         if login is not None:
@@ -161,8 +160,7 @@ class ZooKeeper:
 
     def get(self, path: str, watch: Watch | None = None) -> Future[Node | None]:
         """Read a node and watch it. If the node does not exist, `exists` sets the watch; if the node was created in
-        between, it is read again.
-        """
+        between, it is read again."""
         future: Future[Node | None] = Future()
         watcher = _watcher(watch)
 
@@ -223,8 +221,7 @@ class ZooKeeper:
     def _wait_to_connect(self, seconds: float) -> None:
         """Sleep between two attempts to connect. A server silently refuses a client that has seen a newer write than
         the server has. If this lasts longer than the session, the server may have an older copy of its data. The client
-        then forgets the newest write, so that it can connect and compare histories (`store_history`).
-        """
+        then forgets the newest write, so that it can connect and compare histories (`store_history`)."""
         self._waited_s += seconds
         if self._waited_s * 1_000 >= self._session_timeout_ms:
             self._client.last_zxid = 0

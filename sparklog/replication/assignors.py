@@ -25,8 +25,7 @@ UNIFORM, RANGE = "uniform", "range"
 
 class Subscriber(NamedTuple):
     """One member: its subscribed topics, and its partitions in the previous assignment. Members are sorted by `name`:
-    the instance id of a static member, so that its place stays the same when it returns.
-    """
+    the instance id of a static member, so that its place stays the same when it returns."""
 
     name: str
     topics: Collection[str]
@@ -60,8 +59,7 @@ def assign_range(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -
 def assign_uniform(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
     """Assign partitions evenly, and keep previous assignments where possible. If all members subscribe to the same
     topics, their numbers of partitions differ by at most one. Otherwise no partition could move to a member that has at
-    least two fewer.
-    """
+    least two fewer."""
     subscribers = _subscribers(members, counts)
     chosen, taken = _still_valid(members, counts)
     alike = len({frozenset(m.topics) for m in members.values()}) == 1
@@ -137,8 +135,7 @@ def _by_subscribers(
 
 def _level(chosen: dict[str, set[TopicPartition]], subscribers: Mapping[str, list[str]]) -> None:
     """Move partitions to members that have at least two fewer, until no such move is possible. Every move lowers the
-    sum of the squared numbers of partitions, so the loop ends.
-    """
+    sum of the squared numbers of partitions, so the loop ends."""
     moved = True
     while moved:
         moved = False

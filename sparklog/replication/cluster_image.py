@@ -32,8 +32,7 @@ MIN_INSYNC_SETTING = "min.insync.replicas"
 INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
 """An internal topic with this number of replicas needs this number in sync (Kafka's transaction.state.log.min.isr).
 Replies about groups and transactions then survive the loss of one broker, even if the other brokers were away shortly
-before.
-"""
+before."""
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
 THROTTLE_SETTING = "replication.throttled.rate"
@@ -111,8 +110,7 @@ class PartitionImage(Struct, frozen=True):
 
 class TopicImage(Struct, frozen=True):
     """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: the settings that this topic has itself; `owner`:
-    the user in whose quota the topic counts, "" for none; `request_id`: id of the request that created the topic.
-    """
+    the user in whose quota the topic counts, "" for none; `request_id`: id of the request that created the topic."""
 
     name: str
     topic_id: str
@@ -129,8 +127,7 @@ class TopicImage(Struct, frozen=True):
 
 class DeletedTopic(Struct, frozen=True):
     """An order to delete the topic with an id. Without an order, brokers keep the files of a topic that an image lacks:
-    the image may come from an older copy of the store.
-    """
+    the image may come from an older copy of the store."""
 
     name: str
     number: int
@@ -179,8 +176,7 @@ class ClusterImage(Struct, frozen=True):
 
     def apply(self, delta: ClusterDelta, version: Version) -> ClusterImage:
         """Return the image after `delta`; this image itself if `version` is not newer. Raises KeyError for a partition
-        of an unknown topic.
-        """
+        of an unknown topic."""
         if version <= self.version:
             return self
         topics = _merge(self.topics, delta.topics)
@@ -214,8 +210,7 @@ class ClusterImage(Struct, frozen=True):
 
     def eligible(self) -> dict[int, int]:
         """Return the broker epochs, by broker id, of the brokers that may join an ISR: registered and not stopping. Ids
-        and epochs are of the same image, so that no caller pairs an id with the epoch of another life (KAFKA-15221).
-        """
+        and epochs are of the same image, so that no caller pairs an id with the epoch of another life (KAFKA-15221)."""
         return {b.broker_id: b.broker_epoch for b in self.brokers.values() if not b.is_stopping}
 
     def setting(self, topic: TopicImage, name: str, default: Value) -> Value:

@@ -103,8 +103,7 @@ class Member(Struct):
 
     def note_commit(self, sequence: int, safeguards: Safeguards) -> None:
         """Record the sequence of a commit. Raises StaleMemberEpochError if a later commit of this member was accepted
-        before.
-        """
+        before."""
         if safeguards.order and 0 <= sequence <= self.last_commit:
             raise StaleMemberEpochError("a later commit of this member was already accepted")
         self.last_commit = max(self.last_commit, sequence)
@@ -159,8 +158,7 @@ class Group(Struct):
 
         Raises UnknownMemberIdError, FencedMemberEpochError, StaleMemberEpochError (a later heartbeat was accepted
         before), FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError, UnsupportedAssignorError,
-        InvalidRequestError. An error leaves the group unchanged.
-        """
+        InvalidRequestError. An error leaves the group unchanged."""
         if request.assignor is not None:
             assignor_of(request.assignor)
         if request.member_epoch < 0:

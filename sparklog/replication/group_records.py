@@ -48,8 +48,7 @@ class OffsetValue(NamedTuple):
 
 class GroupValue(NamedTuple):
     """A group that has, or had, members. `topics`: topic id and number of partitions, from which the target was
-    computed. `empty_since_ms`: time since which the group has no members, -1 if it has some.
-    """
+    computed. `empty_since_ms`: time since which the group has no members, -1 if it has some."""
 
     epoch: int
     assignor: str

@@ -98,8 +98,7 @@ class GroupCoordinator:
 
     def loaded(self, now_ms: int, wall_ms: int) -> list[Record]:
         """Create the groups after the replay of all records. Returns records for the topics that were created or
-        deleted since the log was written.
-        """
+        deleted since the log was written."""
         for group_id, values in self._values.items():
             group = group_from_values(group_id, values, self._config, self._safeguards, now_ms)
             if group is not None:
@@ -113,8 +112,7 @@ class GroupCoordinator:
         self, request: m.GroupHeartbeatRequest, host: str, now_ms: int, wall_ms: int
     ) -> Step[m.GroupHeartbeatResponse]:
         """Handle a heartbeat. Raises the errors of `Group.heartbeat`, InvalidGroupIdError and GroupMaxSizeReachedError;
-        an error leaves the group unchanged.
-        """
+        an error leaves the group unchanged."""
         check_group_id(request.group_id)
         group = self._groups.get(request.group_id)
         if group is None:
@@ -148,8 +146,7 @@ class GroupCoordinator:
 
     def set_topics(self, topics: Topics, wall_ms: int) -> list[Record]:
         """Use the cluster's new topics: groups that subscribe to changed topics get a new target, and offsets of
-        deleted topics are removed. Returns the records.
-        """
+        deleted topics are removed. Returns the records."""
         self._topics = topics
         out: list[Record] = []
         gone: dict[str, list[TopicPartition]] = {}
@@ -184,8 +181,7 @@ class GroupCoordinator:
         at once.
 
         Raises InvalidGroupIdError, UnknownMemberIdError, StaleMemberEpochError, NonEmptyGroupError,
-        GroupMaxSizeReachedError (too many groups or offsets).
-        """
+        GroupMaxSizeReachedError (too many groups or offsets)."""
         check_group_id(group_id)
         group = self._groups.get(group_id)
         member = self._check_member(group, group_id, member_id, member_epoch)
@@ -263,8 +259,7 @@ class GroupCoordinator:
 
     def fetched_offsets(self, request: m.OffsetFetchRequest) -> Iterator[m.FetchedOffset]:
         """Return an iterator over the requested offsets, each partition once. The call itself raises
-        InvalidGroupIdError and, if the request names a member, UnknownMemberIdError and StaleMemberEpochError.
-        """
+        InvalidGroupIdError and, if the request names a member, UnknownMemberIdError and StaleMemberEpochError."""
         check_group_id(request.group_id)
         if request.member_id or request.member_epoch != NO_EPOCH:
             group = self._groups.get(request.group_id)
@@ -294,8 +289,7 @@ class GroupCoordinator:
     def expire_offsets(self, wall_ms: int) -> list[Record]:
         """Remove offsets that are older than the retention time: of groups without members since then, and of topics
         that the group's members no longer subscribe to. Groups with neither members nor offsets are removed at once.
-        Returns the records.
-        """
+        Returns the records."""
         out: list[Record] = []
         oldest_ms = wall_ms - self._config.offsets_retention_ms
         expired: dict[str, list[TopicPartition]] = {}
@@ -378,8 +372,7 @@ class GroupCoordinator:
 
     def delete(self, group_id: str) -> Step[int]:
         """Delete a group without members. The reply is the number of its offsets. Raises GroupIdNotFoundError,
-        NonEmptyGroupError, UnstableOffsetCommitError (an open transaction has offsets of the group).
-        """
+        NonEmptyGroupError, UnstableOffsetCommitError (an open transaction has offsets of the group)."""
         group = self._groups.get(group_id)
         if group is None and group_id not in self.offsets.groups():
             raise _unknown_group(group_id)

@@ -33,8 +33,7 @@ class ReplicaRole(Protocol):
 
     def all_have(self, offset: int) -> bool:
         """Return True if this broker knows that every replica has the records below `offset`, which must not be above
-        this broker's high watermark. Callable on any thread.
-        """
+        this broker's high watermark. Callable on any thread."""
         ...
 
     def check_leads(self) -> None:
@@ -55,8 +54,7 @@ class ReplicaRole(Protocol):
 
     def check_end_known(self) -> None:
         """Check that the end of the committed records is known, before a reply contains it. Raises
-        OffsetNotAvailableError while a new leader may know a lower end than its predecessor has returned (KIP-207).
-        """
+        OffsetNotAvailableError while a new leader may know a lower end than its predecessor has returned (KIP-207)."""
         ...
 
     def on_append(self, log_end_offset: int) -> None:

@@ -27,8 +27,7 @@ V = TypeVar("V")
 
 EPOCHS_SKIPPED = 1_000
 """Distance of the new leader and controller epochs from the known ones. The copy may lack the last changes, and no
-epoch may be used twice.
-"""
+epoch may be used twice."""
 
 
 class Restoration(NamedTuple):

@@ -122,8 +122,7 @@ _LOSSES: dict[str, Callable[[bytearray, list[_Write | _Truncate], random.Random]
 
 class _Directory:
     """A directory: its names as programs see them, its names on the disk, and the operations that the disk lacks. An
-    operation sets names, or removes them (None).
-    """
+    operation sets names, or removes them (None)."""
 
     def __init__(self) -> None:
         self.entries: dict[str, _Inode | _Directory] = {}
@@ -245,8 +244,7 @@ class SimFiles:
 
     def called(self, operation: str, path: Path) -> None:
         """Record a call before it is carried out. Raises PowerCut if the power is off or goes off now, and the
-        StorageError of a `fault`.
-        """
+        StorageError of a `fault`."""
         if operation not in _LOOKS:
             if self.cut_at is not None and len(self.calls) >= self.cut_at:
                 self.is_off = True
@@ -261,8 +259,7 @@ class SimFiles:
 
     def power_cut(self, rng: random.Random, *, cut_at: int | None = None) -> None:
         """Cut the machine's power and switch it on again. `cut_at` counts calls from the new start. Open files must not
-        be used afterwards.
-        """
+        be used afterwards."""
         self._root.lose_power(rng)
         self.kill()
         self._boots += 1
@@ -270,8 +267,7 @@ class SimFiles:
 
     def stop(self) -> None:
         """Stop the process in the middle of its work. This method and every later call raise PowerCut, until `kill` or
-        `power_cut`.
-        """
+        `power_cut`."""
         self.is_off = True
         raise PowerCut("the process ends here")
 

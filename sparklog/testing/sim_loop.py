@@ -127,8 +127,7 @@ class Simulation:
 
     def complete(self, loop: SimLoop, work: Any, *, limit_s: float = math.inf) -> Any:
         """Run the coroutine `work` on `loop`, and all other events, until it ends. Returns its result, or raises its
-        error.
-        """
+        error."""
         task = loop.create_task(work)
         if not self.run(task.done, limit_s=self.now_s + limit_s):
             raise SimulationStuckError(f"not finished within {limit_s} s: {work!r}")
@@ -192,8 +191,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def turn(self) -> None:
         """Run the due events, with this loop as the running one. Replaces `BaseEventLoop._run_once`, which also polls a
-        selector and measures time.
-        """
+        selector and measures time."""
         if self._timer_cancelled_count > TIMERS_CANCELLED_MAX:
             self._run_once()  # type: ignore[attr-defined]
             return
@@ -283,8 +281,7 @@ class _NoSockets:
 
 class SimExecutor(Executor):
     """The threads of a simulated process. A job is one event of the process's loop. With one thread, jobs run in the
-    order of their submission; with several, a job may overtake jobs of other threads.
-    """
+    order of their submission; with several, a job may overtake jobs of other threads."""
 
     def __init__(self, loop: SimLoop, threads: int = 1) -> None:
         self._loop = loop

@@ -136,8 +136,7 @@ class SimDatabases:
 
 def _fill(connection: sqlite3.Connection, content: bytes) -> None:
     """Load the serialized `content` into a database, through a second one. `deserialize` on `connection` itself would
-    free memory that its prepared statements still use, and crash the process.
-    """
+    free memory that its prepared statements still use, and crash the process."""
     source = sqlite3.connect(":memory:", isolation_level=None)
     try:
         source.deserialize(content)

@@ -62,8 +62,7 @@ class SimConnection:
 
     def _next_arrival_s(self) -> float:
         """Return an arrival time after those of all earlier messages. An event loop does not keep the order of events
-        with equal times.
-        """
+        with equal times."""
         self._arrives_at = max(self._arrives_at + GAP_S, self._net.simulation.now_s + self._net.delay_s())
         return self._arrives_at
 
@@ -88,8 +87,7 @@ class SimConnection:
 
     def close(self, *, lingers: bool | None = None) -> None:
         """End the connection. With `lingers` the messages in transit arrive before the peer learns of the end; False:
-        they are lost; None: chosen at random.
-        """
+        they are lost; None: chosen at random."""
         if not self.is_open:
             return
         self.is_open = False
@@ -186,8 +184,7 @@ class SimNet:
 
     def delay_some(self, host: str, share: float, *, answers: bool = False) -> list[SimConnection]:
         """Delay the later messages of a random share of the connections to `host`; with `answers`, the messages from
-        it. Returns the clients' ends of these connections.
-        """
+        it. Returns the clients' ends of these connections."""
         rng = self.simulation.rng
         near = sorted((c for c in self.connections if c.peer_host == host), key=lambda c: c.host)
         chosen = [c for c in near if rng.random() < share]

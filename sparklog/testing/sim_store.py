@@ -29,8 +29,7 @@ class SimStore:
         self.objects: dict[str, bytes] = {}
         self.fault: Callable[[str], bool] = lambda _operation: False
         """Returns True if a call of this operation fails: "write", "written" (fails after the object is stored),
-        "read", "remove", "list".
-        """
+        "read", "remove", "list"."""
         self.writes = 0
         """Number of stored objects, counting repeated writes."""
         self._name = name

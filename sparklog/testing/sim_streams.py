@@ -34,8 +34,7 @@ def stream_opener(
     net: SimNet, loop: SimLoop, from_host: str
 ) -> Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
     """Return a function like `asyncio.open_connection` for the process of `loop` on `from_host`. The function raises
-    ConnectionRefusedError.
-    """
+    ConnectionRefusedError."""
 
     async def connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         await asyncio.sleep(net.delay_s())

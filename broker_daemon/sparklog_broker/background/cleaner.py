@@ -40,8 +40,7 @@ class _StopRequested(Exception):  # noqa: N818  (not an error: the broker stops)
 
 class _Trouble(Struct):
     """A log whose last `failures` compactions failed. The next attempt is not before `retry_at_s`; None for no
-    attempt.
-    """
+    attempt."""
 
     log: PartitionLog
     failures: int
@@ -60,8 +59,7 @@ class Cleaner:
         deletions_may_go: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
         """`deletions_may_go`: returns True if every replica of a partition has the committed records, so that
-        tombstones may be removed. Called by the threads. None if each partition has one replica.
-        """
+        tombstones may be removed. Called by the threads. None if each partition has one replica."""
         self._logs = logs
         self._deletions_may_go = deletions_may_go if deletions_may_go is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads

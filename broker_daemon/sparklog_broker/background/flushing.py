@@ -60,8 +60,7 @@ class Flushing:
 
     def _tick_s(self) -> float:
         """Return the interval of the checks, in s: half of the shortest `flush.ms`, between FLUSH_TICK_S_MIN and
-        FLUSH_TICK_S.
-        """
+        FLUSH_TICK_S."""
         configs = [self._config.topic_defaults, *(t.configs for t in self._partitions.topics.values())]
         waits_ms = [int(str(ms)) for c in configs if (ms := c.get("flush.ms", -1)) not in (-1, "-1")]
         return max(FLUSH_TICK_S_MIN, min([FLUSH_TICK_S, *(ms / 2000 for ms in waits_ms)]))

@@ -76,8 +76,7 @@ class Rounds:
 
     async def stop(self, timeout_s: float) -> bool:
         """Begin no more rounds. Returns True if the round in progress has ended within `timeout_s`; otherwise its
-        thread is not waited for any longer.
-        """
+        thread is not waited for any longer."""
         await self._periodic.stop()
         self._thread.shutdown(wait=False)
         if self._running is None or self._running.done():

@@ -101,8 +101,7 @@ class Cluster:
         self._follows_images = False
         self.has_joined = False
         """True if clients may read the cluster's metadata. Earlier, this broker has only the image that it read at its
-        start.
-        """
+        start."""
         self.session = None if put_aside is None else SessionCounters()
         """Counters of the ZooKeeper session; None without ZooKeeper."""
         if self.session is not None:

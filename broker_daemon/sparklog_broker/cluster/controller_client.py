@@ -79,8 +79,7 @@ class ControllerClient:
 
     async def find(self) -> bool:
         """Return True if this broker is the controller, as far as it knows. Raises NotControllerError if no controller
-        is known.
-        """
+        is known."""
         try:
             await self._find()
         except (CoordinationError, msgspec.DecodeError, TimeoutError) as e:
@@ -105,8 +104,7 @@ class ControllerClient:
         self, purpose: str, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> M:
         """Send a request to the controller that `find` has found, and return the reply. Requests of the same `purpose`
-        are sent one after the other, on one connection. Raises the errors of `Peer.request`.
-        """
+        are sent one after the other, on one connection. Raises the errors of `Peer.request`."""
         if not self._address:
             raise BrokerNotAvailableError("no controller is known")
         peer = self._peers.get(purpose)
@@ -172,8 +170,7 @@ class ControllerClient:
 
     async def while_it_moves(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `ask`. While the controller is being replaced, `ask` is called again, for at most
-        MOVES_S. A failed call may have taken effect. Raises the errors of `ask`.
-        """
+        MOVES_S. A failed call may have taken effect. Raises the errors of `ask`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + MOVES_S
         while True:

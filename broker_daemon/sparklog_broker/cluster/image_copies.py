@@ -23,8 +23,7 @@ WRITE_EVERY_S = 1.0
 
 class ImageCopies:
     """Keeps the copy up to date. The first change is written at once, later ones at intervals of WRITE_EVERY_S.
-    Event-loop thread only.
-    """
+    Event-loop thread only."""
 
     def __init__(
         self,

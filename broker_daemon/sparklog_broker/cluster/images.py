@@ -77,8 +77,7 @@ class ImageFollower:
 
     async def decides(self) -> bool:
         """Return True if this broker is the controller, and its image has all changes that the controller has stored.
-        Raises NotControllerError, BrokerNotAvailableError.
-        """
+        Raises NotControllerError, BrokerNotAvailableError."""
         if not await self._controller.find():
             return False
         version = self._membership.controller_image().version

@@ -124,8 +124,7 @@ class Membership:
     @property
     def older_store(self) -> str:
         """The reason why ZooKeeper's data are older than this broker's newest image, or belong to another cluster; ""
-        if neither holds.
-        """
+        if neither holds."""
         return self._session.older
 
     @property

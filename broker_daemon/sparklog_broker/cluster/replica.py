@@ -124,8 +124,7 @@ class ClusterReplica:
     def all_have(self, offset: int) -> bool:
         """Return True if every replica is in sync and has the records below `offset`. A leader's high watermark passes
         only records that all in-sync replicas have. A follower's image may be older than its high watermark, so the
-        offset in the leader's answer must confirm it.
-        """
+        offset in the leader's answer must confirm it."""
         state = self.state
         if state is None or not set(self.replicas) <= set(self.isr):
             return False

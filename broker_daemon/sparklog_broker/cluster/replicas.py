@@ -348,8 +348,7 @@ class Replicas:
 
     def _let_appends_end(self, partition: Partition, replica: ClusterReplica) -> None:
         """Wait on the partition's thread for the appends of this broker's leadership. Then give the partition its
-        role.
-        """
+        role."""
 
         def done(_: None, __: Exception | None) -> None:
             if not isinstance(replica.state, Leader):

@@ -77,8 +77,7 @@ KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 
 class Topics:
     """The topics of the broker. Changes are called on the controller's broker, after `ImageFollower.decides`. They
-    return when this broker's image has them. Event-loop thread only.
-    """
+    return when this broker's image has them. Event-loop thread only."""
 
     def __init__(
         self,
@@ -119,8 +118,7 @@ class Topics:
         """Create a topic. If an earlier attempt with the same `request_id` has created it, return that topic.
 
         Raises TopicAlreadyExistsError, Invalid…Error, PolicyViolationError, NotControllerError,
-        StorageUnavailableError, RequestTimedOutError (the topic may have been created).
-        """
+        StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
         there = self.partitions.topics.get(spec.name)
         if there is not None and there.is_made_by(spec.request_id):
             return there
@@ -235,8 +233,7 @@ class Topics:
 
     async def add_partitions(self, name: str, total: int, *, is_repeated: bool = False) -> Topic:
         """Add partitions to a topic. `is_repeated`: an earlier attempt may have added them. Raises
-        UnknownTopicOrPartitionError, InvalidPartitionsError, and the errors of `create`.
-        """
+        UnknownTopicOrPartitionError, InvalidPartitionsError, and the errors of `create`."""
         async with self._growing:
             there = self._existing_topic(name)
             if is_repeated and there.partitions == total:
@@ -282,8 +279,7 @@ class Topics:
 
     async def delete(self, name: str, topic_id: str = "", *, is_repeated: bool = False) -> str:
         """Delete a topic, and return its id. `is_repeated`: an earlier attempt may have deleted it. Raises
-        UnknownTopicOrPartitionError, and the errors of `create`.
-        """
+        UnknownTopicOrPartitionError, and the errors of `create`."""
         there = self.partitions.topics.get(name)
         if is_repeated and not topic_id:
             raise RequestTimedOutError(
@@ -314,8 +310,7 @@ class Topics:
 
     def _room_for(self, owner: str, topics: int, partitions: int) -> AbstractContextManager[None]:
         """Return a context that counts new topics and partitions of an owner. Entering it raises PolicyViolationError
-        beyond the owner's limits.
-        """
+        beyond the owner's limits."""
         return nullcontext() if self.owners is None else self.owners.room_for(owner, topics, partitions)
 
     def _check_tier(self, name: str, configs: Mapping[str, object | None]) -> None:
@@ -337,8 +332,7 @@ class Topics:
 
     async def delete_records(self, deletions: Sequence[tuple[Partition, int]]) -> list[int | SparklogError]:
         """Delete each partition's records below an offset; -1 for all committed records. Returns for each partition its
-        log start, which is stored, or the error.
-        """
+        log start, which is stored, or the error."""
         logs = [(partition.log, before_offset) for partition, before_offset in deletions]
         files = self._storage.topic_directories
         done = await asyncio.shield(self._storage.run(lambda: files.delete_records(logs)))
@@ -475,8 +469,7 @@ class Topics:
 
     async def _make(self, specs: Sequence[PartitionSpec], *, take_back: bool = False) -> None:
         """Create the logs. A partition whose log cannot be created is offline. `take_back`: use files that were put
-        aside.
-        """
+        aside."""
         logs = self._storage.logs
         for spec in specs:
             self._unmade.pop(spec.owner.topic_partition, None)

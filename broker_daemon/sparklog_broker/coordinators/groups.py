@@ -72,8 +72,7 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
 
     async def safe(self, coordinator: GroupCoordinator) -> None:
         """Wait until the records of all earlier changes of `coordinator` are below the high watermark. Raises
-        CoordinatorLoadingError if they were lost.
-        """
+        CoordinatorLoadingError if they were lost."""
         await self._write([])
         if self.ready() is not coordinator:
             raise CoordinatorLoadingError(f"the groups of partition {self.number} were reloaded: try again")

@@ -238,8 +238,7 @@ def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> li
 
 def _binary(values: Iterable[bytes | None]) -> pa.Array:
     """Return an Arrow array of byte strings. `pa.array` would import pandas to check its input, and stop the event loop
-    for 0.3 s.
-    """
+    for 0.3 s."""
     builder = StringBuilder()
     builder.append_values(values)
     return builder.finish().view(pa.binary())

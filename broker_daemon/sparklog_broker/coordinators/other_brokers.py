@@ -79,8 +79,7 @@ class OtherBrokers:
         partitions: Iterable[TopicPartition],
     ) -> int:
         """Add partitions to a transaction, and return the time at which it began. Raises the coordinator's error, and
-        the errors of `BrokerPeers.request`.
-        """
+        the errors of `BrokerPeers.request`."""
         request = AddPartitionsToTxnRequest(
             transactional_id, producer_id, producer_epoch, [TransactionPartitionName(*tp) for tp in partitions]
         )
@@ -94,8 +93,7 @@ class OtherBrokers:
     ) -> tuple[dict[TopicPartition, Extent], set[TopicPartition]]:
         """Return the first and end offsets of partitions, and the set of partitions with commits above their ends.
         Partitions for which the leader reports an error are left out. All first offsets are of one time, and all ends
-        of another. Raises the errors of `BrokerPeers.request`.
-        """
+        of another. Raises the errors of `BrokerPeers.request`."""
         behind: set[TopicPartition] = set()
         found: dict[int, dict[TopicPartition, int]] = {EARLIEST_TIMESTAMP: {}, LATEST_TIMESTAMP: {}}
         for timestamp_ms, offsets in found.items():
@@ -114,8 +112,7 @@ class OtherBrokers:
         self, leader: int, offsets: Mapping[TopicPartition, int], since_ms: int
     ) -> dict[TopicPartition, list[Commit]]:
         """Return the transactions committed above the offsets, or since `since_ms`; see `LogReader.commits`. Raises the
-        leader's error, and the errors of `BrokerPeers.request`.
-        """
+        leader's error, and the errors of `BrokerPeers.request`."""
         found: dict[TopicPartition, list[Commit]] = {}
         wanted = list(offsets.items())
         for first in range(0, len(wanted), PARTITIONS_PER_REQUEST):
@@ -144,8 +141,7 @@ class OtherBrokers:
 
     async def owners(self, broker_id: int, tp: TopicPartition) -> dict[int, str]:
         """Return, by producer id, the transactional ids that a broker coordinates and whose open transactions include
-        the partition. Raises the errors of `BrokerPeers.request`.
-        """
+        the partition. Raises the errors of `BrokerPeers.request`."""
         answer = await self._peers.request(
             broker_id, Api.FIND_TXN_OWNERS, FindTxnOwnersRequest(*tp), FindTxnOwnersResponse, timeout_s=ASK_TIMEOUT_S
         )

@@ -76,8 +76,7 @@ class Shard(ABC, Generic[C, E]):
     @abstractmethod
     def _lost(self, failed: Sequence[E], waiting: Sequence[E], error: Exception) -> None:
         """Fail changes whose records are lost: `failed` with `error`, and those in `waiting`, which were queued after
-        them.
-        """
+        them."""
 
     def ready(self) -> C:
         """Return the coordinator. Raises CoordinatorLoadingError, BrokerShuttingDownError."""

@@ -40,8 +40,7 @@ class TransactionAccess:
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> int:
         """Add partitions like `TransactionCoordinator.add_partitions`. Raises the same errors, and
-        CoordinatorNotAvailableError while the coordinator cannot be reached.
-        """
+        CoordinatorNotAvailableError while the coordinator cannot be reached."""
         wanted = tuple(partitions)
         try:
             return await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)

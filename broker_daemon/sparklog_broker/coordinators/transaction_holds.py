@@ -27,8 +27,7 @@ class TransactionHolds:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, partitions: Callable[[], dict[int, int]]) -> None:
         """`partitions`: returns the partitions of the state topic that this broker coordinates now, with their leader
-        epochs.
-        """
+        epochs."""
         self._loop = loop
         self._partitions = partitions
         self._holds: dict[str, _Hold] = {}

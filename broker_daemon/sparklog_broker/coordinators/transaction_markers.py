@@ -67,8 +67,7 @@ class MarkerWriter:
         started_ms: int = -1,
     ) -> None:
         """Write all markers, in repeated attempts. `done` is called with each set of written markers. A deleted
-        partition counts as written.
-        """
+        partition counts as written."""
         left, backoff_s = list(markers), BACKOFF_S
         while True:
             written = await self.write(left, coordinator_epoch, started_ms)

@@ -430,8 +430,7 @@ class TransactionCoordinator:
 
     def describe_producers(self, tp: TopicPartition, owners: Mapping[int, str]) -> DescribeProducersResponse:
         """Return the producers of a partition. `owners` is as for `abort_hanging`. Raises
-        UnknownTopicOrPartitionError.
-        """
+        UnknownTopicOrPartitionError."""
         partition_log = self._partitions.get(*tp).log
         producers = [
             ProducerState(

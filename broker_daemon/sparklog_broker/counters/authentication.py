@@ -15,5 +15,4 @@ class AuthenticationCounters:
         """Re-authentications (KIP-368) by mechanism."""
         self.failed: Counter[str] = Counter()
         """Failures by reason: credentials, mechanism, order, timeout, expired, certificate, tls (the handshake),
-        too-many (closed in favour of newer connections, `connections.authenticating.max`).
-        """
+        too-many (closed in favour of newer connections, `connections.authenticating.max`)."""

@@ -54,8 +54,7 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
 
 async def _make(context: RequestContext, name: str) -> bool:
     """Create a topic. Returns False if another request has just created it. Each attempt is a line in the audit log, as
-    for CREATE_TOPIC.
-    """
+    for CREATE_TOPIC."""
     code = UnknownServerError.code
     try:
         assert context.ask_controller is not None

@@ -93,8 +93,7 @@ async def offsets_for_leader_epoch(
     request: OffsetsForLeaderEpochRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     """Answer with the ends of leader epochs, at most the last offset that consumers may read (KIP-320). The epochs are
-    in memory.
-    """
+    in memory."""
     broker = context.broker
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition))
     results = (_epoch_end(broker, wanted) for wanted in request.partitions)

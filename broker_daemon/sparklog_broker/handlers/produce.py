@@ -39,8 +39,7 @@ would occupy the garbage collector, and with it the event loop, for a second.
 
 async def produce(request: ProduceRequest, payload: memoryview, context: RequestContext) -> Response:
     """Append batches; every partition has its own outcome. With acks=0 there is no answer, but an error closes the
-    connection.
-    """
+    connection."""
     pieces = _cut(request.partitions, payload)
     verified = await _verify(request, pieces, context)
     if context.broker.producer_owners is not None:

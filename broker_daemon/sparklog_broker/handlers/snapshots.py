@@ -54,8 +54,7 @@ async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Sna
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
     """Return the first and end offsets of partitions. For readers of committed records, each transaction is completely
     below the ends or completely above, even if it spans brokers. Raises the errors of `_collect`, and
-    CoordinatorNotAvailableError.
-    """
+    CoordinatorNotAvailableError."""
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
     collect = partial(_collect, broker, partitions, isolation)
     if isolation != READ_COMMITTED or len(leaders) <= 1:  # a single leader makes a whole transaction visible at once
@@ -95,8 +94,7 @@ async def _commits(
     broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
 ) -> dict[TopicPartition, list[Commit]]:
     """Return the transactions committed above the offsets, or since `since_ms`. Raises NotLeaderError, StorageError,
-    InvalidRequestError if there are too many, and the errors of `OtherBrokers.commits`.
-    """
+    InvalidRequestError if there are too many, and the errors of `OtherBrokers.commits`."""
     here: dict[TopicPartition, int] = {}
     away: dict[int, dict[TopicPartition, int]] = {}
     for tp, offset in offsets.items():
@@ -159,8 +157,7 @@ class _FoundExtents(NamedTuple):
 
 async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _FoundExtents:
     """Return the offsets of the partitions. Those with an error are left out; their readers get the error later. Raises
-    the errors of other brokers, and BrokerNotAvailableError.
-    """
+    the errors of other brokers, and BrokerNotAvailableError."""
     found: Snapshot = {}
     behind: set[TopicPartition] = set()
     away: dict[int, list[TopicPartition]] = {}
@@ -184,8 +181,7 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
 
 def extent_of(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
     """Return the first and end offset of a partition that this broker leads. Raises the errors of its role and log,
-    such as NotLeaderError.
-    """
+    such as NotLeaderError."""
     partition = broker.partitions.get(*tp)
     partition.replicas.check_end_known()
     end = partition.stable_offset if isolation == READ_COMMITTED else partition.log.high_watermark

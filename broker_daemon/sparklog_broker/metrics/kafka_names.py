@@ -111,8 +111,7 @@ def kafka_families(
     slices: Slices,
 ) -> Iterator[Metric]:
     """Yield the families under Kafka's names. `shown`: returns True for partitions with separate series. `broker`: the
-    labels of `kafka_broker_info`.
-    """
+    labels of `kafka_broker_info`."""
     for described, field in TRAFFIC:
         yield counter(described, slices.each(_traffic(traffic, attrgetter(field))))
     own = [row for row in slices.each(rows) if row.leads and shown(row)]

@@ -36,8 +36,7 @@ class PartitionRow(NamedTuple):
     producers: int = 0
     leads: bool = True
     """True if this broker leads the partition. Only the leader reports numbers that all replicas have in common, so
-    that the pages of brokers can be summed.
-    """
+    that the pages of brokers can be summed."""
     min_in_sync: int = 1
     """Number of in-sync replicas that an append with acks=all needs."""
 
@@ -106,8 +105,7 @@ def read_rows(
     partitions: Sequence[Partition], slices: Slices, broker_id: int = -1, image: ClusterImage | None = None
 ) -> list[PartitionRow]:
     """Return the rows, sorted by topic and number. With `image`, only partitions with a replica on broker
-    `broker_id`.
-    """
+    `broker_id`."""
     here = (p for p in slices.each(partitions) if image is None or broker_id in p.replicas.replicas)
     return sorted(_row(partition, broker_id, image) for partition in here)
 

@@ -333,8 +333,7 @@ class Connection:
 
     def _break_off(self, api: int, correlation_id: int, error: SparklogError, foreign: bytes = b"") -> None:
         """Reply with `error` to bytes that are not a request, and stop reading. `foreign`: the reply for a peer of
-        another protocol, in that protocol.
-        """
+        another protocol, in that protocol."""
         log.info("%s: %s; disconnecting", self.peer_name, error)
         self._requests.failed(api, (error.code,))
         self._events.pause_reading()
@@ -492,8 +491,7 @@ class Connection:
 
     def _answer_timeout_s(self) -> float:
         """Return the longest time without progress of an unread reply, in s. A consumer may leave prefetched records
-        unread for as long as a connection may be idle.
-        """
+        unread for as long as a connection may be idle."""
         fetched = self._current is not None and self._current.prefix.api == Api.FETCH
         return self._limits.idle_timeout_s if fetched else self._limits.write_timeout_s
 

@@ -18,8 +18,7 @@ _BYTES = (bytes, memoryview)
 Part = bytes | memoryview | Slice
 WriteSome = Callable[[Part, int, int, bool], int]
 """Sends up to `count` bytes of a part, beginning at `start`; the last argument is True for the last part. Returns the
-number of bytes sent. Raises BlockingIOError, OSError.
-"""
+number of bytes sent. Raises BlockingIOError, OSError."""
 
 
 class ShortFileError(Exception):
@@ -72,8 +71,7 @@ class OutQueue:
 
     def write(self, write_some: WriteSome) -> int:
         """Send parts with `write_some` until the socket is full or WRITE_BYTES_PER_EVENT are sent. Returns the number
-        of bytes. Raises ShortFileError, OSError.
-        """
+        of bytes. Raises ShortFileError, OSError."""
         total = 0
         while self._parts and total < WRITE_BYTES_PER_EVENT:
             part = self._parts[0]

@@ -27,8 +27,7 @@ class ReceiveBuffers:
 
     def take(self, size_bytes: int) -> np.ndarray:
         """Return a buffer of at least `size_bytes` with undefined content: the smallest kept one, or a new one. The
-        system gives memory to a new buffer only where bytes are written. Raises MemoryError.
-        """
+        system gives memory to a new buffer only where bytes are written. Raises MemoryError."""
         if size_bytes < BUFFER_BYTES_MIN:
             return np.empty(size_bytes, np.uint8)
         fitting = [b for b in self._free if len(b) >= size_bytes]

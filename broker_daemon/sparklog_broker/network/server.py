@@ -51,8 +51,7 @@ RECEIVE_BUFFERS_KEPT_BYTES = 32 * MIB
 
 Greet = Callable[[Connection, OpenListener, bytes | None], None]
 """Called for each new connection before the first read, with its listener and the peer's certificate (DER; None
-without).
-"""
+without)."""
 
 LIMIT_SETTINGS = (
     "max.connections",
@@ -239,8 +238,7 @@ class Server:
 
     def _pause_accepting(self, listener: OpenListener, sock: socket.socket, error: Exception) -> None:
         """Stop accepting on this socket for ACCEPT_PAUSE_S. The socket stays readable, so that retries at once would
-        occupy the loop.
-        """
+        occupy the loop."""
         self._complain(error)
         self._loop.remove_reader(sock.fileno())
         self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listener, sock)
@@ -256,8 +254,7 @@ class Server:
         self, sock: socket.socket, listener: OpenListener, context: ssl.SSLContext, peer: tuple[Any, ...]
     ) -> None:
         """Begin a TLS handshake. A peer beyond the limits is disconnected without an error frame, which would need a
-        handshake.
-        """
+        handshake."""
         host = str(peer[0])
         self.accepted_count += 1
         admitted = self._admit(host, listener)

@@ -23,8 +23,7 @@ from sparklog_broker.network.transport import SocketEvents, prepare
 
 OFF_LOOP_BYTES = 64 * 1024
 """Smallest number of bytes that a thread encrypts. The loop would take 50 to 100 µs for them, the hand-over to a thread
-about half of that.
-"""
+about half of that."""
 PIECE_BYTES = 128 * 1024
 """Size of the pieces in which a slice of a file is read and encrypted, in bytes."""
 

@@ -114,8 +114,7 @@ class Transport(Protocol):
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` as soon as no thread uses the buffers of `recv_into` and `write`, possibly at once. Events are no
-        longer reported.
-        """
+        longer reported."""
 
     def shutdown(self) -> None:
         """End the sending side, so that the peer can distinguish the end from a lost connection. Raises OSError."""

@@ -150,8 +150,7 @@ class Storage:
 
 def open_logs(config: BrokerConfig, environment: Environment) -> LogManager:
     """Lock the log directories, and return their log manager. Raises DataDirLockedError, StorageError,
-    InvalidConfigError (`remote.log.storage.*`).
-    """
+    InvalidConfigError (`remote.log.storage.*`)."""
     return LogManager(
         config.data_dir,
         files=environment.files,

@@ -86,8 +86,7 @@ class AuditLog:
 
     def failed_authentication(self, host: str, listener: str, reason: str, detail: str) -> None:
         """Write a line about a failed authentication. `reason`: the name of its counter. `detail`: a text without
-        received bytes.
-        """
+        received bytes."""
         now_ms = self._clock.now_ms()
         self.note(AuditEvent(AuditKind.AUTHENTICATION, now_ms, None, host, listener, "", reason.upper(), detail=detail))
 

@@ -78,8 +78,7 @@ class Authenticator:
         """Called for each failure with the name of its counter, and a text for the log without received bytes."""
         self.on_identified: Callable[[Connection], None] = lambda connection: None
         """Called for each connection after its authentication. If it raises TooManyConnectionsError, the connection is
-        closed.
-        """
+        closed."""
         self._loop = loop
         self._clock = clock
         self._users = users

@@ -46,8 +46,7 @@ class OwnedIds:
 
     def new_secret(self) -> SecurityRecordChange | None:
         """Return the record to store before the first id is issued; None if there is a secret. If several brokers store
-        one, the first one is kept.
-        """
+        one, the first one is kept."""
         if self._secret:
             return None
         return SecurityRecordChange(RecordKind.SECRETS, SECRET_NAME, self._token_bytes(SECRET_BYTES))

@@ -24,8 +24,7 @@ class SecurityRecords:
         self.change: Callable[[RecordChanges], Awaitable[None]] = _not_yet
         """Makes all changes or none, on the controller. When it returns, they are stored and in effect on this broker.
         Raises InvalidConfigError, PolicyViolationError (too many records), StorageError, NotControllerError,
-        BrokerNotAvailableError, RequestTimedOutError (the changes may have been made).
-        """
+        BrokerNotAvailableError, RequestTimedOutError (the changes may have been made)."""
 
     def of_kind(self, kind: RecordKind) -> dict[str, bytes]:
         """Return the records of one kind, by key."""

@@ -228,8 +228,7 @@ class Controller:
 
     def _on_brokers(self, draft: Draft, brokers: Mapping[int, BrokerImage]) -> None:
         """Compare the brokers with the stored image, not with earlier events: a new controller then misses no
-        change.
-        """
+        change."""
         self._has_seen_brokers = True
         known = self._known_brokers(draft)
         gone = {i for i, epoch in known.items() if i not in brokers or brokers[i].broker_epoch != epoch}
@@ -341,8 +340,7 @@ class Controller:
 
     def _shut_down(self, draft: Draft, request: ControlledShutdown) -> int:
         """Move the broker's leaderships to other ISR members, then remove the broker from the ISRs. A partition without
-        another possible leader keeps this one. Returns the number of partitions that the broker still leads.
-        """
+        another possible leader keeps this one. Returns the number of partitions that the broker still leads."""
         broker = self._check_life(draft, request.broker_id, request.broker_epoch)
         draft.brokers[broker.broker_id] = replace(broker, is_stopping=True)
         left = 0
@@ -425,8 +423,7 @@ class Controller:
 
     def _rebalance(self, draft: Draft) -> None:
         """Give leaderships back to each broker that lacks more than `leader.imbalance.per.broker.percentage` of its
-        preferred leaderships.
-        """
+        preferred leaderships."""
         for broker_id in draft.live_brokers():
             preferred = [(tp, p) for tp, p in draft.all_partitions() if p.replicas[0] == broker_id]
             astray = list(_led_by_others(preferred))
@@ -439,8 +436,7 @@ class Controller:
 
 def _fits(draft: Draft, request: AlterSecurity) -> bool:
     """Return True if one write can hold the request together with the requests before it. The first request always
-    fits; `check_changes` limits its size.
-    """
+    fits; `check_changes` limits its size."""
     there = draft.security_changes
     if not there:
         return True

@@ -28,8 +28,7 @@ from sparklog.types import TopicPartition
 
 class Draft:
     """A set of changes to the stored image. Reads return the changed state. `offline`: by (broker id, broker epoch),
-    the partitions on a failed disk of the broker.
-    """
+    the partitions on a failed disk of the broker."""
 
     def __init__(
         self,

@@ -23,8 +23,7 @@ from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 
 class ElectionRules(NamedTuple):
     """The conditions for a leader. `can_lead(replica)`: True if the broker is registered and not stopping, and its disk
-    with the partition works.
-    """
+    with the partition works."""
 
     can_lead: Callable[[int], bool]
     min_insync: int = 1
@@ -51,8 +50,7 @@ def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
 
 def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> PartitionImage:
     """Set the ISR to `isr`. While the ISR has fewer than `min_insync` members, the members that leave it become
-    eligible leaders. With enough members the ELR is empty, because records may be committed without its replicas.
-    """
+    eligible leaders. With enough members the ELR is empty, because records may be committed without its replicas."""
     members = set(isr)
     elr: set[int] = set()
     if len(members) < min_insync:
@@ -64,8 +62,7 @@ def without(
     partition: PartitionImage, gone: Collection[int], min_insync: int, forgotten: Collection[int] = ()
 ) -> PartitionImage:
     """Remove the brokers `gone` from the ISR and the leadership. The brokers `forgotten` may have lost data (a crash
-    without flushed data, or another disk); they leave the ELR, too (KAFKA-15586, 18106, 18635).
-    """
+    without flushed data, or another disk); they leave the ELR, too (KAFKA-15586, 18106, 18635)."""
     left = with_isr(partition, [r for r in partition.isr if r not in gone and r not in forgotten], min_insync)
     left = replace(left, elr=tuple(r for r in left.elr if r not in forgotten))
     if partition.leader in gone or partition.leader in forgotten:
@@ -77,8 +74,7 @@ def elect(
     partition: PartitionImage, rules: ElectionRules, order: Sequence[int] | None = None, *, always: bool = False
 ) -> PartitionImage:
     """Return the partition with a leader if one is possible, otherwise with NO_LEADER. A leader that can continue
-    stays, except with `always`. `order`: the order of the candidates; None for the order of the assignment.
-    """
+    stays, except with `always`. `order`: the order of the candidates; None for the order of the assignment."""
     current = partition.leader
     if current in partition.isr and rules.can_lead(current) and not always:
         return partition
@@ -121,8 +117,7 @@ def spare(partition: PartitionImage, full: int, rules: ElectionRules) -> Partiti
 
 def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> PartitionImage:
     """Set the assignment to the old and new replicas together; `finish_reassignment` completes it. A second
-    reassignment replaces the first: replicas that only the first names are removed.
-    """
+    reassignment replaces the first: replicas that only the first names are removed."""
     old = tuple(r for r in partition.replicas if r not in target)
     settled_ones = [r for r in partition.replicas if r not in partition.adding]
     return replace(
@@ -135,8 +130,7 @@ def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> Part
 
 def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
     """Complete the reassignment if all its replicas are in the ISR: remove the old replicas, and elect a leader among
-    the new ones. Otherwise return `partition`.
-    """
+    the new ones. Otherwise return `partition`."""
     target = partition.target
     if not (partition.adding or partition.removing) or not set(target) <= set(partition.isr):
         return partition

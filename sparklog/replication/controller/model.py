@@ -18,16 +18,14 @@ from sparklog.types import TopicPartition
 
 class ControllerConfig(Struct, frozen=True):
     """Settings: `leader.imbalance.check.interval.seconds` (here in ms), `leader.imbalance.per.broker.percentage`,
-    `auto.leader.rebalance.enable`.
-    """
+    `auto.leader.rebalance.enable`."""
 
     rebalance_interval_ms: int = 300_000
     imbalance_percent: int = 10
     rebalance: bool = True
     has_own_store: bool = False
     """True if the store is in the data directory of the cluster's only broker. Each partition then stays with this
-    broker even if it lost data in a crash: no other broker could lead.
-    """
+    broker even if it lost data in a crash: no other broker could lead."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,7 @@ class Safeguards:
 
     proposal_epoch_check: bool = True
     """Only the leader of the current leader epoch may propose, and a proposal must name the current partition epoch
-    (compare and set, KIP-497).
-    """
+    (compare and set, KIP-497)."""
     member_epoch_check: bool = True
     """A broker joins an ISR only in the life, named by its broker epoch, in which it was in sync (KIP-841, KIP-903)."""
     unclean_restart_forgets: bool = True
@@ -68,8 +65,7 @@ class BrokersChanged(Struct, frozen=True):
 
 class CreateTopic(Struct, frozen=True):
     """Create `topic`, which has no partitions yet. `assignment`: the replicas of each partition; None to place them
-    from `start` and `shift`, random numbers. `or_fewer`: True to accept fewer replicas if there are fewer brokers.
-    """
+    from `start` and `shift`, random numbers. `or_fewer`: True to accept fewer replicas if there are fewer brokers."""
 
     token: Hashable
     topic: TopicImage
@@ -102,8 +98,7 @@ class DeleteTopic(Struct, frozen=True):
 
 class AlterConfig(Struct, frozen=True):
     """Change settings of a topic, or of the cluster if `topic` is None. A value of None removes the setting. The caller
-    has checked the changes (`altered_topic`).
-    """
+    has checked the changes (`altered_topic`)."""
 
     token: Hashable
     topic: str | None
@@ -147,8 +142,7 @@ class AlterPartition(Struct, frozen=True):
 
 class ControlledShutdown(Struct, frozen=True):
     """A broker wants to stop. The Answer is the number of partitions that the broker still leads; the broker repeats
-    the request until the number is 0.
-    """
+    the request until the number is 0."""
 
     token: Hashable
     broker_id: int
@@ -157,8 +151,7 @@ class ControlledShutdown(Struct, frozen=True):
 
 class DirectoryFailed(Struct, frozen=True):
     """A disk of the broker has failed, with `partitions` on it. The broker repeats the request for each new controller.
-    The Answer is the number of these partitions without a leader.
-    """
+    The Answer is the number of these partitions without a leader."""
 
     token: Hashable
     broker_id: int
@@ -168,8 +161,7 @@ class DirectoryFailed(Struct, frozen=True):
 
 class DirectoryFull(Struct, frozen=True):
     """A disk of the broker, with `partitions` on it, is full, or has room again. The broker repeats the request while
-    the disk is full. The Answer is the number of partitions whose ISR the broker has left.
-    """
+    the disk is full. The Answer is the number of partitions whose ISR the broker has left."""
 
     token: Hashable
     broker_id: int
@@ -193,8 +185,7 @@ class Elect(Struct, frozen=True):
 
 class Reassign(Struct, frozen=True):
     """Assign new replicas to partitions; None cancels a reassignment. The Answer maps each partition to None or its
-    error. `throttle_bytes`: see `ClusterImage.throttle_bytes`; -1 keeps the limit.
-    """
+    error. `throttle_bytes`: see `ClusterImage.throttle_bytes`; -1 keeps the limit."""
 
     token: Hashable
     targets: Mapping[TopicPartition, tuple[int, ...] | None]

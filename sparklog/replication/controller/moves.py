@@ -39,8 +39,7 @@ def plan_moves(
         balanced: True to balance replicas and preferred leaders.
 
     Raises:
-        InvalidReplicationFactorError: There are fewer possible brokers than replicas.
-    """
+        InvalidReplicationFactorError: There are fewer possible brokers than replicas."""
     plan = _Plan(racks)
     wanted: dict[TopicPartition, list[int]] = {}
     for tp, replicas in current.items():

@@ -90,8 +90,7 @@ def _fits(candidate: int, replicas: Sequence[int], racks: Mapping[int, str | Non
 
 def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:
     """Order the brokers so that the racks alternate until a rack has no more brokers. For example {0,1,2} {3,4,5} gives
-    0, 3, 1, 4, 2, 5.
-    """
+    0, 3, 1, 4, 2, 5."""
     by_rack: dict[str, list[int]] = {}
     for broker, rack in sorted(racks.items()):
         by_rack.setdefault(str(rack), []).append(broker)

@@ -62,8 +62,7 @@ def delete_topic(draft: Draft, name: str, topic_id: str) -> TopicImage:
 
 def guard_internal_topics(draft: Draft) -> None:
     """Set min.insync.replicas of an internal topic that was created when there were fewer brokers. The setting must
-    wait until all its partitions have INTERNAL_REPLICAS replicas: before that, it would block all writes.
-    """
+    wait until all its partitions have INTERNAL_REPLICAS replicas: before that, it would block all writes."""
     for name in sorted(INTERNAL_TOPICS):
         if not draft.has_topic(name):
             continue
@@ -99,8 +98,7 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
 
 def alter_config(draft: Draft, request: AlterConfig) -> None:
     """Change settings of a topic or of the cluster. A lower min.insync.replicas ends the eligibility of replicas
-    outside the ISR, because the leader now commits without them. Raises UnknownTopicOrPartitionError.
-    """
+    outside the ISR, because the leader now commits without them. Raises UnknownTopicOrPartitionError."""
     if request.topic is None:
         for name, value in request.changes.items():
             draft.set_config(name, value)

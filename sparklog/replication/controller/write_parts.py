@@ -26,8 +26,7 @@ def chunk_of(tp: TopicPartition) -> tuple[str, int]:
 
 def parts_of(delta: ClusterDelta, stored: ClusterImage) -> Iterator[ClusterDelta]:
     """Yield the parts of `delta` in the order of their writes. The last part has all changes besides partitions.
-    `stored`: the image before the delta. An empty delta has no parts.
-    """
+    `stored`: the image before the delta. An empty delta has no parts."""
     if not delta:
         return
     part: dict[TopicPartition, PartitionImage] = {}

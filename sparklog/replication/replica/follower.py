@@ -158,8 +158,7 @@ class Follower:
 
     def _fetch(self, at_ms: int) -> Fetch:
         """Return a fetch from the log end that follows from the earlier effects. The shell corrects the offset if a
-        truncation ends lower, and adds the last epoch when it sends the fetch.
-        """
+        truncation ends lower, and adds the last epoch when it sends the fetch."""
         self._number += 1
         self._under_way = self._number
         return Fetch(self._number, self._partition.leader, self._partition.leader_epoch, self._end, at_ms)

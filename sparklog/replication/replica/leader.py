@@ -87,8 +87,7 @@ class FollowerProgress(Struct):
 
     def on_fetch(self, fetch: FollowerFetch, leader_end: int, now_ms: int) -> None:
         """Record a fetch. A follower is caught up if it has all records, or has all records that existed at its
-        previous fetch: under constant load no follower ever has all records.
-        """
+        previous fetch: under constant load no follower ever has all records."""
         if fetch.fetch_offset >= leader_end:
             self.caught_up_ms = now_ms
         elif fetch.fetch_offset >= self.leader_end_at_last_fetch:
@@ -139,8 +138,7 @@ class Leader:
             proposed: This broker's earlier proposal in this leader epoch, if it has no answer yet.
 
         Raises:
-            ValueError: The image names another leader.
-        """
+            ValueError: The image names another leader."""
         if image.partition.leader != broker_id:
             raise ValueError(f"broker {broker_id} does not lead: {image.partition}")
         self._me = broker_id
@@ -222,8 +220,7 @@ class Leader:
 
     def latest_offset(self) -> int:
         """Return the end of the readable records. Raises OffsetNotAvailableError while this leader may not know all
-        records that consumers have read from its predecessor.
-        """
+        records that consumers have read from its predecessor."""
         if self._guards.latest_after_epoch_start and self._high_watermark < self.epoch_start_offset:
             raise OffsetNotAvailableError(
                 f"the leader of epoch {self._committed.leader_epoch} has not yet committed the start of its epoch "
@@ -335,8 +332,7 @@ class Leader:
 
     def _leave_behind(self) -> None:
         """Note the time at which followers begin to lag. A follower that had all records before this append was caught
-        up until its last contact, however old its last fetch is.
-        """
+        up until its last contact, however old its last fetch is."""
         before, self._end_seen = self._end_seen, self._log.log_end_offset
         if self._heard_ms is None or before == self._end_seen:
             return
@@ -473,8 +469,7 @@ class Leader:
 
     def _is_about_to_join(self, replica: int, progress: FollowerProgress, now_ms: int) -> bool:
         """True if the high watermark waits for a follower that is close to joining the ISR; otherwise it could never
-        join under load. A follower that cannot join must not hold up the high watermark (KAFKA-15021).
-        """
+        join under load. A follower that cannot join must not hold up the high watermark (KAFKA-15021)."""
         return (
             self._eligible.get(replica) == progress.broker_epoch
             and progress.log_end_offset >= self._high_watermark

@@ -24,8 +24,7 @@ from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 class ReplicaLog(Protocol):
     """Properties of the log that the rules read. `durable_end_offset`: end of the records that may be acknowledged,
     with `flush.mode=group` the log end at the last fsync, otherwise the log end. `gaps`: ranges of offsets that a
-    repair could not save, ascending.
-    """
+    repair could not save, ascending."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -43,8 +42,7 @@ class ReplicaLog(Protocol):
 
 class ReplicaConfig(Struct, frozen=True):
     """Settings in ms: `replica.lag.time.max.ms`, `replica.fetch.backoff.ms`, and the time after which a proposal
-    without an answer is repeated.
-    """
+    without an answer is repeated."""
 
     lag_max_ms: int = 30_000
     fetch_backoff_ms: int = 1_000
@@ -61,8 +59,7 @@ class Safeguards:
     """The high watermark does not rise while the committed ISR is below min.insync.replicas (KIP-966)."""
     epoch_start_before_join: bool = True
     """A follower joins the ISR only with all records below the start of the leader's epoch; all records below the high
-    watermark are not enough.
-    """
+    watermark are not enough."""
     divergence_check: bool = True
     """A follower gets no records if its last epoch ends at another offset than in the leader's log (KIP-595)."""
     divergence_changes_nothing: bool = True
@@ -85,8 +82,7 @@ ALL_SAFEGUARDS = Safeguards()
 
 class FollowerFetch(Struct, frozen=True):
     """A follower's fetch from `fetch_offset`. The follower has all records below this offset except its `gaps`.
-    `last_epoch` is the leader epoch of its last record; UNDEFINED without records.
-    """
+    `last_epoch` is the leader epoch of its last record; UNDEFINED without records."""
 
     token: Hashable
     replica_id: int
@@ -131,8 +127,7 @@ class AlterOutcome(Enum):
 
 class AlterAnswered(Struct, frozen=True):
     """The controller's answer to the proposal for `partition_epoch`. `partition`: the new state if the proposal was
-    committed.
-    """
+    committed."""
 
     partition_epoch: int
     outcome: AlterOutcome
@@ -141,8 +136,7 @@ class AlterAnswered(Struct, frozen=True):
 
 class ImageChanged(Struct, frozen=True):
     """A newer state of the partition. `eligible`: by broker id, the broker epochs of the brokers that may join the ISR,
-    from the same image as `partition` (KAFKA-15221).
-    """
+    from the same image as `partition` (KAFKA-15221)."""
 
     partition: PartitionImage
     eligible: Mapping[int, int]
@@ -179,8 +173,7 @@ class SetHighWatermark(Struct, frozen=True):
 
 class ProposeIsr(Struct, frozen=True):
     """Propose an ISR to the controller. `isr`: (broker id, broker epoch); the epoch is -1 for a present member that has
-    not fetched in this epoch. `recovering` False also confirms the leadership after an unclean election.
-    """
+    not fetched in this epoch. `recovering` False also confirms the leadership after an unclean election."""
 
     leader_epoch: int
     partition_epoch: int
@@ -202,8 +195,7 @@ class FetchAccepted(Struct, frozen=True):
 class FetchDiverging(Struct, frozen=True):
     """Return no records, because the logs differ. Either the leader's log has no such epoch at that offset: `end` is
     its largest epoch up to the follower's last, with its end. Or a gap is in only one of the logs: `end.end_offset` is
-    its start.
-    """
+    its start."""
 
     token: Hashable
     end: EpochEnd
@@ -246,8 +238,7 @@ LeaderEffect = (
 class Fetch(Struct, frozen=True):
     """Send a fetch to the leader, no earlier than `at_ms`. `number` identifies its answer. The shell adds
     `Follower.last_epoch()` and the log start when it sends the fetch. After a truncation that ended lower than
-    expected, it fetches from the log end in place of `fetch_offset`.
-    """
+    expected, it fetches from the log end in place of `fetch_offset`."""
 
     number: int
     leader: int
@@ -263,8 +254,7 @@ class Batches(Struct, frozen=True):
       first records.
     - `log_start_offset`: start of the leader's log.
     - `segments`: start offsets of the leader's segments in the batches.
-    - `gaps`: ranges of offsets here that the leader's log has lost. With gaps, `data` may be empty.
-    """
+    - `gaps`: ranges of offsets here that the leader's log has lost. With gaps, `data` may be empty."""
 
     base_offset: int
     next_offset: int
@@ -278,8 +268,7 @@ class Batches(Struct, frozen=True):
 class FetchAnswer(Struct, frozen=True):
     """The answer to fetch `number`. `diverging`: an epoch and its end in the leader's log, at which this log must be
     truncated; then there are no batches. `copied_to`: every replica has the records below; -1 while a replica is out of
-    sync.
-    """
+    sync."""
 
     number: int
     leader_epoch: int

@@ -101,8 +101,7 @@ class Coordinator:
 
     def tick(self, now_ms: int, expiry_ms: int | None = None) -> Effects:
         """Abort transactions that exceed their timeout, and remove ids that are unused for their expiration time.
-        `expiry_ms`: time for the expiration, on a clock without jumps; None for `now_ms`.
-        """
+        `expiry_ms`: time for the expiration, on a clock without jumps; None for `now_ms`."""
         effects = Effects()
         self._plain.time_out(now_ms, effects)
         self._shared.time_out(now_ms, effects)
@@ -147,8 +146,7 @@ class Coordinator:
 
     def last_committed(self, transactional_id: str) -> tuple[int, str]:
         """Return the last committed version of a shared id, and its input; (-1, "") if there is none, or the id is
-        plain. Raises InvalidProducerIdMappingError for an unknown shared id.
-        """
+        plain. Raises InvalidProducerIdMappingError for an unknown shared id."""
         return self._shared.last_committed(transactional_id) if is_shared(transactional_id) else (-1, "")
 
     def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:

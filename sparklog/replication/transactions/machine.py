@@ -168,8 +168,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
         """Return (producer id, partition) for each partition of the open transaction, sorted. Raises
-        InvalidProducerIdMappingError for an unknown id.
-        """
+        InvalidProducerIdMappingError for an unknown id."""
         participants = self._known(transactional_id).participants
         return sorted((producer_id, tp) for producer_id, partitions in participants.items() for tp in partitions)
 

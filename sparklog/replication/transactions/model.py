@@ -75,8 +75,7 @@ class Safeguards:
     """In a shared transaction, only records of the committed participants are committed."""
     run_fence: bool = True
     """A newer run of an application aborts the open transaction of an older run. From then on the older run is
-    refused.
-    """
+    refused."""
     committed_version_check: bool = True
     """A version that was committed is not opened again."""
     markers_before_completion: bool = True
@@ -97,8 +96,7 @@ class TransactionLimits(Struct, frozen=True):
 
 class IdReserve:
     """Producer ids drawn in advance, for requests that cannot wait for a new id. `taken` is called with each id that is
-    used.
-    """
+    used."""
 
     def __init__(self, taken: Callable[[int], None] = lambda _: None) -> None:
         self._on_taken = taken
@@ -132,8 +130,7 @@ class IdReserve:
 
 class InitProducer(NamedTuple):
     """A producer with a transactional id requests an identity. A request with an identity comes from the producer that
-    has it, and continues with a higher epoch (KIP-360).
-    """
+    has it, and continues with a higher epoch (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -221,8 +218,7 @@ class RenewAnswer(NamedTuple):
 
 class Marker(NamedTuple):
     """The end of one producer's transaction in one partition. `producer_epoch` is above the epoch of the producer's
-    batches, or equal if the producer keeps its epoch.
-    """
+    batches, or equal if the producer keeps its epoch."""
 
     partition: TopicPartition
     producer_id: int
@@ -236,8 +232,7 @@ Result = ProducerIdAndEpoch | JoinAnswer | RenewAnswer | bool | int
 
 class Answer(NamedTuple):
     """The result of a request: ProducerIdAndEpoch (InitProducer, End), JoinAnswer (Join), RenewAnswer (Renew), True for
-    a commit (EndShared), number of markers (Abort), or True (AddPartitions).
-    """
+    a commit (EndShared), number of markers (Abort), or True (AddPartitions)."""
 
     token: Hashable
     result: Result
@@ -252,15 +247,13 @@ class Refuse(NamedTuple):
 
 class WriteMarkers(NamedTuple):
     """Write the markers of a decided transaction, in any order. Repeat each until it is written or its partition is
-    deleted; then report it with `Coordinator.markers_written`.
-    """
+    deleted; then report it with `Coordinator.markers_written`."""
 
     transactional_id: str
     markers: tuple[Marker, ...]
     started_ms: int = -1
     """Time at which the transaction began, -1 if unknown. It is the same in all markers of the transaction, so that
-    readers can relate them.
-    """
+    readers can relate them."""
 
 
 Action = Answer | Refuse | WriteMarkers

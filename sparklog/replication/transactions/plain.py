@@ -63,8 +63,7 @@ class _Plain(Struct):
     partitions: set[TopicPartition] = field(default_factory=set)
     timed_from_ms: int | None = None
     """Start of the timeout; None for `started_ms`. It is not stored: another broker's clock may differ, so a new
-    coordinator begins the timeout again.
-    """
+    coordinator begins the timeout again."""
 
     @property
     def participants(self) -> dict[int, set[TopicPartition]]:
@@ -110,8 +109,7 @@ class _Plain(Struct):
 
 class PlainTransactions(TransactionMachine[_Plain]):
     """All transactional ids of one coordinator. `handle` returns the answer, or None if the request must wait for the
-    end of a transaction. It raises the error to answer with.
-    """
+    end of a transaction. It raises the error to answer with."""
 
     def replay(self, transactional_id: str, value: records.PlainValue | None) -> None:
         """Apply a record of the state topic."""
@@ -229,8 +227,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
 
     def _end_again(self, found: _Plain, request: End) -> Result | None:
         """Answer a repeated end of a decided transaction. If the producer keeps its epoch, the request may also be the
-        end of a later transaction without records, which needs no marker.
-        """
+        end of a later transaction without records, which needs no marker."""
         if found.keeps_epoch and not found.state.is_prepared:
             return found.identity
         if request.commit and found.state.is_abort:
@@ -271,8 +268,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
 
     def _is_overdue(self, found: _Plain, now_ms: int) -> bool:
         """Return True if the transaction has exceeded its timeout. With used-up epochs an abort needs a new producer
-        id; without one in the reserve, a later tick aborts.
-        """
+        id; without one in the reserve, a later tick aborts."""
         can_end = found.identity.producer_epoch < CLIENT_EPOCH_MAX or len(self._ids) > 0
         from_ms = found.started_ms if found.timed_from_ms is None else found.timed_from_ms
         return can_end and now_ms - from_ms >= found.timeout_ms

@@ -113,8 +113,7 @@ def encode_value(value: Value) -> bytes:
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, list[int | str], Value | None]:
     """Return kind, other parts of the key, and value of a record. Raises LogCorruptError for a record that this release
-    cannot read.
-    """
+    cannot read."""
     try:
         version, kind, *parts = _decode_key(key)
         if version != VERSION or kind not in _decoders:

@@ -52,8 +52,7 @@ OLDER_RUNS_MAX = 16
 """Number of fenced runs that are remembered by their ids; earlier runs are recognised by their fencing tokens."""
 UNNAMED_EXPIRATION_MS = 3_600_000
 """Expiration of applications that write once (`UNNAMED_APP_PREFIX`), in ms. Otherwise every batch write would be
-remembered for months.
-"""
+remembered for months."""
 NEVER = -1
 """The last committed version of an application that has committed none."""
 
@@ -92,8 +91,7 @@ class _Transaction(Struct):
 
 class _Application(Struct):
     """The state of one application. `run_id` and `fencing_token` are those of the newest run; `older_runs` are the ids
-    of fenced runs.
-    """
+    of fenced runs."""
 
     transactional_id: str
     run_id: str = ""
@@ -166,8 +164,7 @@ class _Application(Struct):
 
 class SharedTransactions(TransactionMachine[_Application]):
     """All applications of one coordinator. `handle` returns the answer, or None if the request must wait for the end of
-    a transaction. It raises the error to answer with.
-    """
+    a transaction. It raises the error to answer with."""
 
     def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         super().__init__(ids, limits, safeguards)
@@ -391,8 +388,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def _fence(self, app: _Application, request: Join | EndShared, now_ms: int, effects: Effects) -> bool:
         """Fence all runs that are older than the request's run. Returns True if another run has opened the newest
-        transaction. Raises ProducerFencedError if the request's run is older itself.
-        """
+        transaction. Raises ProducerFencedError if the request's run is older itself."""
         t = app.transaction
         check_name("a run id", request.run_id, RUN_ID_CHARS_MAX)
         if not self._safeguards.run_fence:
@@ -443,8 +439,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def _expiration_ms(self, app: _Application) -> int:
         """Return the time, in ms, after which an unused application is removed; it is short for applications that write
-        once (`UNNAMED_APP_PREFIX`).
-        """
+        once (`UNNAMED_APP_PREFIX`)."""
         limit_ms = self._limits.app_expiration_ms
         return min(limit_ms, UNNAMED_EXPIRATION_MS) if app.name.startswith(UNNAMED_APP_PREFIX) else limit_ms
 

@@ -22,8 +22,7 @@ class RemotePieces:
 
     def __init__(self, executor: Executor | None, on_read: Callable[[TopicPartition], None]) -> None:
         """`executor`: threads that wait for the object store; None for the loop's executor. `on_read` is called with
-        the partition when its piece has been read.
-        """
+        the partition when its piece has been read."""
         self._executor = executor
         self._on_read = on_read
         self._offsets: dict[TopicPartition, int] = {}
@@ -37,8 +36,7 @@ class RemotePieces:
 
     def take(self, key: TopicPartition) -> FileSlice | None:
         """Return the piece that has been read, which the caller then owns; None if there is none. Raises the error of
-        the read.
-        """
+        the read."""
         self._offsets.pop(key, None)
         found = self._pieces.pop(key, None)
         if isinstance(found, SparklogError):

@@ -119,8 +119,7 @@ class ReplicaServer:
 
     async def answer(self, request: ReplicaFetchRequest, times: RequestTimes | None = None) -> Response:
         """Answer a fetch, and add the time that it waits to `times`. Raises InvalidFetchSessionError,
-        InvalidRequestError.
-        """
+        InvalidRequestError."""
         session = self._session_of(request)
         results: list[ReplicaFetchResult] = []
         for forgotten in request.forgotten:
