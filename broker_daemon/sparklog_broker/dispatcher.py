@@ -288,9 +288,7 @@ class Dispatcher:
         return frame_response(prefix.api, prefix.correlation_id, response, older)
 
     def _is_broker(self, api: int, connection: Connection) -> bool:
-        """True for a broker of the cluster, which has no quotas: on the inter-broker listener, or with an API of
-        brokers.
-        """
+        """True for a broker, which has no quotas: on the inter-broker listener, or with an API of brokers."""
         assert self._throttling is not None
         if api not in AMONG_BROKERS and connection.listener != self._throttling.protected_listener:
             return False
@@ -433,8 +431,8 @@ class Dispatcher:
     async def _decided(
         self, api: Api, request: Message, context: RequestContext, request_id: str, is_repeated: bool
     ) -> tuple[Response | SparklogError, Version]:
-        """Handle a request on the controller. Returns the response or error, and the version of the image that contains
-        the change.
+        """Handle a request on the controller. Returns the response or error, and the image's version with the
+        change.
         """
         outcome: Response | SparklogError
         context = structs.replace(context, request_id=request_id, is_repeated=is_repeated)

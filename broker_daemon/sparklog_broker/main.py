@@ -62,9 +62,7 @@ _STDIN = 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns the exit code: 0 for a stop, 1 for a failure, 2 for wrong usage or
-    configuration.
-    """
+    """Run the command line. Returns the exit code: 0 stopped, 1 failed, 2 wrong usage or configuration."""
     parser = argparse.ArgumentParser(
         prog="sparklog_broker",
         description="Run a sparklog broker in the foreground until SIGTERM or Ctrl-C.",

@@ -84,9 +84,7 @@ def parse_value(name: str, value: object) -> Value | Secret:
 
 
 class BrokerSecurity(Struct, frozen=True):
-    """The security settings, created by `make_security`. `settings` are by dotted name, including those of
-    listeners.
-    """
+    """The security settings, created by `make_security`. `settings`: by dotted name, also those of listeners."""
 
     listeners: Listeners
     settings: Mapping[str, object]
@@ -163,9 +161,7 @@ class BrokerSecurity(Struct, frozen=True):
 
     @property
     def zookeeper_login(self) -> tuple[str, Secret] | None:
-        """Name and password for ZooKeeper; None without a login. Raises InvalidConfigError if only one of them is
-        set.
-        """
+        """Name and password for ZooKeeper; None without a login. Raises InvalidConfigError if only one is set."""
         name, password, set_acl = (self.settings[setting] for setting in _ZOOKEEPER)
         given = name.reveal() if isinstance(name, Secret) else str(name)
         secret = password if isinstance(password, Secret) else Secret(str(password))

@@ -256,9 +256,7 @@ class LakeTable:
         return pa.schema(self._handle.schema().to_arrow())
 
     def next_offset(self, topic_id: str, partition: int) -> int | None:
-        """Return the next offset of a partition in this version; None if the table has no transaction of the
-        partition.
-        """
+        """Return a partition's next offset in this version; None if the table has no transaction of it."""
         found = self._handle.transaction_version(app_id(topic_id, partition))
         return None if found is None else int(found)
 

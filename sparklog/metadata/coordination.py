@@ -183,9 +183,7 @@ class Coordination(Protocol):
         ...
 
     def transaction(self, ops: Sequence[Op]) -> Future[list[OpResult]]:
-        """Do all operations or none. Fails with the error of the first operation that is impossible; the error has its
-        `index`.
-        """
+        """Do all operations or none. Fails with the error of the first impossible operation, with its `index`."""
         ...
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:

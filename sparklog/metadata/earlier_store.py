@@ -102,9 +102,7 @@ def _topics(db: sqlite3.Connection, broker_id: int, unfinished: dict[str, str]) 
 
 
 def sole_replica(broker_id: int, leader_epoch: int) -> PartitionImage:
-    """Return the state of a partition whose only replica is on this broker. The replica is elected when the broker
-    registers.
-    """
+    """Return the state of a partition with a replica on this broker only, which is elected at its registration."""
     return PartitionImage((broker_id,), NO_LEADER, leader_epoch, 0, (broker_id,), last_leader=broker_id)
 
 

@@ -28,9 +28,7 @@ TIMEOUT_S = 15.0
 
 
 def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
-    """Return the topic in the brokers' form. `known` is an older state of the topic; its decoded schemas are used
-    again.
-    """
+    """Return the topic in the brokers' form. `known` is an older state of the topic; its decoded schemas are reused."""
     schemas = {
         i: known.schemas[i] if known is not None and i in known.schemas else _schema(data)
         for i, data in image.schemas.items()

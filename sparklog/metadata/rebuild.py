@@ -33,9 +33,7 @@ from sparklog.security.records import RecordId
 KEPT_FOREVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
 """Settings of a topic whose own settings are lost: retention deletes none of its records."""
 PRODUCER_IDS_SKIPPED = 1_000_000
-"""Distance of the next producer id from the largest id in any log. An id may have been issued without having written
-records.
-"""
+"""Distance of the next producer id from the largest id in any log. Issued ids may have written no records."""
 
 
 class Rebuilt(Struct):
@@ -55,9 +53,7 @@ class Rebuilt(Struct):
     leader_epochs: dict[tuple[str, int], int] = field(default_factory=dict)
     """By topic id and partition: the highest leader epoch in the partition's files."""
     session: int = 0
-    """A store's session (`local_coordination.py`); the broker epochs in the directories are of this or earlier
-    sessions.
-    """
+    """A store's session (`local_coordination.py`); no broker epoch in the directories is of a later session."""
 
 
 class _FoundTopic(Struct):

@@ -51,9 +51,7 @@ class Znodes:
             self._nodes[path] = self._nodes[path]._replace(children=frozenset(names))
 
     def copy(self) -> Znodes:
-        """Return a copy that later commits to this tree do not change. The copy is cheap: both share the nodes until a
-        commit.
-        """
+        """Return a copy that later commits to this tree do not change. Both share the nodes until a commit."""
         copy = Znodes(zxid=self._zxid)
         copy._nodes = self._nodes
         return copy
@@ -93,9 +91,7 @@ class Znodes:
     def commit(
         self, ops: Sequence[Op], session_id: int, *, in_transaction: bool
     ) -> tuple[list[OpResult], list[Change]]:
-        """Apply `ops`, all or none. Return their results and the changed nodes. Raises the error of the first operation
-        that fails.
-        """
+        """Apply all `ops` or none. Return results and changed nodes. Raises the error of the first that fails."""
         nodes = dict(self._nodes)
         zxid = self._zxid + 1
         results: list[OpResult] = []

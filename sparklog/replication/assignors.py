@@ -112,9 +112,7 @@ def _still_valid(
 def _cut_to_quota(
     members: Mapping[str, Subscriber], chosen: dict[str, set[TopicPartition]], taken: set[TopicPartition], total: int
 ) -> None:
-    """Remove from each member the partitions above its quota. The members with the most partitions may keep one
-    more.
-    """
+    """Remove each member's partitions above its quota. Members with the most partitions may keep one more."""
     quota, one_more = divmod(total, len(members))
     for i, member in enumerate(sorted(chosen, key=lambda m: (-len(chosen[m]), members[m].name, m))):
         limit = quota + (1 if i < one_more else 0)

@@ -25,9 +25,7 @@ NO_LEADER = -1
 NO_EPOCH = -1
 UNKNOWN_WRITES = -1
 DELETED_MAX = 1_000
-"""Largest number of kept deletions. If a broker was away for more of them, it moves the topics' files aside and does
-not delete them.
-"""
+"""Largest number of kept deletions. A broker that was away for more puts the topics' files aside."""
 MIN_INSYNC_SETTING = "min.insync.replicas"
 INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
 """An internal topic with this number of replicas needs this number in sync (Kafka's transaction.state.log.min.isr).
@@ -36,9 +34,7 @@ before."""
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
 THROTTLE_SETTING = "replication.throttled.rate"
-"""Setting of the cluster, in bytes per second (KIP-73). A reassignment sets the value; the end of the last one removes
-it.
-"""
+"""Setting of the cluster, in bytes per second (KIP-73). A reassignment sets it; the end of the last one removes it."""
 CORDONED_SETTING = "cordoned.brokers"
 """Setting of the cluster: broker ids separated by commas. No new replica is placed on these brokers (KIP-1073)."""
 
@@ -135,9 +131,7 @@ class DeletedTopic(Struct, frozen=True):
 
 
 class ClusterDelta(Struct, frozen=True):
-    """The changes from one image to the next. A value of None removes the key. `partitions` are applied after
-    `topics`.
-    """
+    """The changes from one image to the next. None removes the key. `partitions` are applied after `topics`."""
 
     brokers: Mapping[int, BrokerImage | None] = field(default_factory=dict)
     known: Mapping[int, int] = field(default_factory=dict)

@@ -122,9 +122,7 @@ class Member(Struct):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """The reply to a heartbeat. `assigned` has the member's partitions; None if they are unchanged since the last
-    reply.
-    """
+    """The reply to a heartbeat. `assigned` has the member's partitions; None if unchanged since the last reply."""
 
     member_id: str
     epoch: int
@@ -133,7 +131,7 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class Group(Struct):
-    """A group that has, or had, members. `targets` was computed from the topics in `basis`. `out` collects records to
+    """A group that has, or had, members. `targets` was computed from the topics in `basis`. `out`: records to
     append.
     """
 
@@ -393,9 +391,7 @@ class Group(Struct):
             self._put_current(member)
 
     def is_stable(self, member: Member) -> bool:
-        """Return True if the member is in the group's epoch and has exactly the partitions of its target, or is
-        absent.
-        """
+        """Return True if the member is absent, or is in the group's epoch with exactly its target's partitions."""
         if member.is_absent:
             return True
         target = self.targets.get(member.member_id, _NONE)

@@ -61,9 +61,7 @@ class GroupOffsets:
         offsets[tp] = committed
 
     def remove(self, group_id: str, tp: TopicPartition) -> None:
-        """Apply a record without a value: remove the offset, and older offsets of open transactions for the
-        partition.
-        """
+        """Apply a record without a value: remove the partition's offset, also from open transactions."""
         self._number += 1
         for pending in self._pending.values():
             self._count(group_id, -(pending.get(group_id, {}).pop(tp, None) is not None))

@@ -125,9 +125,7 @@ class GroupCoordinator:
         return Step(response, _take(group))
 
     def tick(self, now_ms: int, wall_ms: int) -> list[Record]:
-        """Remove members whose session has timed out, or that did not release partitions in time. Returns the
-        records.
-        """
+        """Remove members whose session or release of partitions has timed out. Returns the records."""
         out: list[Record] = []
         for group in self._groups.values():
             if group.members:

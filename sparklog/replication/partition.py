@@ -62,9 +62,7 @@ class ReplicaRole(Protocol):
         ...
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
-        """Note that follower `replica` has all records below `fetch_offset`. Raises ValueError for a broker that is no
-        follower.
-        """
+        """Note that follower `replica` has all records below `fetch_offset`. Raises ValueError for other brokers."""
         ...
 
     def on_log_start(self) -> None:

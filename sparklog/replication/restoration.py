@@ -102,9 +102,7 @@ def _after_all(partition: PartitionImage, known: list[PartitionImage]) -> Partit
 
 
 def is_restored(partition: PartitionImage) -> bool:
-    """True if a partition that a broker does not know was written back. The leader epoch of a new partition is
-    lower.
-    """
+    """True if a partition unknown to a broker was written back. A new partition has a lower leader epoch."""
     return partition.leader_epoch >= EPOCHS_SKIPPED
 
 

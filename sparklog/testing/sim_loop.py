@@ -59,9 +59,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """End all processes, then close their coroutines. The coroutines' clean-up code has no effect on the
-        simulation.
-        """
+        """End all processes, then close their coroutines. Their clean-up code has no effect."""
         for loop in list(self._loops):
             loop.kill()
         for task in self._unfinished:

@@ -146,9 +146,7 @@ class SimNet:
         return rng.random() * SLOW_S if rng.random() < self._slow_share else rng.uniform(*DELAY_S)
 
     def listen(self, host: str, loop: SimLoop, accept: Callable[[SimConnection], None]) -> None:
-        """Pass new connections to `host` to `accept`, until the process of `loop` dies or another process listens
-        there.
-        """
+        """Pass new connections to `host` to `accept`, until `loop`'s process dies or another one listens there."""
         self._listeners[host] = loop, accept
 
     def connect(self, loop: SimLoop, from_host: str, to_host: str) -> SimConnection:

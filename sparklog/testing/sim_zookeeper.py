@@ -167,9 +167,7 @@ class SimZooKeeper:
         return StoreCopy(self.znodes.copy(), frozenset(self._sessions))
 
     def put_back(self, copy: StoreCopy, *, zxid: int = 0) -> None:
-        """Replace data and sessions with those of `copy`. All later zxids are above `zxid`, as in a new epoch of the
-        ensemble.
-        """
+        """Replace data and sessions with those of `copy`. Later zxids are above `zxid`, as in a new epoch."""
         assert not self.is_up
         self.znodes = copy.znodes.copy()
         self.znodes.skip_to(zxid)

@@ -38,9 +38,7 @@ class Background:
         """Called after partitions have gone offline because their disk failed."""
 
     def start(self, on_all_disks_failed: Callable[[str], None]) -> None:
-        """Start all parts. `on_all_disks_failed` is called with the reason when the last usable log directory has
-        failed.
-        """
+        """Start all parts. `on_all_disks_failed` gets the reason when the last usable log directory has failed."""
         self._watch.start(on_all_disks_failed, lambda: self.on_offline())
         self.flushing.start()
         self.retention.start()

@@ -270,9 +270,7 @@ class Cluster:
 
     @property
     def image(self) -> ClusterImage:
-        """The image that this broker has applied. Before the join, the image that it read at its start, without
-        brokers.
-        """
+        """The image that this broker has applied; before the join, the one read at its start, without brokers."""
         return self.images.image if self._follows_images else self._first_image
 
     async def as_new_as(self, version: Version, timeout_s: float) -> bool:
@@ -283,9 +281,7 @@ class Cluster:
 
     @property
     def is_certain(self) -> bool:
-        """True if the session with ZooKeeper cannot have ended, so that this broker's view of the controller is
-        certain.
-        """
+        """True if the session with ZooKeeper cannot have ended: this broker would know of another controller."""
         return self._follows_images and self.membership.registration.is_certain()
 
     def endpoint_of(self, broker_id: int, listener: str = "") -> tuple[str, int] | None:

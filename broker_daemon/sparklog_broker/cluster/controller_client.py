@@ -40,9 +40,7 @@ T = TypeVar("T")
 FIND_S = 2.0
 """Longest wait for a read, in s. Without a reachable server, calls of ZooKeeper's client wait without limit."""
 MOVES_S = 20.0
-"""Longest wait for the successor of a lost controller, in s. It is elected only after the session of the lost one
-ends.
-"""
+"""Longest wait for the successor of a lost controller, in s. It is elected after the lost one's session."""
 AGAIN_S = 0.1
 FORWARD_TIMEOUT_S = 30.0
 LOOK_S = 1.0

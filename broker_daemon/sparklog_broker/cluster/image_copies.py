@@ -44,9 +44,7 @@ class ImageCopies:
         self._is_changed = False
 
     def follow(self, image: ClusterImage, absent: Iterable[TopicImage]) -> None:
-        """Record that the broker has applied `image`, which lacks the topics `absent` without an order to delete
-        them.
-        """
+        """Note that the broker has applied `image`, which lacks the topics `absent` without an order to delete them."""
         self.put_aside |= {topic.topic_id: topic for topic in absent}
         found = {topic.topic_id for topic in image.topics.values()}
         for topic_id in [i for i in self.put_aside if i in found or i in image.deleted]:

@@ -278,9 +278,7 @@ class ClusterReplica:
             self._check_deletions()
 
     def take_fetch(self, fetch: FollowerFetch) -> FetchVerdict | None:
-        """Pass a follower's fetch to the leader's rules, and return their verdict; None if this broker does not
-        lead.
-        """
+        """Pass a follower's fetch to the rules, and return their verdict; None if this broker does not lead."""
         if not isinstance(self.state, Leader):
             return None
         effects = self.state.handle(fetch, self._around.now_ms())

@@ -203,9 +203,7 @@ class Topics:
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Change settings of a topic. Raises UnknownTopicOrPartitionError, InvalidConfigError, and the errors of
-        `create`.
-        """
+        """Change a topic's settings. Raises UnknownTopicOrPartitionError, InvalidConfigError, errors of `create`."""
         wanted = altered_topic(self._existing_topic(name), configs)
         self._check_tier(name, configs)
         if MIN_INSYNC_SETTING in configs:
@@ -218,9 +216,7 @@ class Topics:
         return self._existing_topic(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """Change the schema of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError, and the errors of
-        `create`.
-        """
+        """Change a topic's schema. Raises UnknownTopicOrPartitionError, InvalidTopicError, errors of `create`."""
         known = self._existing_topic(name)
         schema_id = await self._storage.run(self._ids.take_schema_id)
         wanted = altered_schema(known, change, schema_id)
@@ -433,9 +429,7 @@ class Topics:
         self._background.tierer.run_soon()
 
     def _flush(self, partition: Partition, partition_log: PartitionLog) -> None:
-        """Flush records that were appended before flush.mode=group. They can then be committed even without later
-        appends.
-        """
+        """Flush records from before flush.mode=group, so that they can be committed without later appends."""
 
         def flushed(future: asyncio.Future[None]) -> None:
             if future.cancelled():

@@ -45,9 +45,7 @@ class LedShards(Generic[S]):
             self._at(number)
 
     def follow(self, number: int, *, leads: bool) -> None:
-        """Load the shard of a partition that this broker leads now, or park that of a partition that it leads no
-        longer.
-        """
+        """Load the shard of a partition that this broker begins to lead, or park that of one that it ceases to lead."""
         if leads == (number in self._led):
             return
         (self._led.add if leads else self._led.discard)(number)

@@ -1,6 +1,4 @@
-"""Writes the markers of decided transactions to all partitions, and repeats this until each partition has its
-marker.
-"""
+"""Writes the markers of decided transactions to all partitions, with retries until each has its marker."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""Handlers of requests, one module per group of APIs. A handler is `async def handle(request, payload, context) ->
-Response`.
-"""
+"""Handlers, one module per group of APIs. A handler is `async def handle(request, payload, context) -> Response`."""

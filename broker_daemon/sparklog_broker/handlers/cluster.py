@@ -34,9 +34,7 @@ async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, conte
 
 
 async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the changes since the requesting broker's image, as soon as there are any. Only the controller
-    answers.
-    """
+    """Answer with the changes since the broker's image, as soon as there are any. Only the controller answers."""
     known = Version(request.controller_epoch, request.zxid)
     cluster, clock = context.broker.cluster, context.broker.environment.clock
     began_s = clock.monotonic_s()
@@ -60,9 +58,7 @@ async def alter_partition(request: AlterPartitionRequest, payload: memoryview, c
 async def controlled_shutdown(
     request: ControlledShutdownRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when other brokers lead the stopping broker's partitions, as far as possible. Only the controller
-    answers.
-    """
+    """Answer when other brokers lead the broker's partitions, as far as possible. Only the controller answers."""
     remaining = await context.broker.cluster.membership.ask(
         lambda token: ControlledShutdown(token, request.broker_id, request.broker_epoch)
     )

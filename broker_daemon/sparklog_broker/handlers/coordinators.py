@@ -27,9 +27,7 @@ def of_groups(handler: Handler) -> Handler:
 
 
 def of_transactions(handler: Handler) -> Handler:
-    """Wrap a handler that needs the transaction coordinator, like `of_groups`. Producers that are only idempotent need
-    none.
-    """
+    """Wrap a handler that needs the transaction coordinator, like `of_groups`. Idempotent producers need none."""
 
     async def handle(request: Any, payload: memoryview, context: RequestContext) -> Response:
         is_plain = isinstance(request, InitProducerIdRequest) and request.transactional_id is None

@@ -25,9 +25,7 @@ from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one
 from sparklog_broker.network.reply import Response
 
 TOGETHER_MAX = 1_000
-"""Largest number of offsets in a commit that is handled at once. In larger ones, unknown partitions are removed
-first.
-"""
+"""Largest number of offsets that are committed at once. In larger requests, unknown partitions are removed first."""
 
 
 async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview, context: RequestContext) -> Response:

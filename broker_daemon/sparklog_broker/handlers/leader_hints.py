@@ -53,9 +53,7 @@ def endpoint_of(context: RequestContext, broker_id: int) -> tuple[str, int] | No
 
 
 def endpoints(broker: Broker, broker_ids: Iterable[int], listener: str = "") -> list[BrokerEndpoint]:
-    """Return the addresses of brokers for peers on `listener`, each broker once. -1 and unregistered brokers are left
-    out.
-    """
+    """Return the addresses of brokers for peers on `listener`; -1, repeated and unregistered brokers are left out."""
     found = []
     for broker_id in sorted(set(broker_ids) - {UNKNOWN}):
         address, known = broker.cluster.endpoint_of(broker_id, listener), broker.cluster.image.brokers.get(broker_id)

@@ -1,6 +1,4 @@
-"""LOCATE_SEGMENTS: the file ranges of a range of offsets, for a client on the same host that maps the files into
-memory.
-"""
+"""LOCATE_SEGMENTS: the file ranges of a range of offsets, for a client on the same host that maps the files."""
 
 from __future__ import annotations
 

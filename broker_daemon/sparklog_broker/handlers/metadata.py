@@ -94,9 +94,7 @@ def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
 def _topics(
     context: RequestContext, request: MetadataRequest, response: MetadataResponse, version: int | None
 ) -> Iterator[Iterator[bytes]]:
-    """Yield the parts of each requested topic. The iteration continues after a topic only when the topic is in the
-    answer.
-    """
+    """Yield the parts of each requested topic. It continues after a topic only when that one is in the answer."""
     broker = context.broker
     if request.topics is None:
         names = sorted(context.shown(Api.METADATA, broker.partitions.topics))
@@ -204,9 +202,7 @@ def _keys(topic: Topic) -> Iterator[TopicPartition]:
 
 
 def _schema_parts(schema: tuple[int, bytes]) -> Iterator[bytes]:
-    """Yield the encoded parts of a SchemaVersion. The schema's bytes, which may be large, are shared between
-    answers.
-    """
+    """Yield the encoded parts of a SchemaVersion. Answers share the schema's bytes, which may be large."""
     schema_id, data = schema
     yield message_header(len(SchemaVersion.__struct_fields__)) + encode_value(schema_id) + binary_header(len(data))
     yield data

@@ -167,9 +167,7 @@ async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found
 
 
 def _known_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
-    """Return the offset if it is known without reading a file, else None. `end`: end for the reader; None for the high
-    watermark.
-    """
+    """Return an offset that needs no file; None for others. `end`: the reader's end; None for the high watermark."""
     match timestamp_ms:
         case _ if timestamp_ms == EARLIEST_TIMESTAMP:
             return partition_log.log_start_offset

@@ -311,9 +311,7 @@ class Connection:
         return self._limits.frame_bytes_max if self.is_known else self._limits.unknown_frame_bytes_max
 
     def _grow(self, frame: _Frame) -> bool:
-        """Reserve memory for more bytes of `frame`. If there is not enough, stop reading until there is, and return
-        False.
-        """
+        """Reserve memory for more bytes of `frame`. Without enough, stop reading until there is, and return False."""
         ahead = min(frame.prefix.body_bytes - frame.received, max(READ_AHEAD_BYTES, frame.received))
         if not self._budget.reserve(frame, ahead, self._resume_reading):
             self._events.pause_reading()

@@ -46,9 +46,7 @@ class ReceiveBuffers:
         return found
 
     def give_back(self, buffer: np.ndarray) -> None:
-        """Keep `buffer` for later requests, unless it is small, enough bytes are kept, or a view or another reference
-        to it is left.
-        """
+        """Keep `buffer` for later requests, unless it is small, enough are kept, or a view or reference is left."""
         size_bytes = len(buffer)
         if (
             BUFFER_BYTES_MIN <= size_bytes <= self._kept_bytes_max - self.kept_bytes

@@ -26,9 +26,7 @@ _DISCARDED_BYTES = 64 * 1024
 
 
 class SecuredSocket(NamedTuple):
-    """A socket after its handshake. `certificate`: the peer's verified certificate as DER; None if the peer sent
-    none.
-    """
+    """A socket after its handshake. `certificate`: the peer's verified certificate as DER; None without one."""
 
     sock: ssl.SSLSocket
     certificate: bytes | None
@@ -40,9 +38,7 @@ class _Step(Enum):
 
 
 class TlsHandshake:
-    """A handshake, which owns `sock` until it calls `done` on the event loop: with the secured socket, or None after a
-    failure.
-    """
+    """A handshake. It owns `sock` until it calls `done` on the event loop; a failure passes None."""
 
     def __init__(
         self,

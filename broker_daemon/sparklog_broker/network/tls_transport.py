@@ -136,9 +136,7 @@ class TlsTransport:
             raise BlockingIOError from e
 
     def _fill(self, room: memoryview) -> int:
-        """Receive until `room` is full or no bytes are left. Raises the errors of `_receive` if nothing was
-        received.
-        """
+        """Receive until `room` is full or no bytes are left. Raises as `_receive` if nothing was received."""
         count = 0
         with room:
             while count < len(room):

@@ -30,9 +30,7 @@ from sparklog_broker.partitions.purgatory import Outcome, Purgatory
 log = logging.getLogger(__name__)
 
 INLINE_APPEND_BYTES = 256 * 1024
-"""Appends below this size, in bytes, run on the event loop: passing them to a thread would cost more than the
-append.
-"""
+"""Appends below this size, in bytes, run on the event loop: passing them to a thread would cost more."""
 INLINE_SEVERAL = 4
 """Divisor of INLINE_APPEND_BYTES for requests with several appends, because each append has a fixed cost."""
 INLINE_SLOW_S = 0.05

@@ -151,9 +151,7 @@ class Partition:
         return self._log is not None and self._log.config.flush.at_append
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
-        """Raise FencedLeaderEpochError or UnknownLeaderEpochError if the request's leader epoch is older or newer than
-        this broker's.
-        """
+        """Raise FencedLeaderEpochError for an older leader epoch, UnknownLeaderEpochError for a newer one."""
         ours = self.replicas.leader_epoch
         if leader_epoch in (UNKNOWN_LEADER_EPOCH, ours):
             return

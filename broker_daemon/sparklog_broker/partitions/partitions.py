@@ -66,9 +66,7 @@ class Partitions:
         return self._partitions.get(tp)
 
     def leading_epoch(self, tp: TopicPartition) -> int:
-        """Return the leader epoch in which this broker leads the partition; -1 if it does not lead. Callable on any
-        thread.
-        """
+        """Return the leader epoch in which this broker leads the partition; -1 if it does not lead. Any thread."""
         partition = self._partitions.get(tp)
         if partition is None:
             return -1

@@ -96,9 +96,7 @@ class Storage:
         logs: LogManager,
         metadata: ClusterMetadata,
     ) -> Storage:
-        """Load the logs of this broker's partitions. Blocks during the recovery of damaged logs. Raises
-        StorageError.
-        """
+        """Load the logs of this broker's partitions. Blocks during recovery. Raises StorageError."""
         specs = [
             spec
             for topic in metadata.topics.values()

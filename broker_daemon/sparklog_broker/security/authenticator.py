@@ -197,8 +197,8 @@ class Authenticator:
             self._exchanging.discard(connection)
 
     async def _apply(self, connection: Connection, effects: list[Effect]) -> Effect | None:
-        """Carry out the effects of the state machine, and return the effect to answer with. A failure is raised after
-        its delay.
+        """Carry out the state machine's effects, and return the one to answer with. A failure is raised after its
+        delay.
         """
         answer: Effect | None = None
         for effect in effects:

@@ -57,9 +57,7 @@ class Throttling:
         listeners = config.security.listeners
         has_own = bool(config.zookeeper_connect) and len(listeners.bound) > 1
         self.protected_listener = listeners.inter_broker.name if has_own else None
-        """The inter-broker listener, whose connections are exempt from limits of number and rate; None if it is shared
-        with clients.
-        """
+        """The inter-broker listener, exempt from limits of connections; None if clients use it, too."""
         self._by_key: dict[str, tuple[Entity, dict[QuotaKey, float]]] = {}
         self.throttled: dict[QuotaKey, tuple[int, int]] = {}
         records.watch(RecordKind.QUOTAS, self._follow)

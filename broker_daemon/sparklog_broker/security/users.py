@@ -14,9 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Users:
-    """The users. Changed on the event loop's thread; the functions that `lookup` returns may be called on any
-    thread.
-    """
+    """The users. Changed on the event loop's thread; functions that `lookup` returns are for any thread."""
 
     def __init__(self, secret: bytes, initial: Mapping[str, Credentials] | None = None) -> None:
         """`secret`: for replies to unknown names, see `scram.UnknownUsers`. `initial`: users that exist unless their

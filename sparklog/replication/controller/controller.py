@@ -357,9 +357,7 @@ class Controller:
         return left
 
     def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> int:
-        """Elect other leaders for the partitions on a failed disk. Returns the number of these partitions without a
-        leader.
-        """
+        """Elect other leaders for the partitions on a failed disk. Returns the number of those without a leader."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         life = request.broker_id, request.broker_epoch
         self._offline.setdefault(life, set()).update(request.partitions)
@@ -377,9 +375,7 @@ class Controller:
         return leaderless
 
     def _spare_directory(self, draft: Draft, request: DirectoryFull) -> int:
-        """Move the partitions of a full disk to other members of their ISRs. Returns the number of ISRs that the broker
-        left.
-        """
+        """Move the partitions of a full disk to other members of their ISRs. Returns the number of ISRs left."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         full = self._full.setdefault((request.broker_id, request.broker_epoch), set())
         if not request.is_full:

@@ -193,7 +193,7 @@ class Reassign(Struct, frozen=True):
 
 
 class Cordon(Struct, frozen=True):
-    """Cordon or uncordon a broker. No new replica is placed on a cordoned broker. The Answer is the set of cordoned
+    """Cordon or uncordon a broker. No new replica is placed on a cordoned broker. The Answer is all cordoned
     brokers.
     """
 
@@ -252,9 +252,7 @@ Event = Request | ElectionResult | BrokersChanged | WriteResult | SessionLost | 
 
 
 class Write(Struct, frozen=True):
-    """Store `delta` in one fenced transaction; `after` is the image with it. A WriteResult with the same `tag`
-    follows.
-    """
+    """Store `delta` in one fenced transaction; `after` is the image with it. A WriteResult with this `tag` follows."""
 
     tag: int
     delta: ClusterDelta

@@ -66,9 +66,7 @@ class _Plan:
         self.load: Counter[int] = Counter(dict.fromkeys(racks, 0))
 
     def fill(self, kept: list[int], before: tuple[int, ...], factor: int) -> None:
-        """Reduce or fill `kept` to `factor` replicas. An added replica gets the place that a removed one had in
-        `before`.
-        """
+        """Reduce or fill `kept` to `factor` replicas. An added replica gets a removed one's place in `before`."""
         while len(kept) > factor:
             gone = max(kept[1:], key=lambda r: (self._shares_rack(r, kept), self.load[r], r))
             kept.remove(gone)

@@ -60,9 +60,7 @@ def _elect_one(draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
 
 
 def reassign(draft: Draft, request: Reassign) -> Outcomes:
-    """Change assignments, and return each partition's error; None if the reassignment is in progress, complete or
-    cancelled.
-    """
+    """Change assignments, and return each partition's error; None if its reassignment has begun or is cancelled."""
     results: Outcomes = {}
     for tp, target in request.targets.items():
         try:

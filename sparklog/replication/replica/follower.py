@@ -60,9 +60,7 @@ class Follower:
         config: ReplicaConfig | None = None,
         safeguards: Safeguards = ALL_SAFEGUARDS,
     ) -> None:
-        """`first_fetch`: the largest number of any earlier fetch, so that late answers to those fetches are
-        recognised.
-        """
+        """`first_fetch`: the largest number of any earlier fetch, to recognise late answers to these."""
         self._partition = partition
         self._log = log
         self._config = config if config is not None else ReplicaConfig()
@@ -71,9 +69,7 @@ class Follower:
         self._under_way: int | None = None
         self._end = log.log_end_offset
         self.copied_to = -1
-        """Every replica has the records below this offset, by the leader's last answer; -1 while a replica is out of
-        sync.
-        """
+        """By the leader's last answer, every replica has the records below; -1 while a replica is out of sync."""
 
     @property
     def partition(self) -> PartitionImage:

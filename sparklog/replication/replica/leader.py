@@ -74,9 +74,7 @@ UNKNOWN_END = -1
 
 
 class FollowerProgress(Struct):
-    """The leader's knowledge of a follower. `log_end_offset` is UNKNOWN_END until the follower fetches in this
-    epoch.
-    """
+    """The leader's knowledge of a follower. `log_end_offset` is UNKNOWN_END before the first fetch in this epoch."""
 
     caught_up_ms: int
     log_end_offset: int = UNKNOWN_END

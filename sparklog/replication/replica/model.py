@@ -114,9 +114,7 @@ class AlterOutcome(Enum):
 
     COMMITTED = "committed"
     INELIGIBLE = "ineligible"
-    """The controller refused a member. A repetition cannot succeed, because the proposal names the member's broker
-    epoch.
-    """
+    """The controller refused a member. A repetition would fail: the proposal names the member's broker epoch."""
     NOT_ATTEMPTED = "not attempted"
     """The proposal was not sent."""
     STALE = "stale"
@@ -157,9 +155,7 @@ LeaderEvent = FollowerFetch | LogGrowth | WaitForReplicas | Tick | AlterAnswered
 
 
 class BeginEpoch(Struct, frozen=True):
-    """Add a durable entry to the epoch cache: the epoch begins at the log end, even if no record is ever written in
-    it.
-    """
+    """Add a durable entry to the epoch cache: the epoch begins at the log end, even if it gets no records."""
 
     leader_epoch: int
     start_offset: int
@@ -182,9 +178,7 @@ class ProposeIsr(Struct, frozen=True):
 
 
 class FetchAccepted(Struct, frozen=True):
-    """Return records from the fetch offset up to `end_offset`, as many as fit, with the leader's high watermark and log
-    start.
-    """
+    """Return records from the fetch offset to `end_offset`, as many as fit, with the leader's marks."""
 
     token: Hashable
     end_offset: int

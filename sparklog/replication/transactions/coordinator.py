@@ -188,9 +188,7 @@ class Coordinator:
         self._waiting.setdefault(request.transactional_id, []).append((request, token))
 
     def _finish(self, effects: Effects, now_ms: int) -> None:
-        """Return markers to write for each transaction in `effects.decided`. A transaction without markers is complete
-        at once.
-        """
+        """Add the markers of the transactions in `effects.decided`. Without markers a transaction is complete."""
         while effects.decided:
             transactional_id = effects.decided.pop(0)
             markers = tuple(self._rules(transactional_id).markers(transactional_id))

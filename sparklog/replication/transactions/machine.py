@@ -78,7 +78,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _marker(self, found: E, producer_id: int) -> tuple[int, bool, bool]:
-        """Return the fields of a participant's markers: epoch; True if they commit; True if the participant keeps its
+        """Return the fields of a participant's markers: epoch; True for a commit; True if the participant keeps its
         epoch.
         """
 

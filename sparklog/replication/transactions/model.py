@@ -83,9 +83,7 @@ class Safeguards:
 
 
 class TransactionLimits(Struct, frozen=True):
-    """Settings of the broker. `ids_max` limits plain and shared ids, each alone, in one partition of the state
-    topic.
-    """
+    """Settings of the broker. `ids_max` limits plain ids, and shared ids, in one partition of the state topic."""
 
     timeout_max_ms: int = 900_000
     id_expiration_ms: int = 7 * 86_400_000
@@ -116,9 +114,7 @@ class IdReserve:
         return self._ids.popleft()
 
     def require(self) -> int:
-        """Remove an id and return it. Raises ConcurrentTransactionsError, which clients retry, if the reserve is
-        empty.
-        """
+        """Remove an id and return it. Raises ConcurrentTransactionsError if the reserve is empty: clients retry."""
         taken = self.take()
         if taken is None:
             raise ConcurrentTransactionsError("no producer id is available; try again")
@@ -189,9 +185,7 @@ class Renew(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """Abort an open transaction for an operator. `aborted`: the number of its markers after the decision, None
-    before.
-    """
+    """Abort an open transaction for an operator. `aborted`: number of its markers; None before the decision."""
 
     transactional_id: str
     aborted: int | None = None

@@ -370,9 +370,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- runs
 
     def _application(self, request: Join | EndShared) -> _Application:
-        """Return the application; a new one if it is unknown. A new application is stored only if the request is
-        accepted.
-        """
+        """Return the application, or a new one, which is stored only if the request is accepted."""
         found = self._by_id.get(request.transactional_id)
         if found is not None:
             return found
@@ -472,9 +470,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         )
 
     def last_committed(self, transactional_id: str) -> tuple[int, str]:
-        """Return the last committed version (-1 for none) and its input. Raises InvalidProducerIdMappingError for an
-        unknown id.
-        """
+        """Return the last committed version (-1 for none) and its input. Raises InvalidProducerIdMappingError."""
         app = self._known(transactional_id)
         return app.last_committed_version, app.last_committed_input
 

@@ -103,7 +103,7 @@ class ReplicaFetcher:
         throttled: Callable[[TopicPartition], bool] = lambda key: False,
         copied: Callable[[TopicPartition, int], None] = lambda key, size_bytes: None,
     ) -> None:
-        """`quota` limits the copying of partitions that are `throttled`. `copied` is called with the size of received
+        """`quota` limits the copying of `throttled` partitions. `copied` is called with the size of received
         batches.
         """
         self._peer = peer
@@ -258,9 +258,7 @@ class ReplicaFetcher:
             self._polling = None
 
     def _wait_ms(self, now_ms: int) -> int:
-        """Return the longest wait of the request at the leader, in ms. It ends before the next partition becomes
-        due.
-        """
+        """Return the longest wait at the leader, in ms. It ends before the next partition becomes due."""
         first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
         most = self._limits.wait_max_ms
         if self._delivered or now_ms < self._restless_until_ms:

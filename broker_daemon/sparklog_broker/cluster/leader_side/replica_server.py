@@ -176,9 +176,7 @@ class ReplicaServer:
             raise InvalidFetchSessionError(f"broker {request.replica_id} has begun a newer fetch session")
 
     def _patience_ms(self, session: _Session, request: ReplicaFetchRequest) -> int:
-        """Return the longest wait of the request, in ms. It ends when ready partitions that are throttled may be
-        sent.
-        """
+        """Return the longest wait of the request, in ms. It ends when throttled, ready partitions may be sent."""
         return min(request.max_wait_ms, self.quota.wait_ms()) if session.ready else request.max_wait_ms
 
     async def _wait(self, session: _Session, wait_s: float) -> None:
@@ -243,9 +241,7 @@ class ReplicaServer:
         slices: list[FileSlice],
         room: int,
     ) -> None:
-        """Answer the ready partitions that have something new, as far as they fit into `room` bytes. The others stay
-        ready.
-        """
+        """Answer ready partitions that have something new, as many as fit into `room` bytes. The others stay ready."""
         for key in list(session.ready):
             if (room <= 0 and slices) or len(slices) >= SLICES_MAX:
                 return
