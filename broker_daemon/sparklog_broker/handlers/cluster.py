@@ -66,7 +66,7 @@ async def controlled_shutdown(
 
 
 async def directory_failed(request: DirectoryFailedRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the broker leads none of the partitions, or reports a full disk. Only the controller answers."""
+    """Answer when other brokers lead the partitions of the failed or full disk, if they can. Controller only."""
     partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
     if request.room:
         moved = await context.broker.cluster.membership.ask(
