@@ -1,1 +1,1 @@
-"""The sparklog broker: an asyncio shell around the core. It moves bytes, threads and timers, and owns no rules."""
+"""The sparklog broker: an asyncio shell around the rules of `sparklog`. It passes bytes, jobs and timers to them."""

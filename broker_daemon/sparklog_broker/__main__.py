@@ -6,9 +6,9 @@ import gc
 import os
 import sys
 
-# Imports make tens of thousands of objects and hardly any garbage; `run` looks for garbage again.
+# Imports create tens of thousands of objects and hardly any garbage; `run` enables collection again.
 gc.disable()
-# NumPy's linear algebra starts a thread per processor when it is imported; a broker has no use for them.
+# On import, NumPy's linear algebra starts a thread per processor, which a broker does not need.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from sparklog.environment.streams import prepare  # noqa: E402

@@ -46,7 +46,7 @@ from sparklog_broker.security.users import SECRET_BYTES, Users
 
 
 class Broker:
-    """A broker, made by `open`. Its parts belong to the event loop's thread."""
+    """A broker, created by `open`. Its parts belong to the event loop's thread."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class Broker:
         cluster: Cluster,
         dynamic: DynamicConfig | None = None,
     ) -> None:
-        """`dynamic`: the dynamic settings, with the first image applied to `config`; None: they are created."""
+        """`dynamic`: the dynamic settings, with the first image already applied to `config`; None to create them."""
         clock = environment.clock
         self.dynamic = DynamicConfig(config) if dynamic is None else dynamic
-        """Settings that change while the broker runs."""
+        """Settings that can change while the broker runs."""
         self.config = config
         self.environment = environment
         self.requests = RequestCounters(config.slow_request_threshold_ms / 1000)
@@ -82,7 +82,7 @@ class Broker:
         self.security_records.watch(RecordKind.SECRETS, self.users.follow_secrets)
         self.security_records.watch(RecordKind.USERS, self.users.follow)
         self.access = Access.of(config, self.security_records)
-        """None if everything is allowed to everybody."""
+        """The authorizer; None if every principal may do everything."""
         self.owned_ids = OwnedIds(self.security_records, environment.randomness.token_bytes)
         self.producer_owners = None if self.access is None else ProducerOwners(self.owned_ids)
         self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
@@ -106,7 +106,7 @@ class Broker:
         cluster.on_configs = self.dynamic.follow
 
     def _watch_settings(self) -> None:
-        """Register the parts that compute something from a dynamic setting."""
+        """Register the parts that derive a value from a dynamic setting."""
         config, watch = self.config, self.dynamic.watch
         watch(("log.level",), lambda: logging.getLogger().setLevel(config.log_level))
         slow = self.requests
@@ -131,8 +131,8 @@ class Broker:
         environment: Environment | None = None,
         cluster: Cluster | None = None,
     ) -> Broker:
-        """Lock and load the data directory; block while damaged logs are recovered. `loop` must not serve yet. With
-        `cluster` None the broker is a cluster of its own, whose store is in the data directory.
+        """Lock and load the data directory. Blocks during the recovery of damaged logs. `loop` must not run yet. With
+        `cluster` None the broker is a sole broker, whose store is in the data directory.
 
         Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
         """
@@ -157,8 +157,8 @@ class Broker:
         return broker
 
     def start(self, on_all_disks_failed: Callable[[str], None] = lambda _: None) -> None:
-        """Begin the background work. `on_all_disks_failed` is called with the reason when no log directory is usable
-        any more."""
+        """Begin the background work. `on_all_disks_failed` is called with the reason when the last usable log directory
+        has failed."""
         for topic in self.partitions.topics.values():
             self.storage.run(partial(self.storage.topic_directories.note, topic))
         self.background.start(on_all_disks_failed)
@@ -171,8 +171,8 @@ class Broker:
         self.transactions.joined(is_sole=not self.other_brokers.ids())
 
     def is_issued(self, producer_id: int, principal: Principal) -> bool:
-        """True if this id has been issued, and an owned id to the principal, as far as this broker can know: other
-        brokers of a cluster issue theirs. Any thread.
+        """True if this id was issued and, if it is an owned id, issued to the principal. An id that another broker of
+        the cluster may have issued counts as issued. Callable on any thread.
         """
         may_come = not self.storage.metadata.is_sole  # issued by another broker
         if is_owned(producer_id) and not self.owned_ids.is_of(producer_id, principal, if_unknown=may_come):
@@ -180,8 +180,8 @@ class Broker:
         return self.storage.is_issued(producer_id)
 
     def check_drawn(self, fencing_token: int, principal: Principal) -> None:
-        """Raise InvalidProducerIdMappingError for an owned token that is not the principal's: an invented token would
-        fence all later runs.
+        """Raise InvalidProducerIdMappingError for an owned token that was not issued to the principal: an invented
+        token could fence all later runs.
         """
         if is_owned(fencing_token) and not self.is_issued(fencing_token, principal):
             raise InvalidProducerIdMappingError(
@@ -189,12 +189,12 @@ class Broker:
             )
 
     def stop_waiting(self) -> None:
-        """End all waiting requests: they are answered with the present state."""
+        """End all waiting requests. They are answered with the present state."""
         self.partitions.stop_waiting()
         self.transactions.stop_waiting()
 
     async def close(self) -> bool:
-        """Finish running work, seal and close the logs. Returns True after a clean stop."""
+        """Complete the present work, then seal and close the logs. Returns True if the stop was clean."""
         await self.cluster.stop()
         await self.transactions.stop()
         await self.groups.stop()

@@ -1,7 +1,7 @@
-"""The broker's configuration: a TOML file, overlaid with command-line flags, checked against the table of settings.
+"""The broker's configuration: a TOML file, overridden by command-line flags, checked against the table of settings.
 
-The file has the broker settings at the top level and, in the table `[topic]`, defaults of topic settings for topics
-that do not set them. Dotted names may be written as they are (`log.flush.interval.ms = 1000`) or as nested tables.
+The top level of the file has broker settings. Its table `[topic]` has defaults of topic settings, for topics without
+their own. Dotted names may be written as one key (`log.flush.interval.ms = 1000`) or as nested tables.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from sparklog_broker.security_config import (
 TOPIC_TABLE = "topic"
 _DOTTED_KEY = re.compile(r"^([ \t]*)([\w-]+(?:\.[\w-]+)+)([ \t]*=)", re.MULTILINE)
 _RENAMED = {"connections.max.per.ip": "max.connections.per.ip"}
-"""Names of settings in earlier releases, and Kafka's names that replaced them."""
+"""Names of settings in earlier releases, and the names that replaced them."""
 
 
 class BrokerConfig(Struct, frozen=True):
-    """Every broker setting under its Python name, with the security settings in `security`, and the defaults of topic
-    settings (Kafka's names).
+    """Every broker setting under its Python name. `security` has the security settings; `topic_defaults` has the
+    defaults of topic settings, under Kafka's names.
     """
 
     broker_id: int
@@ -134,8 +134,8 @@ class BrokerConfig(Struct, frozen=True):
     topic_defaults: Mapping[str, Value]
     security: BrokerSecurity
     given: Mapping[str, Value | None]
-    """Values of the file and of the command line by dotted name, topic defaults with the prefix `topic.`; None: a
-    secret."""
+    """Values from the file and the command line by dotted name, with defaults of topics under the prefix `topic.`; None
+    for a secret."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -143,10 +143,10 @@ class BrokerConfig(Struct, frozen=True):
         return parse_address(self.listen)
 
     def change(self, values: Mapping[str, Value]) -> None:
-        """Give dynamic settings new values in place: all parts of the broker share this object.
+        """Set new values of dynamic settings in place, because all parts of the broker share this object.
 
         Args:
-            values: Values by dotted name, topic defaults with the prefix `topic.`.
+            values: Values by dotted name, defaults of topics with the prefix `topic.`.
         """
         prefix = f"{TOPIC_TABLE}."
         of_topics = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
@@ -157,8 +157,8 @@ class BrokerConfig(Struct, frozen=True):
             force_setattr(self, "topic_defaults", {**self.topic_defaults, **of_topics})
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the warnings for every start. Raises InvalidConfigError for an insecure configuration, as
-        BrokerSecurity."""
+        """Return the warnings to log at every start. Raises InvalidConfigError for an insecure configuration, as
+        `BrokerSecurity.warnings` does."""
         host = parse_address(self.metrics_listen, "metrics.listen")[0] if self.metrics_listen else LOCALHOST
         warnings = list(self.security.warnings())
         if not is_local(host):
@@ -173,7 +173,7 @@ class BrokerConfig(Struct, frozen=True):
         return tuple(warnings)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return the fields without `remote_log_storage_options`, which may hold secrets."""
+        """Return the fields without `remote_log_storage_options`, which may contain secrets."""
         return [(f, getattr(self, f)) for f in self.__struct_fields__ if f != "remote_log_storage_options"]
 
     def __repr__(self) -> str:
@@ -183,7 +183,7 @@ class BrokerConfig(Struct, frozen=True):
 def load_config(
     path: Path | None = None, *, data_dir: str | None = None, listen: str | None = None, **overrides: object
 ) -> BrokerConfig:
-    """Return the configuration of the file at `path` (None: the defaults), with the given arguments taking precedence.
+    """Return the configuration of the file at `path`; None for the defaults. Arguments override the file.
 
     `overrides` are broker settings by their Python names. Raises InvalidConfigError, which names the file.
     """
@@ -200,7 +200,7 @@ def load_config(
 
 
 def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object] | None = None) -> BrokerConfig:
-    """Return the configuration for settings by their dotted names. Raises InvalidConfigError."""
+    """Return the configuration with settings by their dotted names. Raises InvalidConfigError."""
     secret = resolve_secrets(given, os.environ)
     own = {name: parse_listener_setting(name, value) for name, value in secret.items() if _is_of_listener(name)}
     common = {_RENAMED.get(name, name): value for name, value in secret.items() if not _is_of_listener(name)}
@@ -227,7 +227,7 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     _check_cluster(values, made)
     own_topic = {f"{TOPIC_TABLE}.{name}": value for name, value in by_parameter["topic_defaults"].items()}
     by_parameter["given"] = {n: None if _is_secret(n, v) else v for n, v in {**parsed, **own, **own_topic}.items()}
-    # A setting without a field here belongs to a part of the program that reads it from the table itself.
+    # A setting without a field here is read from the table by the part that uses it.
     return BrokerConfig(**{f: by_parameter[f] for f in BrokerConfig.__struct_fields__})
 
 
@@ -240,7 +240,7 @@ def _is_secret(name: str, value: object) -> bool:
 
 
 def _shown(value: object) -> Any:
-    """Return the plain value of a setting, also of a secret one."""
+    """Return the value of a setting, revealed if it is a secret."""
     return value.reveal() if isinstance(value, Secret) else value
 
 
@@ -262,7 +262,7 @@ def _check_cluster(values: Mapping[str, Value], security: BrokerSecurity) -> Non
 
 
 def _check_super_users(text: str) -> None:
-    """Raise InvalidConfigError unless the text lists principals."""
+    """Raise InvalidConfigError unless the text is a list of principals."""
     try:
         parse_super_users(text)
     except InvalidConfigError as e:
@@ -270,7 +270,7 @@ def _check_super_users(text: str) -> None:
 
 
 def _check_utf8(setting: str, path: Path) -> None:
-    """Raise InvalidConfigError for a path that is not UTF-8: files and messages contain the directories' paths."""
+    """Raise InvalidConfigError for a path that is not UTF-8. Files and messages contain the paths of directories."""
     try:
         str(path).encode()
     except UnicodeEncodeError as e:
@@ -278,7 +278,7 @@ def _check_utf8(setting: str, path: Path) -> None:
 
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:
-    """Return the directories of `log.dirs`. Raises InvalidConfigError for a repeated directory, or one inside
+    """Return the directories of `log.dirs`. Raises InvalidConfigError if a directory is repeated, or is inside
     another."""
     paths = tuple(Path(part.strip()).expanduser().absolute() for part in text.split(",") if part.strip())
     real = [path.resolve() for path in paths]
@@ -292,7 +292,7 @@ def parse_log_dirs(text: str) -> tuple[Path, ...]:
 
 
 def parse_address(text: str, setting: str = "listen") -> tuple[str, int]:
-    """Parse `HOST:PORT` (an IPv6 host in brackets). Raises InvalidConfigError, which names `setting`."""
+    """Parse `HOST:PORT`, with an IPv6 host in brackets. Raises InvalidConfigError, which names `setting`."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -311,8 +311,8 @@ def format_address(host: str, port: int) -> str:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Parse a file. TOML does not allow a number `max.connections` beside `max.connections.per.ip`; such names, which
-    are Kafka's, are read as plain keys. Raises TOMLDecodeError.
+    """Parse a file. TOML does not allow a number `max.connections` beside `max.connections.per.ip`, as Kafka's names
+    have it. If the parser refuses the file, dotted names are read as plain keys. Raises TOMLDecodeError.
     """
     try:
         return tomllib.loads(text)

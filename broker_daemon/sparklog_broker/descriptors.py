@@ -1,4 +1,4 @@
-"""Shares of the process's file descriptors: segment files, connections, and the rest."""
+"""Division of the process's file descriptors between segment files, connections, and other uses."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msgspec import Struct
 from sparklog_broker.config import BrokerConfig
 
 STORE_MAX = 128
-"""Descriptors for the metadata store, files being written, compaction, recovery, and the event loop."""
+"""Descriptors for other uses: the metadata store, files being written, compaction, recovery, and the event loop."""
 STORE_PART = 8
-"""Largest share of a small limit for these: one in STORE_PART."""
+"""Divisor of a small limit: at most 1/STORE_PART of it is for other uses."""
 REFUSALS_MAX = 100
-"""Connections above the limit that are kept long enough to send the error."""
+"""Largest number of connections above the limit that stay open until they have received the error."""
 REFUSALS_PART = 10
 
 
 class Descriptors(Struct, frozen=True):
-    """The most open files, connections and refused connections at once."""
+    """Largest numbers of open segment files, of connections, and of refused connections."""
 
     files: int
     connections: int
@@ -27,10 +27,10 @@ class Descriptors(Struct, frozen=True):
 
 
 def raise_limit() -> None:
-    """Raise the soft limit of open files to the hard one: the usual 1024 is too low for connections and segments."""
+    """Raise the soft limit of open files to the hard limit: the usual 1024 is too low for connections and segments."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # some systems refuse an unlimited number: the old limit stays
+        with contextlib.suppress(ValueError, OSError):  # some systems refuse an unlimited number; keep the old limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -42,8 +42,8 @@ def of_process(config: BrokerConfig) -> Descriptors:
 
 
 def share_out(limit: int | None, files_wanted: int, connections_wanted: int) -> Descriptors:
-    """Return the shares of `limit` descriptors (None: unlimited). Segment files get at most half; connections get the
-    rest after the store's share, so that they never take a descriptor that an append needs.
+    """Return the shares of `limit` descriptors; None if unlimited. Segment files get at most half. Connections get the
+    rest, without the share of other uses, so that they never take a descriptor that an append needs.
     """
     if limit is None:
         return Descriptors(files_wanted, connections_wanted, REFUSALS_MAX)

@@ -1,4 +1,4 @@
-"""From a frame to a handler and back: decodes the request, and turns every error into an error frame."""
+"""Passes requests to handlers: decodes the frame, and turns every error into an error frame."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEADER_BYTES_MAX = FORWARDED_BYTES_MAX
-"""Of a request, except for the APIs that name many partitions with more than a number each."""
+"""Largest header of a request, in bytes, except for APIs that may name many partitions."""
 _LONG_REQUESTS = frozenset(
     {
         Api.PRODUCE,
@@ -66,11 +66,11 @@ _LONG_REQUESTS = frozenset(
     }
 )
 LONG_HEADER_BYTES = 32 * 1024
-"""Longer headers are decoded in their turn (`LongRequests`), and one per turn of the loop."""
+"""Size in bytes above which headers are decoded in turns (`LongRequests`), one in each turn of the loop."""
 AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )
-"""Requests that only brokers send, to each other."""
+"""APIs of requests that only brokers send."""
 AT_CONTROLLER = frozenset(
     {
         Api.CREATE_TOPIC,
@@ -90,8 +90,8 @@ AT_CONTROLLER = frozenset(
         Api.ALTER_SECURITY_RECORDS,
     }
 )
-"""APIs that only the controller answers. Other brokers forward the requests; none of them has a payload, or results per
-item for principals with a part of the permissions."""
+"""APIs that only the controller answers. Other brokers forward their requests. They have no payload, and no results
+that depend on a principal's permission for single items."""
 ABOUT_THE_CLUSTER = AT_CONTROLLER | {
     Api.METADATA,
     Api.FORWARD,
@@ -101,10 +101,10 @@ ABOUT_THE_CLUSTER = AT_CONTROLLER | {
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
     Api.DESCRIBE_CLIENT_QUOTAS,
 }
-"""APIs that any broker answers, once it has joined its cluster: clients ask others until then."""
+"""APIs that any broker answers after it has joined its cluster. Until then clients ask other brokers."""
 NOTHING = memoryview(b"")
 BEHIND_S = 5.0
-"""Longest wait of a client whose change this broker does not know yet."""
+"""Longest wait, in s, until this broker's image has the change that a client has made."""
 RESULTS_INLINE_MAX = 1_000
 ERROR_TEXTS_CHARS_MAX = 1024 * 1024
 RESULT_LISTS: Mapping[type[Any], str] = {
@@ -116,14 +116,14 @@ RESULT_LISTS: Mapping[type[Any], str] = {
     OffsetCommitResponse: "results",
     TxnOffsetCommitResponse: "results",
 }
-"""Responses with one result per partition of the request."""
+"""Responses with one result for each partition of the request."""
 _Result = (
     m.ProduceResult | m.FetchResult | m.ListOffsetsResult | m.EpochEndOffset | m.DeleteRecordsResult | OffsetResult
 )
 
 
 May = Callable[[Operation, ResourceType, str], bool]
-"""Returns True if the peer may do an operation on the resource of a type with this name."""
+"""Returns True if the peer may do an operation on the resource with this type and name."""
 _NOTHING_DENIED: Mapping[str, SparklogError] = {}
 
 
@@ -139,33 +139,35 @@ class RequestContext(Struct, frozen=True):
     peer_host: str
     peer_name: str = ""
     older_version: int | None = None
-    """Version of the request if it is not the newest one, also for the answer."""
+    """Version of the request and its answer; None for the newest."""
     times: RequestTimes = struct_field(default_factory=RequestTimes)
-    """Takes the time that a handler waits for other events."""
+    """Collects the time that a handler waits for other events."""
     principal: Principal = ANONYMOUS
-    """The peer."""
+    """The peer's principal."""
     listener: str = ""
-    """Name of the peer's listener; "" without listeners, as in a simulation."""
+    """Name of the peer's listener; "" if there are no listeners, as in a simulation."""
     local_socket: str = ""
-    """Name of the Unix socket that a peer on this host may use instead of TCP; "" for none."""
+    """Name of the Unix socket that a peer on this host may use in place of TCP; "" if there is none."""
     authenticate: Callable[[Any], Awaitable[Response]] | None = None
-    """Takes a message of SASL; None if the connection has no SASL."""
+    """Handles a SASL message; None if the connection has no SASL."""
     denied: Mapping[str, SparklogError] = _NOTHING_DENIED
-    """Resources named in the request that are denied, and the error for each."""
+    """By resource of the request that is denied: the error."""
     may: May = _may_everything
     client_id: str = ""
-    """The client's own name for itself."""
+    """The name that the client gives itself."""
     header: memoryview = NOTHING
-    """The bytes of the request."""
+    """The encoded request."""
     ask_controller: Callable[[Api, Message, RequestContext], Awaitable[Response]] | None = None
-    """Sends the controller another request in the peer's name. None: outside of a dispatcher."""
+    """Sends another request to the controller, with the peer's principal. None outside of a dispatcher."""
     request_id: str = ""
-    """Random, of a request to the controller; the same in all attempts."""
+    """Random id of a request to the controller, the same in all attempts."""
     is_repeated: bool = False
-    """True if an earlier attempt of the request to the controller may have taken effect."""
+    """True if an earlier attempt of a request to the controller may have taken effect."""
 
     def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
-        """Return the pieces of an answer, each as the peer may see it (`sparklog.protocol.visibility`)."""
+        """Return the pieces of an answer, reduced to those parts that the peer may see
+        (`sparklog.protocol.visibility`).
+        """
         if self.may is _may_everything:
             return pieces
         return visibility.shown(api, pieces, partial(self.may, Operation.DESCRIBE))
@@ -186,11 +188,11 @@ class RequestContext(Struct, frozen=True):
 
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
-"""async def handle(request, payload, context) -> Response. `payload` is writable and stays valid while referenced."""
+"""async def handle(request, payload, context) -> Response. `payload` is writable, and valid while it is referenced."""
 
 
 class Dispatcher:
-    """Answers requests with its handlers."""
+    """Passes requests to its handlers, and returns replies."""
 
     def __init__(
         self,
@@ -202,8 +204,8 @@ class Dispatcher:
         throttling: Throttling | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        """`requests`: counters of errors. `access` None: everything is allowed to everybody. `authenticator` None: no
-        peer has to authenticate. `throttling` None: there are no quotas.
+        """`requests`: counters of errors. `access` None: every principal may do everything. `authenticator` None: no
+        peer must authenticate. `throttling` None: there are no quotas.
         """
         self._broker = broker
         self._access = access
@@ -215,10 +217,10 @@ class Dispatcher:
         self._handlers[Api.FORWARD] = self._forwarded
 
     async def answer(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
-        """Return the reply to one request. Raises nothing but a cancellation."""
+        """Return the reply to one request. Raises only on cancellation."""
         try:
             return await self._answered(prefix, body, connection)
-        except Exception as e:  # noqa: BLE001 - every error has an answer
+        except Exception as e:  # noqa: BLE001 - every error becomes a reply
             error, close = _error_answer(e, prefix.api, connection.peer_name)
             self._requests.failed(prefix.api, (error.code,))
             return error_reply(prefix.api, prefix.correlation_id, error, close=close, throttle_ms=connection.mute_ms)
@@ -286,7 +288,7 @@ class Dispatcher:
         return frame_response(prefix.api, prefix.correlation_id, response, older)
 
     def _is_broker(self, api: int, connection: Connection) -> bool:
-        """True for a broker of the cluster, on the brokers' own listener or with an API of brokers: it has no quota."""
+        """True for a broker, which has no quotas: on the inter-broker listener, or with an API of brokers."""
         assert self._throttling is not None
         if api not in AMONG_BROKERS and connection.listener != self._throttling.protected_listener:
             return False
@@ -304,7 +306,7 @@ class Dispatcher:
         context: RequestContext,
         connection: Connection,
     ) -> Response:
-        """Charge the request to its user, also if it fails, and mute the connection if a quota is exceeded."""
+        """Charge the request to its user, even if it fails, and mute the connection if a quota is exceeded."""
         request, begun = throttling.fitted(request, begun)
         answer, given_bytes = None, 0
         try:
@@ -324,8 +326,8 @@ class Dispatcher:
     async def _guarded(
         self, access: Access, api: Api, request: Message, payload: memoryview, context: RequestContext
     ) -> Response:
-        """Carry out the parts of the request that are allowed. If rights change during the wait of a fetch, it is
-        judged again."""
+        """Handle the parts of a request that are allowed. If permissions change while a fetch waits, the fetch is
+        checked again."""
         peer = peer_of(context.principal, context.peer_host)
         context = structs.replace(context, may=partial(access.may, peer))
         is_noted = False
@@ -357,7 +359,7 @@ class Dispatcher:
         rest, payload = denials.without(api, request, payload, verdict.denied_items)
         response = Response(None) if rest is None else await self._run(api, rest, payload, context)
         if isinstance(request, m.ProduceRequest) and request.acks == 0:
-            response.close = True  # all that can be told
+            response.close = True  # without a reply, only closing shows the error
             return response
         response.message = denials.with_denials(api, request, response.message, verdict.denied_items, error)
         return response
@@ -374,7 +376,9 @@ class Dispatcher:
         return response
 
     async def _noted(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
-        """Return the handler's answer, and note administrative acts, successful or not, except denied ones."""
+        """Return the handler's response. Administrative acts that were not denied are written to the audit log,
+        successful or not.
+        """
         if self._audit is None or number not in ADMINISTRATIVE:
             return await self._handle(number, request, payload, context)
         api, code = Api(number), UnknownServerError.code
@@ -402,9 +406,9 @@ class Dispatcher:
         return await self._ask_controller(Api(number), request, bytes(context.header), context)
 
     async def _ask_controller(self, api: Api, request: Message, header: bytes, context: RequestContext) -> Response:
-        """Return the controller's response, when this broker's image has reached it. The request is repeated while the
+        """Return the controller's response when this broker's image has the change. The request is repeated while the
         controller is being replaced. Raises the controller's error, NotControllerError, BrokerNotAvailableError,
-        RequestTimedOutError (it may have taken effect)."""
+        RequestTimedOutError (the request may have taken effect)."""
         cluster, request_id = self._broker.cluster, self._broker.environment.randomness.new_id()
         version = APIS[api].version_max if context.older_version is None else context.older_version
         forward = ForwardRequest(api, version, header, str(context.principal), request_id)
@@ -427,7 +431,9 @@ class Dispatcher:
     async def _decided(
         self, api: Api, request: Message, context: RequestContext, request_id: str, is_repeated: bool
     ) -> tuple[Response | SparklogError, Version]:
-        """Return the outcome of a request on the controller, and the version of the image that has it."""
+        """Handle a request on the controller. Returns the response or error, and the image's version with the
+        change.
+        """
         outcome: Response | SparklogError
         context = structs.replace(context, request_id=request_id, is_repeated=is_repeated)
         try:
@@ -437,9 +443,8 @@ class Dispatcher:
         return outcome, self._broker.cluster.membership.version
 
     async def _forwarded(self, forward: ForwardRequest, payload: memoryview, context: RequestContext) -> Response:
-        """Answer a request that another broker has forwarded after it checked the permissions. The request is not
-        forwarded again. Raises InvalidRequestError, UnsupportedVersionError, NotControllerError,
-        BrokerNotAvailableError."""
+        """Answer a request that another broker has forwarded after it checked the permissions. It is not forwarded
+        again. Raises InvalidRequestError, UnsupportedVersionError, NotControllerError, BrokerNotAvailableError."""
         if forward.api not in AT_CONTROLLER:
             raise InvalidRequestError(f"brokers do not forward API {forward.api} to the controller")
         api = Api(forward.api)
@@ -458,7 +463,7 @@ class Dispatcher:
         return Response(ForwardResponse(*reached, b"".join(header_parts(outcome, older))))
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
-        """Encode very many results in pieces. Releases the slices on failure."""
+        """Encode a long list of results in pieces. On failure the response's slices are released."""
         message = response.message
         assert message is not None
         results = getattr(message, field)
@@ -475,14 +480,14 @@ class Dispatcher:
 
 
 def _error_answer(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
-    """Return the error for the peer, and True if the connection is then closed. Internal errors are logged."""
+    """Return the error for the peer, and True if the connection must then be closed. Internal errors are logged."""
     match error:
         case UnsupportedVersionError():
-            is_handshake = api == Api.HANDSHAKE  # a newer client tries again in an older version
+            is_handshake = api == Api.HANDSHAKE  # a newer client will retry with an older version
             log.info("%s: %s%s", peer, error, "" if is_handshake else "; disconnecting")
             return error, not is_handshake
         case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
-            return error, True  # it has been logged
+            return error, True  # the authenticator has logged it
         case InvalidRequestError() | UnsupportedApiError() | TooManyConnectionsError():
             log.info("%s: %s; disconnecting", peer, error)
             return error, True
@@ -498,7 +503,7 @@ def _error_answer(error: Exception, api: int, peer: str) -> tuple[SparklogError,
 
 def client_id_of(hello: m.HandshakeRequest) -> str:
     """Return the client's name for quotas and the audit log: its `client.id`, otherwise the name of its library. Raises
-    InvalidRequestError for a name that would break a line of the log.
+    InvalidRequestError for a name that is too long or has unprintable characters.
     """
     name = hello.client_id or hello.client_name
     if not is_client_id(name):
@@ -509,14 +514,14 @@ def client_id_of(hello: m.HandshakeRequest) -> str:
 
 
 def _kind_of(api: int) -> str:
-    """Return the kind of turns that long requests of an API wait for."""
+    """Return the kind of turns (`LongRequests`) for long requests of an API."""
     if api in AMONG_BROKERS:
         return "brokers"
     return "waiting" if api in (Api.FETCH, Api.PRODUCE) else "others"
 
 
 def check_header_size(api: int, header_bytes: int) -> None:
-    """Check the size of a header, which is decoded as a whole: it is small for APIs without long lists. Raises
+    """Check the size of a header, which is decoded as a whole. The limit is small for APIs without long lists. Raises
     InvalidRequestError.
     """
     if header_bytes > HEADER_BYTES_MAX and api not in _LONG_REQUESTS:
@@ -524,7 +529,7 @@ def check_header_size(api: int, header_bytes: int) -> None:
 
 
 def _shortened(results: Iterable[_Result]) -> Iterator[_Result]:
-    """Keep the texts of errors up to a limit, then only their codes: of thousands, the first are enough."""
+    """Yield results with the texts of errors up to a limit in total. Later errors have only their code."""
     left = ERROR_TEXTS_CHARS_MAX
     for result in results:
         if result.message:

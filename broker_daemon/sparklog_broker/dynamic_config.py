@@ -1,7 +1,7 @@
-"""Dynamic settings at work: the values of the cluster's images in this broker, and the parts that take them over.
+"""Dynamic settings: applies the values of the cluster's images to this broker, and informs the parts that use them.
 
-The parts of a broker share one `BrokerConfig`, and read most settings where they use them. The parts that compute
-something from a setting register here, and compute it again after a change.
+The parts of a broker share one `BrokerConfig`, and read most settings at each use. A part that derives a value from a
+setting registers here, and derives it again after a change.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ log = logging.getLogger(__name__)
 
 
 class DynamicConfig:
-    """Gives the broker's configuration the values of images. Event-loop thread only."""
+    """Applies values of images to the broker's configuration. Event-loop thread only."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._static = {name: _of_file(config, name) for name, one in known_settings().items() if one.dynamic}
-        """Values without those of images."""
+        """Values of the file, the command line and the defaults, without those of images."""
         self._configs: Mapping[str, Value] = {}
         self._values: dict[str, Value] = {}
         self._watchers: list[tuple[frozenset[str], Callable[[], None]]] = []
 
     def watch(self, names: Iterable[str], watcher: Callable[[], None]) -> None:
-        """Call `watcher` after each change of a setting.
+        """Call `watcher` after each change of a setting, and now if an image has changed it already.
 
         Args:
             names: Settings by their dotted names; TOPIC_PREFIX stands for all defaults of topics.
-            watcher: Takes the new values over from the configuration.
+            watcher: Reads the new values from the configuration.
         """
         self._watchers.append((frozenset(names), watcher))
-        if self._watched(self._values) & frozenset(names):  # stored before this start
+        if self._watched(self._values) & frozenset(names):  # an image has a value already
             self._call_watcher(frozenset(names), watcher)
 
     def follow(self, configs: Mapping[str, Value]) -> None:
-        """Take the values of an image over.
+        """Apply the values of an image.
 
         Args:
             configs: Settings of the cluster, as in the image.
@@ -82,7 +82,7 @@ class DynamicConfig:
         """Yield the settings of this broker, with the values in effect and their sources.
 
         Args:
-            broker_id: Id of this broker. ALL_BROKERS: only the values for all brokers.
+            broker_id: Id of this broker; ALL_BROKERS for only the values for all brokers.
         """
         known, of_all = known_settings(), stored_values(self._configs, ALL_BROKERS)
         if broker_id == ALL_BROKERS:
@@ -111,7 +111,7 @@ def _of_file(config: BrokerConfig, name: str) -> Value:
 
 
 def _text(name: str, value: Value | None) -> str | None:
-    """Return a value without secrets; None if the value is a secret."""
+    """Return a value as text with secrets redacted; None if the whole value is a secret."""
     if value is None or (is_sensitive(name) and value != ""):
         return None
     return str(value).lower() if isinstance(value, bool) else redact(str(value))

@@ -1,11 +1,11 @@
-"""The broker's log on stderr or in `log.file`: lines to read, or (`log.format=json`) one JSON object per line.
+"""The broker's log on stderr or in `log.file`: lines of text or, with `log.format=json`, one JSON object per line.
 
-An object has `time` (ISO 8601, UTC, milliseconds), `level`, `logger`, `thread`, `event` and `message`. `event` is
-common to all lines of one kind: the text before its values are filled in, or a name from the caller. `extra={"fields":
-{…}}` adds keys, and an exception's traceback is in `exception`. No line holds records.
+An object has `time` (ISO 8601, UTC, milliseconds), `level`, `logger`, `thread`, `event` and `message`. `event` is the
+same for all lines of one kind: the text before its values are inserted, or a name from the caller. `extra={"fields":
+{…}}` adds keys; `exception` has an exception's traceback. No line contains records.
 
-Peers choose names that get into messages. A message never begins a line of its own: line ends, control characters and
-marks of text direction are escaped, for every logger. A traceback follows its line, indented.
+Messages contain names that clients choose. So that a name cannot forge a line, every logger escapes line ends, control
+characters and marks of text direction. A traceback follows its line, indented.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparklog.errors import one_line
 TEXT, JSON = "text", "json"
 _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 VALUE_CHARS_MAX = 16 * 1024
-"""Length at which a message or traceback is cut."""
+"""Length in characters at which a message or traceback is cut."""
 
 
 _INDENT = "    "
@@ -76,29 +76,29 @@ class JsonFormatter(logging.Formatter):
 
 
 def _cut(text: str) -> str:
-    """Cut a text at VALUE_CHARS_MAX, and escape characters that are not UTF-8 (in a file's name)."""
+    """Cut a text at VALUE_CHARS_MAX, and escape characters that are not UTF-8, as a file's name may have."""
     text = text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + "…"
     return text if text.isprintable() else text.encode(errors="backslashreplace").decode()
 
 
 class LogFile(NamedTuple):
-    """The file of `log.file`, and its limits."""
+    """The file of `log.file`, and the limits of its size and number."""
 
     path: Path
-    """Path of the file; older files have this name and a number."""
+    """Path of the file. Older files have this name with a number."""
     max_bytes: int = 0
-    """Size at which a new file begins; 0: never."""
+    """Size in bytes at which a new file begins; 0 for no limit."""
     backups: int = 0
-    """Number of older files."""
+    """Number of older files that are kept."""
 
 
 class RolledFile(RotatingFileHandler):
-    """A log file that begins again at its size, or after another program has renamed or removed it."""
+    """A log file that is replaced at its largest size, or after another program has renamed or removed it."""
 
     def __init__(self, file: LogFile) -> None:
         """Open the file. Raises OSError."""
         file.path.parent.mkdir(parents=True, exist_ok=True)
-        # without backups the library would never begin a new file: the old one is then cut
+        # without backups the library never begins a new file; `doRollover` then empties the old one
         super().__init__(
             file.path, maxBytes=file.max_bytes, backupCount=file.backups, encoding="utf-8", errors="backslashreplace"
         )
@@ -123,13 +123,13 @@ class RolledFile(RotatingFileHandler):
             self.stream.truncate(0)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        """Write the line to standard error if the file cannot take it: a full disk must not hide its own report."""
+        """Write the line to standard error if the file cannot be written: a full disk must not hide its own report."""
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(self.format(record) + "\n")
 
 
 def set_up_logging(level: str = "INFO", log_format: str = TEXT, file: LogFile | None = None) -> None:
-    """Log lines to a file (None: stderr) from now on in this form. Raises OSError if the file cannot be opened."""
+    """Write log lines in this form to `file`, or to stderr if None. Raises OSError if the file cannot be opened."""
     handler = logging.StreamHandler(sys.stderr) if file is None else RolledFile(file)
     handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

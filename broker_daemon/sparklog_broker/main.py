@@ -1,8 +1,8 @@
-"""Starts and stops the broker, for `python -m sparklog_broker` and `sparklog broker`.
+"""Start and stop of the broker, for `python -m sparklog_broker` and `sparklog broker`.
 
-Start: bind (a used port is found before any file is touched), open the data directory, listen, print the address on
-stdout. Stop (SIGTERM, SIGINT): stop accepting, end waiting fetches, finish running requests, seal and close the logs. A
-second signal ends the process at once; the data directory then recovers at the next start.
+Start: bind the sockets (so that a used port changes no file), open the data directory, listen, print the address on
+stdout. Stop (SIGTERM, SIGINT): stop accepting, end waiting fetches, finish present requests, seal and close the logs. A
+second signal ends the process at once; the next start then recovers the data directory.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 STOP_TIMEOUT_S = 10.0
 SWITCH_INTERVAL_S = 0.0005
-"""Time for which a thread may keep the interpreter while another waits: with Python's default of 5 ms, an I/O thread
-that verifies batches would delay the event loop.
+"""Longest time, in s, for which a thread keeps the interpreter while another one waits. With Python's default of 5 ms,
+an I/O thread that verifies batches would delay the event loop.
 """
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STDIN = 0
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(config, lifeline=_STDIN)
     finally:
-        if given.temporary and has_ended(_STDIN):  # otherwise the parent removes it
+        if given.temporary and has_ended(_STDIN):  # a living parent removes the directory itself
             import shutil  # a start need not wait for it
 
             shutil.rmtree(config.data_dir, ignore_errors=True)
@@ -139,13 +139,12 @@ def _cluster_settings(given: argparse.Namespace) -> dict[str, object]:
 
 
 def run(config: BrokerConfig, *, lifeline: int | None = None) -> int:
-    """Run a broker until a signal, or until the descriptor `lifeline` reaches the end of its file. Returns the exit
-    code."""
+    """Run a broker until a signal, or until the end of file on the descriptor `lifeline`. Returns the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     descriptors.raise_limit()
     if config.metrics_listen:
         from sparklog_broker.metrics import rendering  # noqa: F401 - before the freeze; others need not wait for it
-    gc.freeze()  # a full collection of the imported objects would stop the event loop for 20 ms each time
+    gc.freeze()  # each full collection of the imported objects would stop the event loop for 20 ms
     gc.enable()
     try:
         return asyncio.run(_run(config, lifeline))
@@ -154,13 +153,13 @@ def run(config: BrokerConfig, *, lifeline: int | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    """Print one line on stderr and return `code`. The message names the error; a traceback would hide it."""
+    """Print one line on stderr, and return `code`. A traceback would hide the message, which names the error."""
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
 
 
 class _Parts(NamedTuple):
-    """The parts that are opened before the first request."""
+    """The parts of the broker that are opened before the first request."""
 
     broker: Broker
     peers: PeerSecurity
@@ -238,7 +237,7 @@ async def _open(
     environment: Environment,
     contexts: Mapping[str, RenewedContext],
 ) -> _Parts:
-    """Open the data directory, and the connection to the cluster if there is one. Raises InvalidConfigError, and the
+    """Open the data directory and, if configured, the connection to the cluster. Raises InvalidConfigError, and the
     errors of `Broker.open`.
     """
     if config.data_file_group:
@@ -265,7 +264,7 @@ def _server(
     sockets: list[tuple[Listener, socket.socket]],
     kafka: KafkaGateway | None,
 ) -> Server:
-    """Make the server that answers requests of the sockets with the broker's handlers; it is not started."""
+    """Return the server that passes requests of the sockets to the broker's handlers. It is not started yet."""
     broker, peers = parts
     answer = Dispatcher(
         broker,
@@ -296,8 +295,8 @@ def _server(
 
 
 def _endpoints(config: BrokerConfig, server: Server, kafka: KafkaGateway | None) -> Sequence[str]:
-    """Return the addresses that the broker registers. A broker without a cluster registers none unless they are
-    configured: clients use the address that they have connected to, and there are no other brokers.
+    """Return the addresses that the broker registers. A sole broker registers only configured addresses: without one,
+    clients keep the address of their connection, and there are no other brokers.
     """
     is_explicit = config.security.is_advertised
     if not config.zookeeper_connect and not is_explicit:
@@ -307,7 +306,7 @@ def _endpoints(config: BrokerConfig, server: Server, kafka: KafkaGateway | None)
 
 
 def give_to_group(config: BrokerConfig, environment: Environment) -> None:
-    """Give the data directories to `data.file.group`, so that all later files in them belong to it. Raises
+    """Change the group of the data directories to `data.file.group`; later files in them get it, too. Raises
     InvalidConfigError, StorageError.
     """
     name = config.data_file_group
@@ -330,7 +329,7 @@ def give_to_group(config: BrokerConfig, environment: Environment) -> None:
 
 
 def _secure_connect(config: BrokerConfig, environment: Environment) -> SecureConnect | None:
-    """Return the secure connections to other brokers; None for plain text or without a cluster. Raises
+    """Return the opener of secure connections to other brokers; None with plain text or without a cluster. Raises
     InvalidConfigError."""
     if not config.zookeeper_connect or config.security.listeners.inter_broker.protocol is SecurityProtocol.PLAINTEXT:
         return None
@@ -416,7 +415,7 @@ def _watched(broker: Broker, server: Server, authentication: AuthenticationCount
 
 
 def _print_line(text: str) -> None:
-    """Write to standard output; its reader may have ended (a closed pipe) or be unable to take it (a full disk)."""
+    """Write to standard output. Its reader may have ended (a closed pipe), or its disk may be full."""
     try:
         os.write(sys.stdout.fileno(), text.encode())
     except BrokenPipeError:

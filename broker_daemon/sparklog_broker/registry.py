@@ -1,4 +1,4 @@
-"""The handlers of the broker by API."""
+"""The broker's handlers by API."""
 
 from __future__ import annotations
 

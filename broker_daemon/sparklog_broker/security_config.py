@@ -1,7 +1,7 @@
 """The broker's security settings: its listeners, and the rules for their connections.
 
-A listener's own setting, `listener.name.<name in lower case>.x`, comes before `x`. Values may refer to other places
-(`${file:/path}`, `${env:NAME}`); such values, and those with secret names, are `Secret` objects.
+`listener.name.<name in lower case>.x` overrides `x` for one listener. A value may refer to a file or variable
+(`${file:/path}`, `${env:NAME}`). Such values, and those of settings with secret names, are `Secret` objects.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _PREFIXES = ("ssl.", "sasl.", "https.", "connection.failed.", "connections.max.r
 LISTENER_PREFIX = "listener.name."
 _NOT_PER_LISTENER = ("ssl.reload.interval.ms", "connections.authenticating.max")
 PLAIN_NAME = SecurityProtocol.PLAINTEXT.value
-"""Name of the listener that `listen` makes."""
+"""Name of the listener that the setting `listen` defines."""
 
 
 def is_security_setting(name: str) -> bool:
-    """True if `BrokerSecurity` has this broker setting."""
+    """True if the broker setting belongs to `BrokerSecurity`."""
     return name in _NAMES or name.startswith(_PREFIXES)
 
 
@@ -69,8 +69,8 @@ def parse_listener_setting(name: str, value: object) -> Value | Secret:
 
 
 def parse_value(name: str, value: object) -> Value | Secret:
-    """Parse a broker setting's value. A secret text stays secret, and an error for another referenced value does not
-    show it. Raises InvalidConfigError.
+    """Parse a broker setting's value. A secret text stays a `Secret`; an error for another referenced value does not
+    quote it. Raises InvalidConfigError.
     """
     setting = settings_of(Scope.BROKER)[name]
     if not isinstance(value, Secret):
@@ -84,23 +84,23 @@ def parse_value(name: str, value: object) -> Value | Secret:
 
 
 class BrokerSecurity(Struct, frozen=True):
-    """The security settings, made by `make_security`. `settings`: by dotted names, including those of listeners."""
+    """The security settings, created by `make_security`. `settings`: by dotted name, also those of listeners."""
 
     listeners: Listeners
     settings: Mapping[str, object]
     is_advertised: bool = False
     """True if `advertised.listeners` is set."""
     kafka: Listeners | None = None
-    """`kafka.listeners`; None without a gateway."""
+    """The listeners of `kafka.listeners`; None without a gateway."""
 
     @property
     def gateways(self) -> tuple[Listener, ...]:
-        """The gateway's listeners under their names at the brokers."""
+        """The gateway's listeners, under the names that brokers use for them."""
         bound = () if self.kafka is None else self.kafka.bound
         return tuple(one._replace(name=GATEWAY_PREFIX + one.name) for one in bound)
 
     def advertised_of(self, listener: str) -> tuple[str, int] | None:
-        """Return the address of a listener in `advertised.listeners`, or None."""
+        """Return the address of a listener in `advertised.listeners`; None if it has none."""
         if self.kafka is not None and listener.startswith(GATEWAY_PREFIX):
             name = listener.removeprefix(GATEWAY_PREFIX)
             explicit = bool(self.settings["kafka.advertised.listeners"])
@@ -130,7 +130,7 @@ class BrokerSecurity(Struct, frozen=True):
             raise InvalidConfigError(f"inter.broker.listener.name = {listener.name}: {e}") from None
 
     def of(self, listener: Listener) -> dict[str, object]:
-        """Return the settings of this listener."""
+        """Return the settings in effect for a listener, by dotted name."""
         return listener_settings(self.settings, listener.name.removeprefix(GATEWAY_PREFIX))
 
     def rules(self, listener: Listener) -> ListenerRules:
@@ -146,8 +146,8 @@ class BrokerSecurity(Struct, frozen=True):
         )
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the warnings for every start. Raises InvalidConfigError for a listener that admits everybody from
-        other hosts, unless `allow.insecure` is set.
+        """Return the warnings to log at every start. Raises InvalidConfigError for a listener that gives every client
+        on other hosts access, unless `allow.insecure` is set.
         """
         found: tuple[str, ...] = ()
         for listeners in (self.listeners, self.kafka):
@@ -161,7 +161,7 @@ class BrokerSecurity(Struct, frozen=True):
 
     @property
     def zookeeper_login(self) -> tuple[str, Secret] | None:
-        """Name and password for ZooKeeper, or None. Raises InvalidConfigError if only one is set."""
+        """Name and password for ZooKeeper; None without a login. Raises InvalidConfigError if only one is set."""
         name, password, set_acl = (self.settings[setting] for setting in _ZOOKEEPER)
         given = name.reveal() if isinstance(name, Secret) else str(name)
         secret = password if isinstance(password, Secret) else Secret(str(password))
@@ -174,7 +174,7 @@ class BrokerSecurity(Struct, frozen=True):
 
     @property
     def zookeeper_tls(self) -> ZooKeeperTls | None:
-        """TLS to ZooKeeper; None for plain text. Raises InvalidConfigError for files without
+        """Settings of TLS to ZooKeeper; None for plain text. Raises InvalidConfigError if files are set without
         `zookeeper.ssl.client.enable`."""
         enabled, trusted, own, algorithm = (self.settings[name] for name in _ZOOKEEPER_TLS)
         if not enabled and (trusted or own):
@@ -192,12 +192,12 @@ class BrokerSecurity(Struct, frozen=True):
 
     @property
     def authenticating_max(self) -> int:
-        """`connections.authenticating.max`"""
+        """The value of `connections.authenticating.max`."""
         return _number(self.settings, "connections.authenticating.max")
 
 
 def make_security(settings: Mapping[str, object], listen: str, advertised: str) -> BrokerSecurity:
-    """Return the security for parsed settings; `listen` and `advertised.listeners` as they are set. Raises
+    """Return the security for parsed settings. `listen` and `advertised` are the texts of their settings. Raises
     InvalidConfigError.
     """
     names = str(settings["listeners"]) or f"{PLAIN_NAME}://{listen}"
@@ -223,12 +223,12 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
         security.zookeeper_login,
         security.zookeeper_tls,
         security.initial_users,
-    )  # what is wrong with them is said at once
+    )  # evaluated now, so that errors are raised at the start
     return security
 
 
 def _kafka_listeners(settings: Mapping[str, object]) -> Listeners | None:
-    """Return `kafka.listeners`, or None. Raises InvalidConfigError."""
+    """Return the listeners of `kafka.listeners`; None if it is not set. Raises InvalidConfigError."""
     names, advertised = str(settings["kafka.listeners"]), str(settings["kafka.advertised.listeners"])
     if not names:
         if advertised:

@@ -15,49 +15,43 @@ POSITION_FIELDS = (
     pa.field("_offset", pa.int64()),
     pa.field("_timestamp", TIMESTAMP_TYPE),
 )
-"""Columns that say where a row stands in the log."""
+"""Columns with the position of a row in the log, and its timestamp."""
 POSITION_COLUMNS = tuple(f.name for f in POSITION_FIELDS)
 ENVELOPE_COLUMNS = ("key", "value", "headers")
-"""Columns of an envelope topic's table; the time is in `_timestamp`."""
+"""Columns of an envelope topic's table, without the position; the topic's `timestamp` is in `_timestamp`."""
 FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
 """Characters that Delta refuses in names of columns without column mapping."""
 
 
 def topic_columns(schema: pa.Schema, *, is_envelope: bool) -> list[str]:
-    """Return the names of the topic's columns in its table.
+    """Return the names of the topic's own columns in its table, in order.
 
     Args:
         schema: The topic's schema.
         is_envelope: True for an envelope topic.
-
-    Returns:
-        Names in order.
     """
     return list(ENVELOPE_COLUMNS) if is_envelope else list(schema.names)
 
 
 def table_schema(schema: pa.Schema, *, is_envelope: bool) -> pa.Schema:
-    """Return the columns of the table of a topic with this schema.
+    """Return the columns of a topic's table: its own columns, then those of the position.
 
     Args:
         schema: The topic's newest schema.
         is_envelope: True for an envelope topic.
-
-    Returns:
-        The schema.
     """
     own = [schema.field(name) for name in topic_columns(schema, is_envelope=is_envelope)]
     return pa.schema([*own, *POSITION_FIELDS])
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Check that Delta can hold all columns.
+    """Check that a Delta table can have these columns.
 
     Args:
         schema: The table's columns.
 
     Raises:
-        InvalidConfigError: A column has a type or a name that Delta cannot hold; the message names each.
+        InvalidConfigError: Delta does not support the type or the name of a column; the message lists all of them.
     """
     problems = [problem for f in schema for problem in _problems(f.name, f.name, f.type)]
     if problems:
@@ -92,7 +86,8 @@ def check_partition_by(columns: Sequence[str], schema: pa.Schema) -> None:
         schema: The table's columns.
 
     Raises:
-        InvalidConfigError: A column does not exist, or has a type that a directory's name cannot hold exactly.
+        InvalidConfigError: A column does not exist, or its type has no exact form in a directory's name; or a column
+            occurs twice, or no column is left.
     """
     for name in columns:
         at = schema.get_field_index(name)
@@ -112,17 +107,14 @@ def check_partition_by(columns: Sequence[str], schema: pa.Schema) -> None:
 
 
 def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
-    """Return the columns that have to be added to a table before it can hold rows of a topic.
+    """Return the columns to add to a table before it can contain rows of a topic, in order.
 
     Args:
-        wanted: Columns of the topic's table by the topic's newest schema.
-        table: Columns that the table has.
-
-    Returns:
-        The columns to add, in order.
+        wanted: Columns of the table by the topic's newest schema.
+        table: Present columns of the table.
 
     Raises:
-        LakePausedError: A column of the table has another type, or is required although the topic does not have it.
+        LakePausedError: A column of the table has another type or case, or is NOT NULL and not among the topic's.
     """
     by_lower = {f.name.lower(): f for f in table}
     missing, problems = [], []
@@ -149,7 +141,9 @@ def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
 
 
 def same_type(a: Any, b: Any) -> bool:
-    """Return True if both types have the same values; names of list and map entries and nullability do not count."""
+    """Return True if both types have the same values. Nullability, names of list and map entries, and large or view
+    layouts are ignored.
+    """
     if pa.types.is_list(a) or pa.types.is_large_list(a):
         return (pa.types.is_list(b) or pa.types.is_large_list(b)) and same_type(a.value_type, b.value_type)
     if pa.types.is_map(a):

@@ -1,8 +1,8 @@
 """The Delta table of a topic, through `deltalake`.
 
-Each commit is made on exactly the version whose state was checked: `max_commit_retries` is 0, so that a commit of
-anybody in between lets it fail. An application transaction alone would not do: a handle that is opened later may commit
-a lower version, and an append passes a RESTORE unnoticed.
+A commit succeeds only on the version whose state was checked: with `max_commit_retries` 0 it fails if any other writer
+has committed since. Application transactions alone are not enough: a handle opened later may commit a lower version of
+one, and an append does not conflict with a RESTORE.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sparklog.lake.parquet_files import DataFile, DataFileWriter, delta_statisti
 from sparklog.lake.rules import TOPIC_ID_PROPERTY, Span, TableState, app_id
 
 COMMIT_MARK = "sparklog"
-"""Key in the information of a worker's commits."""
+"""Key in the commit information that marks the commits of a worker."""
 HISTORY_PAGE = 50
 PIECE_ROWS, PIECE_ROWS_MIN = 16_384, 512
-"""Rows of a file that are in memory at a time."""
+"""Largest and smallest number of rows of a file that are in memory at a time."""
 CHECKPOINT_INTERVAL = 100
 _WRITER_FEATURES = frozenset(
     {
@@ -44,13 +44,13 @@ _WRITER_FEATURES = frozenset(
         "vacuumProtocolCheck",
     }
 )
-"""Table features without requirements for a writer that only appends plain files."""
+"""Table features that require nothing of a writer that only appends plain files."""
 _STATISTICS_COLUMNS_DEFAULT = 32
 MISSING = "the package deltalake is not installed here: pip install 'sparklog[lake]'"
 
 
 class CommitConflictError(Exception):
-    """The table has another version than the commit was based on, or the commit's outcome is not known."""
+    """The table is at another version than the commit was based on, or the outcome of the commit is unknown."""
 
 
 class TableFile(Struct, frozen=True):
@@ -60,18 +60,18 @@ class TableFile(Struct, frozen=True):
     """Path relative to the table's location, URL-encoded."""
     size_bytes: int
     rows: int | None
-    """Number of rows by the statistics; None: not given."""
+    """Number of rows by the statistics; None if they lack it."""
     partition: int | None
-    """Partition of the topic, if all rows are of one; None: of several, or not given."""
+    """Partition of the topic to which all rows belong; None if there are several, or the statistics lack it."""
     first_offset: int | None
-    """Smallest `_offset` by the statistics; None: not given."""
+    """Smallest `_offset` by the statistics; None if they lack it."""
     last_offset: int | None
-    """Largest `_offset` by the statistics; None: not given."""
+    """Largest `_offset` by the statistics; None if they lack it."""
     partition_values: Mapping[str, str | None]
-    """Values of the partition columns, as texts; None: null."""
+    """Values of the partition columns as texts; None for null."""
     modified_ms: int = 0
     last_time_ms: int | None = None
-    """Largest `_timestamp` by the statistics, which have whole ms; None: not given."""
+    """Largest `_timestamp` by the statistics, in whole ms; None if they lack it."""
 
 
 def normal_location(location: str) -> str:
@@ -81,7 +81,7 @@ def normal_location(location: str) -> str:
         location: A directory, or an address with `s3://`, `gs://`, `az://`, `abfss://` or `file://`.
 
     Returns:
-        An absolute directory, or the address without a slash at the end.
+        An absolute directory, or the address without slashes at its end.
 
     Raises:
         InvalidConfigError: The location has another form.
@@ -101,13 +101,13 @@ def normal_location(location: str) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Return True if the location is a directory of this host."""
+    """Return True if the location is a directory on this host."""
     return "://" not in location
 
 
 @contextmanager
 def _reaching(location: str) -> Iterator[None]:
-    """Turn errors of the native library into LakeUnavailableError."""
+    """Convert errors of the native library to LakeUnavailableError."""
     from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
     try:
@@ -135,14 +135,14 @@ def require_deltalake() -> None:
 
 
 def delta_schema(schema: pa.Schema) -> Any:
-    """Return a schema in the native library's form."""
+    """Return a schema in the form of the package deltalake."""
     from deltalake import Schema
 
     return Schema.from_arrow(schema)
 
 
 class LakeTable:
-    """One version of a table, by a handle of its own."""
+    """One version of a table, with its own handle."""
 
     def __init__(self, location: str, handle: Any) -> None:
         self.location = location
@@ -157,10 +157,10 @@ class LakeTable:
 
         Args:
             location: The table's location.
-            version: Number of the version; None: the newest.
+            version: Number of the version; None for the newest.
 
         Returns:
-            The table; None if there is none.
+            The table; None if there is none at the location.
 
         Raises:
             LakeUnavailableError: The location cannot be reached.
@@ -190,10 +190,10 @@ class LakeTable:
             partition_by: Columns that partition the table.
 
         Returns:
-            The table.
+            The first version.
 
         Raises:
-            CommitConflictError: Another process has created a table there meanwhile.
+            CommitConflictError: Another process has just created a table there.
             LakeUnavailableError: The location cannot be reached.
         """
         require_deltalake()
@@ -202,7 +202,7 @@ class LakeTable:
 
         configuration = {TOPIC_ID_PROPERTY: topic_id, "delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
         if len(schema) > _STATISTICS_COLUMNS_DEFAULT - 3:
-            configuration["delta.dataSkippingNumIndexedCols"] = "-1"  # the columns of the position are the last ones
+            configuration["delta.dataSkippingNumIndexedCols"] = "-1"  # the default: the first 32
         if is_local(location):
             try:
                 Path(location).mkdir(parents=True, exist_ok=True)
@@ -229,7 +229,7 @@ class LakeTable:
             raise LakeUnavailableError(f"the table at {location} was created but cannot be found")
         return found
 
-    # -- facts
+    # -- properties
 
     @property
     def version(self) -> int:
@@ -243,7 +243,7 @@ class LakeTable:
 
     @property
     def topic_id(self) -> str:
-        """Topic id in the table's properties; empty: none."""
+        """Topic id in the table's properties; "" if there is none."""
         return str(self._handle.metadata().configuration.get(TOPIC_ID_PROPERTY) or "")
 
     @property
@@ -256,12 +256,12 @@ class LakeTable:
         return pa.schema(self._handle.schema().to_arrow())
 
     def next_offset(self, topic_id: str, partition: int) -> int | None:
-        """Return the next offset of a partition by this handle; None: the table has none."""
+        """Return a partition's next offset in this version; None if the table has no transaction of it."""
         found = self._handle.transaction_version(app_id(topic_id, partition))
         return None if found is None else int(found)
 
     def next_offsets(self, topic_id: str, partitions: int) -> dict[int, int]:
-        """Return the next offsets of the partitions that have one."""
+        """Return the next offsets by partition. Partitions without a transaction in the table are left out."""
         found = {p: self.next_offset(topic_id, p) for p in range(partitions)}
         return {p: offset for p, offset in found.items() if offset is not None}
 
@@ -273,8 +273,8 @@ class LakeTable:
         Args:
             topic_id: Id of the topic.
             partitions: Number of the topic's partitions.
-            known_version: A version that this process has checked; older history is not read. None: none.
-            known: Largest offsets of files that had to be read, by path; the call adds to it.
+            known_version: A version that this process has checked; older history is not read. None if there is none.
+            known: By path, the largest offsets of files without statistics, which must be read; the call adds to it.
 
         Raises:
             LakeUnavailableError: The table cannot be read.
@@ -322,16 +322,17 @@ class LakeTable:
             )
 
     def doubled_by(self, known_version: int | None) -> int | None:
-        """Return the newest version behind the last commit of a worker that is a compaction with more rows than before.
+        """Return the newest version that is a compaction with more rows than its predecessor. Versions up to the last
+        commit of a worker are not searched.
 
-        delta-rs lets a compaction pass another one that was committed after it was planned. The rows of the files that
-        the other has replaced are then in the table a second time.
+        delta-rs lets a compaction succeed although another one has committed after it was planned. The table then has
+        the rows of the files that the other one replaced twice.
 
         Args:
-            known_version: A version that was checked; older ones are not looked at. None: none.
+            known_version: A version that was checked; older versions are not searched. None if there is none.
 
         Returns:
-            The version; None if there is none, or the table was restored since.
+            The version; None if there is none, or the table was restored after it.
 
         Raises:
             LakeUnavailableError: The table cannot be read.
@@ -352,7 +353,7 @@ class LakeTable:
         return None
 
     def _commits_of_others(self, known_version: int | None) -> Iterator[dict[str, Any]]:
-        """Return the history behind the last commit of a worker, or behind `known_version`, the newest commit first."""
+        """Yield the commits after the last commit of a worker, or after `known_version`, the newest first."""
         limit = HISTORY_PAGE if known_version is None else max(0, self.version - known_version)
         seen = 0
         while limit:
@@ -406,7 +407,7 @@ class LakeTable:
     # -- files
 
     def files(self) -> list[TableFile]:
-        """Return the files of this version."""
+        """Return the files of this version. Raises LakeUnavailableError."""
         with _reaching(self.location):
             actions = pa.table(self._handle.get_add_actions(flatten=True))
             partitions = self.partition_columns
@@ -421,7 +422,7 @@ class LakeTable:
         times_ms: list[int | None] = [None] * n
         if "max._timestamp" in actions.column_names:
             times = actions.column("max._timestamp")
-            if pa.types.is_timestamp(times.type):  # files without statistics alone have none
+            if pa.types.is_timestamp(times.type):  # if no file has statistics, the type is null
                 times_ms = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64()).to_pylist()
         return [
             TableFile(
@@ -462,12 +463,14 @@ class LakeTable:
         return PyFileSystem(DeltaStorageHandler(self.location))
 
     def writer(self, schema: pa.Schema, file_bytes: int, name: str) -> DataFileWriter:
-        """Return a writer of new files below the location."""
+        """Return a writer of new files at the table's location. `file_bytes`: size at which the next file begins;
+        `name`: part of the files' names.
+        """
         fsync = fsync_below(self.location) if is_local(self.location) else _nothing
         return DataFileWriter(self.file_system(), schema, self.partition_columns, file_bytes, name=name, fsync=fsync)
 
     def deletion_masks(self) -> dict[str, Any]:
-        """Return the masks of deleted rows by the files' names: True for a row that is left."""
+        """Return by file name the masks of files with deleted rows: an array that is True for each row that is left."""
         with _reaching(self.location):
             if "deletionVectors" not in (self._handle.protocol().reader_features or ()):
                 return {}
@@ -485,13 +488,13 @@ class LakeTable:
         apply_deletions: bool = True,
         masks: Mapping[str, Any] | None = None,
     ) -> pa.Table:
-        """Read rows of a file in the table's layout; columns that the file lacks are null.
+        """Read rows of a file with the table's column types. Columns that the file lacks are null.
 
         Args:
             file: The file.
-            columns: Names of the columns; None: all of the table.
-            apply_deletions: True leaves out rows that a deletion vector names.
-            masks: The result of `deletion_masks`; None: it is asked for.
+            columns: Names of the columns; None for all columns of the table.
+            apply_deletions: True to leave out the rows of deletion vectors.
+            masks: The result of `deletion_masks`; None to call it.
 
         Raises:
             LakeUnavailableError: The file cannot be read.
@@ -503,12 +506,12 @@ class LakeTable:
     def read_pieces(
         self, file: TableFile, columns: Sequence[str] | None, *, masks: Mapping[str, Any]
     ) -> Iterator[pa.Table]:
-        """Read rows of a file as `read_file` does, some thousands at a time.
+        """Read rows of a file as `read_file` does, in pieces of at most PIECE_ROWS.
 
         Args:
             file: The file.
-            columns: Names of the columns; None: all of the table.
-            masks: The result of `deletion_masks`; empty: deleted rows are read, too.
+            columns: Names of the columns; None for all columns of the table.
+            masks: The result of `deletion_masks`; empty to read deleted rows, too.
 
         Yields:
             Rows in the order of the file.
@@ -525,7 +528,7 @@ class LakeTable:
                 names = parquet.schema_arrow.names
                 own = [c for c in layout.names if c in names and c not in file.partition_values]
                 most = PIECE_ROWS
-                if parquet.num_row_groups:  # a row group of the worker's has ROW_GROUP_BYTES in memory
+                if parquet.num_row_groups:  # wide rows: a row group takes up to ROW_GROUP_BYTES
                     most = min(most, max(PIECE_ROWS_MIN, parquet.metadata.row_group(0).num_rows // 8))
                 for batch in parquet.iter_batches(most, columns=own or names[:1]):
                     rows = _in_layout(plain(pa.Table.from_batches([batch])), file, layout)
@@ -543,8 +546,8 @@ class LakeTable:
         return pa.schema([schema.field(c).with_nullable(True) for c in (schema.names if columns is None else columns)])
 
     def remove_files(self, paths: Iterable[str]) -> None:
-        """Remove files that are not part of the table, by their paths in the file system. Failures leave the files to
-        VACUUM."""
+        """Remove files that are not part of the table, by their paths in the file system. Files that cannot be removed
+        are left for VACUUM."""
         files = self.file_system()
         for path in paths:
             try:
@@ -563,10 +566,10 @@ class LakeTable:
             files: New files, written by `writer`.
             topic_id: Id of the topic.
             spans: Offsets of the files by partition.
-            gaps: Offsets that the log had deleted, for the commit's information.
+            gaps: Offsets that the log deleted before they were in the table; stored in the commit's information.
 
         Raises:
-            CommitConflictError: The table has another version by now, or the outcome is not known.
+            CommitConflictError: The table has a newer version, or the outcome is unknown.
         """
         from deltalake import Transaction
 
@@ -582,7 +585,7 @@ class LakeTable:
         )
 
     def replace(self, removed: Sequence[TableFile], files: Sequence[DataFile], *, information: dict[str, Any]) -> None:
-        """Replace files by others with the same rows, in one commit on this version.
+        """Replace files with other files of the same rows, in one commit on this version.
 
         Raises:
             CommitConflictError: As in `commit`.
@@ -596,11 +599,12 @@ class LakeTable:
         )
 
     def undo_compaction(self) -> None:
-        """Put the files of the version before in the place of those of this version, in one commit on this version.
+        """Replace the files of this version with those of the previous version, in one commit on this version. Deletion
+        vectors of the previous version are not restored.
 
         Raises:
             CommitConflictError: As in `commit`.
-            LakeUnavailableError: A file of the version before cannot be read.
+            LakeUnavailableError: A file of the previous version cannot be read.
         """
         then, now = self._files_at(self.version - 1), self._files_at(self.version)
         schema = pa.schema(self._handle.schema().to_arrow())
@@ -625,7 +629,7 @@ class LakeTable:
         *,
         gaps: Mapping[int, Span] = {},
     ) -> None:
-        """Replace files by others with other rows and set the next offsets, in one commit on this version.
+        """Replace files with files of other rows, and set the next offsets, in one commit on this version.
 
         Raises:
             CommitConflictError: As in `commit`.
@@ -645,13 +649,13 @@ class LakeTable:
         )
 
     def reset(self, schema: pa.Schema, topic_id: str, next_offsets: Mapping[int, int], *, keep_rows: bool) -> None:
-        """Set the next offsets, in one commit on this version, and empty the table unless `keep_rows`.
+        """Set the next offsets, and remove all rows unless `keep_rows`, in one commit on this version.
 
         Args:
-            schema: The table's columns from now on; with `keep_rows` they stay.
+            schema: The table's new columns; ignored with `keep_rows`.
             topic_id: Id of the topic.
             next_offsets: Next offset by partition.
-            keep_rows: True leaves the rows.
+            keep_rows: True to keep the rows and columns.
 
         Raises:
             CommitConflictError: As in `commit`.
@@ -685,11 +689,11 @@ class LakeTable:
             self._handle.create_write_transaction(
                 actions, mode, schema, self.partition_columns or None, commit_properties=properties
             )
-        except Exception as e:  # every failure is looked into by the table's next version
+        except Exception as e:  # the caller reads the newest version to find the outcome
             raise CommitConflictError(_first_line(e)) from e
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
-        """Add columns at the end of the table, in a commit of their own on this version.
+        """Add columns at the end of the table, in a separate commit on this version.
 
         Raises:
             CommitConflictError: As in `commit`.
@@ -705,21 +709,21 @@ class LakeTable:
             raise CommitConflictError(_first_line(e)) from e
 
     def last_commit(self) -> dict[str, Any] | None:
-        """Return the information of the newest commit of a worker, with `timestamp` and `version`; None: there is none
-        among the newest ones."""
+        """Return the information of a worker's newest commit with offsets, including `timestamp` and `version`. None if
+        the last HISTORY_PAGE commits have none."""
         with _reaching(self.location):
             return next(
                 (e for e in self._handle.history(HISTORY_PAGE) if "offsets" in (e.get(COMMIT_MARK) or {})), None
             )
 
     def operations(self) -> list[str]:
-        """Return the names of all operations in the table's history, the newest first."""
+        """Return the operations of all commits that no worker has made, the newest first."""
         with _reaching(self.location):
             return [str(e.get("operation", "")) for e in self._handle.history() if COMMIT_MARK not in e]
 
 
 def _restored_to(others: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the version of the newest RESTORE among the commits that no worker has made; None without one."""
+    """Return the version to which the newest RESTORE in `others` went back; -1 if unknown, None without a RESTORE."""
     for entry in others:
         if str(entry.get("operation", "")).upper() == "RESTORE":
             version = (entry.get("operationParameters") or {}).get("version")
@@ -728,7 +732,7 @@ def _restored_to(others: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 def _in_layout(rows: pa.Table, file: TableFile, layout: pa.Schema) -> pa.Table:
-    """Return rows of a file with the columns of a schema; columns that the file lacks are null."""
+    """Return rows of a file with the columns of `layout`. Columns that the file lacks are null."""
     arrays = []
     for f in layout:
         if f.name in file.partition_values:
@@ -743,8 +747,7 @@ def _in_layout(rows: pa.Table, file: TableFile, layout: pa.Schema) -> pa.Table:
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Return rows in the log's layout, without the view types that other writers put into the Arrow schema of their
-    files."""
+    """Return rows in the log's memory layout. Other writers may name view types in the Arrow schema of their files."""
     columns = [
         column if _is_flat(f.type) else pa.chunked_array([plain_layout(c) for c in column.chunks], _plain_type(f.type))
         for f, column in zip(rows.schema, rows.columns, strict=True)
@@ -775,14 +778,14 @@ def _removed(files: Sequence[TableFile], *, is_change: bool) -> list[Any]:
 
 
 def _nothing(path: str) -> None:
-    """Do nothing: a file in an object store is durable when it is closed."""
+    """Do nothing: an object store makes a file durable on closing it."""
 
 
 def newest(location: str, table: LakeTable) -> LakeTable:
-    """Return a handle of the newest version.
+    """Open the newest version of a table that must exist.
 
     Raises:
-        LakePausedError: The table is gone.
+        LakePausedError: The table does not exist any more.
     """
     found = LakeTable.open(location)
     if found is None:
@@ -791,7 +794,7 @@ def newest(location: str, table: LakeTable) -> LakeTable:
 
 
 def dropped(location: str, table_id: str) -> LakePausedError:
-    """Return the error of a table that is gone."""
+    """Return the error for a table that does not exist any more."""
     return LakePausedError(
         f"the topic's table {table_id} is no longer at {location}: it was dropped or moved; use 'sparklog lake "
         "rebuild' to "

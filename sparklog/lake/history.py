@@ -1,8 +1,7 @@
 """Rows of a topic from its Delta table: the history below the next offset of each partition.
 
-Files are chosen by the statistics of `_offset`, row groups by those of the Parquet files. Rows that users have deleted,
-also by deletion vectors, are left out. The rows of a partition come in the order of their offsets, whatever files a
-user's OPTIMIZE has made.
+The statistics of `_offset` select files and row groups. Rows that users have deleted, also by deletion vectors, are
+left out. The rows of a partition are in offset order even if an OPTIMIZE has rearranged the files.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from sparklog.types import TopicPartition
 
 ENVELOPE_TIMESTAMP = "timestamp"
 ROWS_MAX = 65_536
-"""Rows of one batch."""
+"""Largest number of rows of one batch."""
 SCAN_ROWS = 131_072
 TEXT_LENGTH_BYTES = 4
-"""Size of the length field of a text in a Parquet file."""
+"""Size of the length field before each text in a Parquet file."""
 
 
 class HistoryBatch:
-    """Rows of one partition from the table, in offset order; it looks like a `ConsumedBatch`."""
+    """Rows of one partition from the table, in offset order, with the interface of a `ConsumedBatch`."""
 
     __slots__ = ("_data", "_next_offset", "_offsets", "_timestamps", "tp")
 
@@ -45,7 +44,7 @@ class HistoryBatch:
 
         Args:
             tp: The partition.
-            data: The wanted columns.
+            data: The requested columns.
             offsets: Offset of each row.
             timestamps: Timestamp of each row in µs.
             next_offset: Offset at which reading continues.
@@ -63,12 +62,12 @@ class HistoryBatch:
 
     @property
     def data(self) -> pa.RecordBatch:
-        """The wanted columns."""
+        """The requested columns."""
         return self._data
 
     @property
     def next_offset(self) -> int:
-        """Offset of the next read."""
+        """Offset at which reading continues after this batch."""
         return self._next_offset
 
     @property
@@ -93,7 +92,7 @@ class HistoryBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the decoded rows."""
+        """Size of the decoded rows in memory."""
         return int(self._data.nbytes)
 
     def offsets(self) -> np.ndarray:
@@ -114,24 +113,24 @@ class History:
         self.version = table.version
         """Version of the table."""
         self.next_offsets = table.next_offsets(topic_id, partitions)
-        """Next offset by partition: rows from it on are in the log only."""
+        """Next offset by partition: rows from this offset on are only in the log."""
         self._files = table.files()
         self._masks: dict[str, Any] | None = None
         self._schema = table.schema()
 
     def next_offset(self, partition: int) -> int:
-        """Return the offset at which the log goes on; 0 if the table has nothing of the partition."""
+        """Return the offset at which the log continues the table; 0 if the table has no rows of the partition."""
         return self.next_offsets.get(partition, 0)
 
     def first_offset(self, partition: int) -> int:
-        """Return the smallest offset that the partition's files may have; the next offset if there are none."""
+        """Return a lower bound of the partition's offsets in the table; the next offset if it has no files."""
         found = [f.first_offset or 0 for f in self._files if f.partition in (partition, None)]
         return min(found, default=self.next_offset(partition))
 
     def first_offset_from(self, partition: int, time_ms: int) -> int | None:
-        """Return the first offset of the partition whose row is not older than a time; None if no row is that new.
+        """Return the smallest offset of the partition with a timestamp of at least `time_ms`; None if there is none.
 
-        Files and row groups that are older by their statistics are not read.
+        Files and row groups whose statistics exclude such rows are not read.
 
         Args:
             partition: Number of the partition.
@@ -167,7 +166,7 @@ class History:
             partition: Number of the partition.
             start: First offset.
             end: End of the range (exclusive), at most the next offset.
-            columns: Names of the topic's columns, in this order.
+            columns: Names of the topic's columns, in the order of the result.
             layout: Types of these columns.
 
         Yields:
@@ -197,9 +196,9 @@ class History:
             yield from self._batches(tp, rows.combine_chunks(), columns, layout)
 
     def dictionary_columns(self, schema: pa.Schema) -> set[str]:
-        """Return the text columns that the files hold as dictionaries: a scan of these need not copy each text.
+        """Return the text columns that the files store as dictionaries, so that a scan need not copy each text.
 
-        The largest file decides. A column of a few distinct texts takes less than the length field of each text.
+        The largest file decides: a column with few distinct texts is smaller than the length fields of its texts.
 
         Args:
             schema: The columns.
@@ -212,7 +211,7 @@ class History:
             with self._table.file_system().open_input_file(unquote(file.path)) as source:
                 metadata = pq.read_metadata(source)
         except (OSError, pa.ArrowException):
-            return set()  # reading the rows says why
+            return set()  # the read of the rows will raise the error
         if not metadata.num_row_groups:
             return set()
         columns = [metadata.row_group(0).column(i) for i in range(metadata.num_columns)]
@@ -229,17 +228,17 @@ class History:
         expression: pc.Expression | None,
         dictionaries: Collection[str] = (),
     ) -> Any | None:
-        """Return Arrow's own scanner over the files, which reads them with all processors and in no order.
+        """Return Arrow's scanner over the files, which uses all processors and yields rows in any order.
 
         Args:
-            spans: Offsets [start, end) by partition; rows of other partitions are not read.
+            spans: Offsets [start, end) by partition; other partitions are not read.
             schema: The columns, with their types.
-            expression: A filter over these columns; None: all rows.
+            expression: A filter over these columns; None for all rows.
             dictionaries: Names of text columns to read as dictionaries.
 
         Returns:
-            The scanner; None if the files need more than that: deletion vectors, files of others, partition columns,
-            spans that cut a file, columns that files lack.
+            The scanner. None if the scanner cannot read the rows exactly: the table has deletion vectors, partition
+            columns or files of other writers, a span begins or ends inside a file, or a column is missing.
         """
         self._masks = self._table.deletion_masks() if self._masks is None else self._masks
         files = [f for f in self._files if f.partition is None or f.partition in spans]
@@ -296,8 +295,8 @@ class History:
         columns: Sequence[str],
         time_ms: int | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield the rows of the range in one file, row group by row group. `time_ms`: groups of older rows are left
-        out."""
+        """Yield the rows of [start, end) in one file, one row group at a time. `time_ms`: skip row groups with only
+        older rows."""
         assert self._masks is not None
         mask = self._masks.get(unquote(file.path).rsplit("/", 1)[-1])
         wanted = [*columns, "_partition", "_offset", "_timestamp"]
@@ -345,7 +344,7 @@ class History:
 
 
 def with_dictionaries(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
-    """Return a schema in which the named text columns are dictionaries."""
+    """Return the schema with dictionary types for the named text columns."""
     texts = pa.dictionary(pa.int32(), pa.string())
     return pa.schema([f.with_type(texts) if f.name in names else f for f in schema])
 
@@ -360,7 +359,7 @@ def _may_have(metadata: Any, start: int, end: int) -> bool:
 
 
 def _is_older(metadata: Any, time_ms: int) -> bool:
-    """True if all rows of the group are older than a time, by their statistics."""
+    """True if the statistics show that all rows of the row group are older than `time_ms`."""
     for i in range(metadata.num_columns):
         column = metadata.column(i)
         if column.path_in_schema == "_timestamp":
@@ -373,7 +372,7 @@ def _is_older(metadata: Any, time_ms: int) -> bool:
 
 
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
-    """Yield groups of files whose offsets overlap, in the order of their offsets."""
+    """Yield groups of files with overlapping offsets, in offset order."""
     group: list[TableFile] = []
     end = -1
     for file in sorted(files, key=lambda f: f.first_offset or 0):
@@ -396,10 +395,10 @@ def open_history(
         topic: Name of the topic.
         topic_id: Id of the topic.
         partitions: Number of its partitions.
-        newest: True opens an upserted table, too, which holds the newest row of each key only.
+        newest: True to open also an upserted table, which has only the newest row of each key.
 
     Returns:
-        The history; None if the topic has no table, or the table holds the newest rows only.
+        The history; None if the topic has no table, or only an upserted one and `newest` is False.
 
     Raises:
         LakeUnavailableError: The table cannot be reached.
@@ -410,7 +409,7 @@ def open_history(
     table = LakeTable.open(normal_location(settings.location))
     if table is None or table.topic_id != topic_id:
         return None
-    if table.doubled_by(table.version - 1) is not None:  # until a worker takes it back
+    if table.doubled_by(table.version - 1) is not None:  # read the version before, until a worker undoes this one
         table = LakeTable.open(table.location, table.version - 1)
         if table is None:
             return None

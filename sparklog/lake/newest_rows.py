@@ -1,4 +1,4 @@
-"""The newest row of each key, in Arrow."""
+"""Selection of the newest row of each key, in Arrow."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 OPERATION_COLUMN = "_op"
-"""Optional column of a changelog topic that names the change."""
+"""Optional column of a changelog topic with the kind of the change."""
 DELETE_OPERATIONS = ("d", "D", "delete", "DELETE", "Delete")
 _POSITION = "__row"
 
 
 def newest_per_key(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
-    """Keep the last row of each key.
+    """Keep the last row of each key, in the order of the rows.
 
     Args:
-        rows: Rows in the order of their offsets.
-        key_columns: Names of the key's columns. A null is a value like others.
-
-    Returns:
-        The last rows, in order.
+        rows: Rows in offset order.
+        key_columns: Names of the key columns. Nulls are equal to each other.
     """
     if rows.num_rows < 2:
         return rows
@@ -33,15 +30,12 @@ def newest_per_key(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
 
 
 def is_deletion(rows: pa.Table, key_columns: Sequence[str], value_columns: Sequence[str]) -> Any:
-    """Return True for each row that deletes its key.
+    """Return a boolean array that is True for each row that deletes its key.
 
     Args:
         rows: The rows.
-        key_columns: Names of the key's columns.
-        value_columns: Names of the columns that are all null in a row that deletes; `_op` among them does not count.
-
-    Returns:
-        A boolean array.
+        key_columns: Names of the key columns.
+        value_columns: Names of the columns that are all null in a tombstone; `_op` is ignored.
     """
     values = [c for c in value_columns if c != OPERATION_COLUMN and c not in key_columns]
     deleted = pa.array(np.full(rows.num_rows, bool(values)))
@@ -61,19 +55,19 @@ def _combined(column: Any) -> Any:
 
 
 def other_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> np.ndarray | None:
-    """Find the rows whose key is not among others.
+    """Find the rows whose key is not in `keys`.
 
     Args:
-        rows: The rows; their key columns are enough.
-        keys: Rows with the other keys, each key once.
-        key_columns: Names of the key's columns.
+        rows: The rows; only their key columns are used.
+        keys: The keys to exclude, each once.
+        key_columns: Names of the key columns.
 
     Returns:
-        True for each row that is left; None if all are.
+        A boolean array that is True for each row to keep; None if all rows stay.
     """
     marked = keys.select(list(key_columns))
     own = rows.select(list(key_columns)).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
-    # a join takes null for no value: such keys get a column that says so
+    # in a join null equals nothing, so each key column gets a column that marks its nulls
     own, marked = _with_null_marks(own, key_columns), _with_null_marks(marked, key_columns)
     on = [c for c in own.column_names if c != _POSITION]
     joined = own.join(marked, keys=on, join_type="left anti").column(_POSITION).to_numpy()

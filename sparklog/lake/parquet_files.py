@@ -1,4 +1,4 @@
-"""Parquet files of a Delta table, with the statistics that the table keeps of each."""
+"""Parquet files of a Delta table, and their statistics in the table's log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from msgspec import Struct
 from sparklog.lake.columns import POSITION_COLUMNS
 
 PREFIX = "sparklog-"
-"""Beginning of the names of the worker's files: only such files are merged."""
+"""First part of the names of a worker's files. Only such files are merged."""
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Size in memory of the rows that become one row group."""
+"""Size of the rows of a row group in memory, before they are written."""
 TEXT_STATISTIC_CHARS_MAX = 32
 STATISTICS_COLUMNS_MAX = 32
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 NAME_BYTES_MAX = 255
-"""Longest name of a directory in usual file systems."""
+"""Longest name of a directory in common file systems."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -33,19 +33,19 @@ class DataFile(Struct, frozen=True):
     """A complete Parquet file below the table's location that is not part of the table yet."""
 
     path: str
-    """Path relative to the table's location, as the file system has it; the table's log encodes it."""
+    """Path relative to the table's location, not URL-encoded."""
     size_bytes: int
     rows: int
     partition_values: dict[str, str | None]
-    """Values of the partition columns as texts; None: null."""
+    """Values of the partition columns as texts; None for null."""
     statistics: str
     """Statistics in Delta's JSON form."""
 
 
 class DataFileWriter:
-    """Writes the rows of one partition of a topic to files of about `file_bytes`, one set per partition value.
+    """Writes rows of one partition of a topic to files of about `file_bytes`. A file has one set of partition values.
 
-    Rows of one row group are kept in memory, never more.
+    The rows of at most one row group are in memory.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DataFileWriter:
 
         Args:
             files: Arrow file system at the table's location.
-            schema: Columns of the rows, those of `partition_by` included.
+            schema: Columns of the rows, including those of `partition_by`.
             partition_by: Columns that partition the table.
             file_bytes: Size in bytes at which the next file begins.
             name: Part of the files' names.
@@ -74,7 +74,7 @@ class DataFileWriter:
         self._done: list[DataFile] = []
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows.
+        """Add rows. They are written when ROW_GROUP_BYTES are collected.
 
         Args:
             rows: Rows in the writer's schema.
@@ -97,10 +97,10 @@ class DataFileWriter:
         return self._done
 
     def abandon(self) -> list[str]:
-        """Stop without finishing.
+        """Close the open file without completing it.
 
         Returns:
-            Paths of the files that exist.
+            Paths of all files so far, for removal.
         """
         self._waiting.clear()
         open_file, self._open = self._open, None
@@ -120,7 +120,7 @@ class DataFileWriter:
             return
         for values, rows in split_by(table, self._partition_by):
             if self._open is not None and self._open.values != values:
-                self._finish()  # a file holds rows of one value
+                self._finish()  # the rows of a file have the same partition values
             self._append(rows, values)
 
     def _append(self, rows: pa.Table, values: dict[str, str | None]) -> None:
@@ -165,7 +165,7 @@ class _OpenFile:
             self._writer.close()
             self._sink.close()
         except (OSError, pa.ArrowException):
-            pass  # the file is given up
+            pass  # the caller removes the file
 
     def close(self) -> tuple[str, DataFile]:
         self._writer.close()
@@ -177,14 +177,14 @@ class _OpenFile:
 
 
 def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """Split a table by the values of its partition columns; the order of rows with equal values stays.
+    """Split a table by the values of its partition columns. The rows of each part keep their order.
 
     Args:
         table: The rows.
-        columns: Names of the columns.
+        columns: Names of the partition columns.
 
     Yields:
-        The values as Delta writes them, with their rows.
+        The partition values as Delta writes them, and the rows.
     """
     distinct = table.select(list(columns)).group_by(list(columns)).aggregate([])
     for values in distinct.to_pylist():
@@ -198,7 +198,7 @@ def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str
 
 
 def partition_text(value: Any) -> str | None:
-    """Return a partition value as Delta writes it; an empty text is null there."""
+    """Return a partition value as Delta writes it. Delta has no empty text: it becomes null."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -209,13 +209,13 @@ def partition_text(value: Any) -> str | None:
 def value_directory(values: Mapping[str, str | None]) -> str:
     """Return the directory of files with these partition values, in Hive's form.
 
-    Delta's protocol takes the values from the table's log alone, but polars takes them from the paths.
+    Readers of Delta's protocol take the values from the table's log only, but polars takes them from the paths.
 
     Args:
-        values: Values as `partition_text` writes them, by column.
+        values: By column, the values as `partition_text` writes them.
 
     Returns:
-        The directory with a slash at its end; empty if there are no values, or if a file system cannot have the name.
+        The directory with a slash at its end; "" if there are no values, or file systems do not allow the name.
     """
     names = [f"{column}={HIVE_NULL if text is None else quote(text, safe='')}" for column, text in values.items()]
     if any("/" in column for column in values) or any(len(name.encode()) > NAME_BYTES_MAX for name in names):
@@ -226,7 +226,7 @@ def value_directory(values: Mapping[str, str | None]) -> str:
 def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
     """Return the statistics of a file in Delta's form, from the statistics of its row groups.
 
-    Columns of the position come first, because every read is planned by them.
+    The position columns come first, because every read is planned by their statistics.
 
     Args:
         metadata: Metadata of the Parquet file.
@@ -262,7 +262,7 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _statistic(value: Any, t: Any, *, up: bool) -> Any:
-    """Return the value in Delta's JSON; None: it cannot be given exactly or as a bound."""
+    """Return a smallest or largest value in Delta's JSON form; None if the type or length allows no exact one."""
     if isinstance(value, bool):
         return None
     if pa.types.is_integer(t):
@@ -278,19 +278,19 @@ def _statistic(value: Any, t: Any, *, up: bool) -> Any:
 
 
 def fsync_below(directory: str) -> Any:
-    """Return the function that makes a file below a local directory durable, with its name.
+    """Return a function that makes a file in a local directory durable, with its directory entries.
 
     Args:
         directory: The table's location.
 
     Returns:
-        The function of a relative path.
+        A function of the file's path, relative to `directory`.
     """
 
     def fsync(path: str) -> None:
         places, place = [path], path
         while place:
-            place = os.path.dirname(place)  # noqa: PTH120 - the directories of values may be new
+            place = os.path.dirname(place)  # noqa: PTH120 - directories of partition values may be new
             places.append(place)
         for below in places:
             place = os.path.join(directory, below)  # noqa: PTH118 - joined for every file
@@ -304,6 +304,6 @@ def fsync_below(directory: str) -> Any:
 
 
 def statistics_of(text: str | None) -> Mapping[str, Any]:
-    """Return decoded statistics; empty if there are none."""
+    """Return decoded statistics of a file; empty if it has none."""
     found = json.loads(text) if text else {}
     return found if isinstance(found, dict) else {}

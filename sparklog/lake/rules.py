@@ -1,7 +1,7 @@
-"""Rules of a round, in which the committed rows of all partitions of a topic enter a Delta table in one commit.
+"""Rules of a round: one commit to a Delta table with new committed rows of all partitions of a topic.
 
-The table alone holds the state: for each partition an application transaction (`txn`) whose version is the next offset.
-All functions are pure: functions of the table's state, the log's offsets and the transactions in the log.
+Only the table stores the state: an application transaction (`txn`) for each partition, whose version is the next
+offset. All functions are pure.
 """
 
 from __future__ import annotations
@@ -16,19 +16,11 @@ from sparklog.errors import LakePausedError
 
 APP_PREFIX = "sparklog:"
 TOPIC_ID_PROPERTY = "sparklog.topic.id"
-"""Property of the table that names its topic."""
+"""Property of the table with the id of its topic."""
 
 
 def app_id(topic_id: str, partition: int) -> str:
-    """Return the application id of a partition in the table's transactions.
-
-    Args:
-        topic_id: Id of the topic.
-        partition: Number of the partition.
-
-    Returns:
-        The id.
-    """
+    """Return the name of a partition's application transaction in the table."""
     return f"{APP_PREFIX}{topic_id}:{partition}"
 
 
@@ -38,17 +30,17 @@ class TableState(Struct, frozen=True):
     version: int
     """Version of the table."""
     table_id: str
-    """Id of the table; a table that is created again has another one."""
+    """Id of the table. A table that is dropped and created again has another id."""
     topic_id: str
-    """Topic id in the table's properties; empty: none."""
+    """Topic id in the table's properties; "" if there is none."""
     next_offsets: Mapping[int, int]
-    """Next offset by partition, from the application transactions; partitions without one are absent."""
+    """Next offset by partition, from the application transactions. Partitions without a transaction are left out."""
     largest_offsets: Mapping[int, int] = field(default_factory=dict)
-    """Largest `_offset` in the table's files by partition."""
+    """By partition: the largest `_offset` in the table's files."""
     restored_to: int | None = None
-    """Version that the table was restored to after the last commit of a worker; None: it was not."""
+    """Version to which the table was restored after the last commit of a worker; None if it was not restored."""
     doubled_by: int | None = None
-    """Version of a compaction after the last commit of a worker that has added rows; None: there is none."""
+    """Version of a compaction, after the last commit of a worker, that has added rows; None if there is none."""
 
 
 class PartitionEnds(NamedTuple):
@@ -57,9 +49,9 @@ class PartitionEnds(NamedTuple):
     start: int
     """First offset."""
     stable: int
-    """End of the records of whole transactions: the last stable offset or less."""
+    """End of the records whose transactions have ended: the last stable offset or less."""
     high_watermark: int
-    """End of the offsets that can be read; asked after `stable`."""
+    """End of the readable offsets, requested after `stable`."""
 
 
 class Span(NamedTuple):
@@ -75,22 +67,23 @@ class Plan(Struct, frozen=True):
     spans: Mapping[int, Span]
     """Offsets by partition; partitions without new offsets are absent."""
     gaps: Mapping[int, Span]
-    """Offsets by partition that the log has deleted before they were in the table."""
+    """By partition: offsets that the log deleted before they were in the table."""
 
 
 def check_table(state: TableState, topic_id: str, table_id: str) -> None:
-    """Check that the table belongs to the topic and that its two witnesses agree.
+    """Check that the table belongs to the topic, and that its transactions agree with its rows.
 
-    The witnesses are the application transactions and the largest offsets in the files. The largest offset may be far
-    below the transaction's version: markers have no row, compaction and users remove rows.
+    The largest offset of a partition's rows must be below the version of its transaction. It may be far below, because
+    markers have no row, and compaction and users remove rows.
 
     Args:
         state: The table's state.
         topic_id: Id of the topic.
-        table_id: Id of the table at the first commit; empty: not known yet.
+        table_id: Id of the table at the first commit; "" if not known yet.
 
     Raises:
-        LakePausedError: The table is foreign, was restored, contains rows twice, or rows that its transactions do not.
+        LakePausedError: The table belongs to another topic, was created again or restored, has rows twice, or has rows
+            above its transactions.
     """
     if state.topic_id != topic_id:
         owner = f"topic id {state.topic_id!r}" if state.topic_id else "no topic"
@@ -132,9 +125,10 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
 
 
 def may_undo_compaction(state: TableState) -> bool:
-    """Return True if a worker may take the newest version back.
+    """Return True if a worker may undo the newest version of the table.
 
-    It is a compaction that has added rows, and the worker's commit hides no RESTORE that is not decided yet.
+    That version must be a compaction that has added rows, without a RESTORE before it that the operator has not decided
+    on: a later commit of the worker would hide the RESTORE.
     """
     return state.doubled_by is not None and state.doubled_by == state.version and state.restored_to is None
 
@@ -144,15 +138,12 @@ def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_g
 
     Args:
         state: The table's state, checked by `check_table`.
-        ends: Offsets of the log by partition, the stable ones from one request.
-        accept_gaps: True continues at the log start when the log has deleted offsets that the table lacks.
+        ends: Offsets of the log by partition; all `stable` offsets are from one request.
+        accept_gaps: True to continue at the log start if the log has deleted offsets that the table lacks.
         offsets_max: Largest number of offsets of a partition in one round.
 
-    Returns:
-        The plan.
-
     Raises:
-        LakePausedError: The table has offsets that the log lacks, or the log has deleted offsets that the table lacks.
+        LakePausedError: The table has offsets above the log's end, or the log has deleted offsets that the table lacks.
     """
     spans: dict[int, Span] = {}
     gaps: dict[int, Span] = {}
@@ -182,36 +173,33 @@ def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_g
 
 
 def is_beyond_log(state: TableState, ends: Mapping[int, PartitionEnds]) -> bool:
-    """Return True if the table has an offset that the log did not have yet when it was asked."""
+    """Return True if the table has offsets above the high watermark in `ends`, for example because `ends` is older."""
     return any(state.next_offsets.get(p, 0) > end.high_watermark for p, end in ends.items())
 
 
 def is_cut_short(plan: Plan, ends: Mapping[int, PartitionEnds]) -> bool:
-    """Return True if a span of the plan ends below the records of whole transactions."""
+    """Return True if a span of the plan ends below its partition's `stable` offset, so that another round is needed."""
     return any(span.end < ends[p].stable for p, span in plan.spans.items())
 
 
 class Outcome(Enum):
-    """The decision after a commit that failed."""
+    """The decision about the files of a failed commit."""
 
     DONE = "done"
-    """The table has these offsets: by this commit, whose answer was lost, or by the same round of another worker."""
+    """The table has these offsets, from this commit, whose reply was lost, or from the same round of another worker."""
     AGAIN = "again"
-    """The table's offsets are as before: the same files may be committed to the newest version."""
+    """The table's offsets are unchanged: the same files may be committed to the newest version."""
     DISCARD = "discard"
-    """Another worker has committed these offsets or the table has changed its meaning: the round is void."""
+    """Another worker has committed some of these offsets, or the table was restored or replaced: the files are void."""
 
 
 def after_failed_commit(planned: Mapping[int, Span], before: TableState, now: TableState) -> Outcome:
-    """Decide on the files of a commit that failed.
+    """Decide what happens to the files of a failed commit.
 
     Args:
         planned: The spans of the files by partition.
         before: The state that the commit was based on.
         now: The newest state.
-
-    Returns:
-        The decision.
     """
     if now.table_id != before.table_id or now.restored_to is not None:
         return Outcome.DISCARD

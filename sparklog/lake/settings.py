@@ -1,4 +1,4 @@
-"""A topic's lake settings as values."""
+"""A topic's lake settings, parsed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODE_UPSERT = "upsert"
 
 
 class LakeSettings(Struct, frozen=True):
-    """The settings of one topic; see `sparklog.settings` for their meaning."""
+    """The lake settings of one topic; `sparklog.settings` describes them."""
 
     location: str
     mode: str
@@ -32,10 +32,7 @@ class LakeSettings(Struct, frozen=True):
 
         Args:
             configs: Settings of the topic.
-            broker_defaults: Topic settings that the broker sets for all topics.
-
-        Returns:
-            The settings.
+            broker_defaults: The broker's defaults for settings of topics.
 
         Raises:
             InvalidConfigError: A setting is out of bounds.
@@ -56,11 +53,11 @@ class LakeSettings(Struct, frozen=True):
 
     @property
     def is_upsert(self) -> bool:
-        """True if the table holds the newest row of each key."""
+        """True if the table has only the newest row of each key."""
         return self.mode == MODE_UPSERT
 
     @property
     def table_partitions(self) -> tuple[str, ...]:
-        """Columns that partition the table. The partitions of the topic partition an upserted table, so that
-        a change looks for its key in one of them."""
+        """Columns that partition the table. An upserted table is also partitioned by `_partition`, so that a change
+        searches its key in one partition only."""
         return ("_partition", *self.partition_by) if self.is_upsert else self.partition_by

@@ -1,7 +1,7 @@
-"""Merging of small files: which ones (pure), and the merge.
+"""Merging of small files: the choice of files (pure), and the merge.
 
-The worker merges its own files only, and only files without deletion vectors. The rows and their order stay, and the
-commit says `dataChange = false`, so that streams from the table do not read them again.
+A worker merges only its own files, and only files without deletion vectors. Rows and their order do not change. The
+commit has `dataChange = false`, so that streaming readers of the table do not read the rows again.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from sparklog.lake.delta_table import CommitConflictError, LakeTable, TableFile
 from sparklog.lake.parquet_files import PREFIX
 
 FILES_MIN = 8
-"""Number of neighbouring small files that are merged."""
+"""Smallest number of neighbouring small files that are merged."""
 FILES_MAX = 256
 TIER_BYTES = 64 * 1024
 TIER_FACTOR = 8
-"""Sizes within this factor are alike: a row is rewritten once for each factor that its file grows by."""
+"""Files whose sizes differ by less than this factor are merged together. So a row is rewritten once for each growth of
+its file by this factor.
+"""
 
 
 def files_to_merge(files: Sequence[TableFile], file_bytes: int, left_out: Collection[str] = ()) -> list[TableFile]:
-    """Choose neighbouring small files of one partition.
-
-    Files are neighbours in the order of their offsets. The smallest files are merged first.
+    """Choose small files to merge into one. They have the same partition and are neighbours in offset order; the
+    smallest files are chosen first.
 
     Args:
         files: The files of the table.
-        file_bytes: Size of a full file; files of half the size or more stay.
+        file_bytes: Size of a full file in bytes; files of at least half this size are not merged.
         left_out: Names of files that must not be merged.
 
     Returns:
-        The files to merge into one, at least FILES_MIN; empty if none are due.
+        At least FILES_MIN files; empty if there is nothing to merge.
     """
     groups: dict[object, list[TableFile]] = {}
     for file in files:
@@ -72,14 +73,14 @@ def _run(files: Sequence[TableFile], bound: int, file_bytes: int) -> list[TableF
 
 
 def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
-    """Merge one group of small files in one commit on the table's version.
+    """Merge one group of small files, in one commit on this version of the table.
 
     Args:
-        table: A version that was checked (`check_table`): a commit on any other one would hide a RESTORE.
-        file_bytes: Size of a full file.
+        table: A version that `check_table` has accepted: a commit on an unchecked version would hide a RESTORE.
+        file_bytes: Size of a full file in bytes.
 
     Returns:
-        The version of the commit; None: nothing is due, or another writer has committed meanwhile.
+        The new version; None if there is nothing to merge, or another writer has committed in between.
 
     Raises:
         LakeUnavailableError: The table cannot be reached.
@@ -101,5 +102,5 @@ def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
     try:
         table.replace(chosen, merged, information={"merged": len(chosen)})
     except CommitConflictError:
-        return None  # the files stay for VACUUM: the commit's answer alone may be lost
+        return None  # VACUUM removes the files: the commit may have succeeded without a reply
     return LakeTable.open(table.location, table.version + 1)

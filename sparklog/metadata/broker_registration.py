@@ -7,11 +7,11 @@
 | a node of an earlier session of this process | delete the node, create another (KAFKA-7165): ZooKeeper deletes the old
 one when its session ends |
 | a node of another process | call `on_duplicate` and wait: a node of a former process ends with its session |
-| an older store than the broker has seen (`store_history`) | the broker keeps its epoch, as while ZooKeeper is away |
+| older than this broker's newest image (`store_history`) | the broker keeps its epoch, as in an outage of ZooKeeper |
 
-A timer runs from SUSPENDED on. When the session may have ended, the broker is not certain of its registration
-(`is_certain`) and takes no new leaderships. It keeps the partitions that it leads: records are committed only with the
-replicas that could be elected in its place.
+A timer runs while the session is SUSPENDED. Once the session may have ended, the broker is not certain of its
+registration (`is_certain`) and takes no new leaderships. The broker goes on leading its partitions: a record is
+committed only when the replicas that could be elected in the broker's place have the record.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _never_older() -> Steps:
 class BrokerRegistration:
     """Keeps this broker registered in the store.
 
-    `on_registered(broker_epoch)` is called after every registration; `call` is as in ControllerSession.
+    `on_registered(broker_epoch)` is called after every registration. `call` runs a step on the thread of this object.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class BrokerRegistration:
         self._call = call
         self._is_older = is_older
         self._is_refused = False
-        """True if the broker has not registered because the store is older."""
+        """True if the broker did not register because the store is older than the broker's newest image."""
         self._has_ended = False
         """True from the end of the session on, until the broker registers again."""
         self._suspended_ms: int | None = None
         self._is_registering = False
         self._is_retry_wanted = False
-        """True if a registration was requested during another one, whose connection may be broken."""
+        """True if a registration was requested while another one runs. The running one may fail with its connection."""
         self.broker_epoch = NO_EPOCH
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class BrokerRegistration:
 
     @property
     def lives(self) -> Lives:
-        """The earlier lives of this broker whose records are complete on its disks."""
+        """The earlier lives of this broker whose records are complete on its disks. A life is one registration."""
         return Lives(self._registration.clean_epochs, self._registration.flushed_epochs)
 
     def is_certain(self) -> bool:

@@ -2,7 +2,7 @@
 
 | node | content |
 |---|---|
-| `/controller_epoch` | the epoch; each write of the controller sets it: its version fences, its mzxid is the image's |
+| `/controller_epoch` | the epoch. Every write of the controller sets it: its version fences, its mzxid is the image's |
 | `/terms` | the last TERMS_MAX controller epochs, each a `Term` |
 | `/controller` | ephemeral: `{"broker_id", "epoch"}` |
 | `/brokers/ids/<id>` | ephemeral: a `Registration`; its czxid is the broker epoch |
@@ -13,11 +13,11 @@
 | `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms", "owner", "request_id"}` |
 | `/topics/<name>/config` | settings of the topic |
 | `/topics/<name>/schemas/<id>` | Arrow IPC schema message |
-| `/ids/producer`, `/ids/schema` | ids below have been taken |
+| `/ids/producer`, `/ids/schema` | the lowest id that no broker has taken |
 | `/topics/<name>/state/<chunk>` | 256 partitions, each with all fields of PartitionImage in their order |
 
-Partitions are in chunks so that a failover reads and writes few nodes. If nodes are lost the cluster's topics are: the
-ensemble is what keeps them, on several disks.
+Partitions are in chunks so that a failover reads and writes few nodes. Only the ensemble stores these nodes, on several
+disks: if they are lost, so are the cluster's topics.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _BASE = (
     (CONTROLLER_EPOCH, b"0"),
 )
 READS_MAX = 20
-"""Limit of a starting broker's reads of the image; each topic deletion during a read costs one."""
+"""Limit of the attempts of a starting broker to read the image. An attempt fails if a topic is deleted during it."""
 T = TypeVar("T")
 _FIELDS = PartitionImage.__struct_fields__
 json_decoder(PartitionImage)  # prepare the decoder now, `convert` uses it
@@ -88,8 +88,9 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """The content of a broker's node. `incarnation` identifies the process: a broker recognises its own node by it.
-    Epochs are as in BrokerImage.
+    """The content of a broker's node. Epochs are as in BrokerImage.
+
+    `incarnation` is an id of the process, by which a broker recognises its own node.
     """
 
     incarnation: str
@@ -106,7 +107,7 @@ class ClusterNode(msgspec.Struct, frozen=True):
     cluster_id: str
     format: int = 1
     generation: int = 0
-    """As in ClusterImage."""
+    """The number of restores of the metadata, as in ClusterImage."""
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
@@ -127,17 +128,17 @@ class Term(msgspec.Struct, frozen=True, array_like=True):
 
 
 def begin_term(terms: tuple[Term, ...], term: Term) -> Op:
-    """Make the operation that appends a new term to `terms`."""
+    """Return the operation that appends `term` to the stored `terms`, of which the last TERMS_MAX stay."""
     return SetData(TERMS, encode((*terms, term)[-TERMS_MAX:]))
 
 
 def base_ops() -> list[Op]:
-    """Make the operations that create the fixed nodes."""
+    """Return the operations that create the fixed nodes."""
     return [Create(path, data) for path, data in _BASE]
 
 
 def make_base(coordination: Any) -> Steps:
-    """Create the nodes that are always there; those that exist stay. A store of an earlier release has some of them."""
+    """Create the fixed nodes that do not exist yet; a store of an earlier release has only some of them."""
     found = yield [coordination.get(path) for path, _ in _BASE]
     missing = [op for op, node in zip(base_ops(), found, strict=True) if node is None]
     if not missing:
@@ -159,7 +160,7 @@ def take_cluster_id(coordination: Any, new_id: str) -> Steps:
 
 
 def broker_image(broker_id: int, node: Node) -> BrokerImage:
-    """Decode a registered broker. Raises msgspec.ValidationError for other content."""
+    """Decode the node of a registered broker. Raises msgspec.ValidationError for content of another form."""
     found = decode(node.data, Registration)
     return BrokerImage(
         broker_id,
@@ -176,7 +177,7 @@ def broker_image(broker_id: int, node: Node) -> BrokerImage:
 
 
 def write_ops(delta: ClusterDelta, before: ClusterImage, after: ClusterImage) -> list[Op]:
-    """Make the operations that write `delta`; `before` is the stored image, `after` the new one."""
+    """Return the operations that write `delta`; `before` is the stored image, `after` the new one."""
     ops: list[Op] = []
     chunks = {chunk_of(tp) for tp in delta.partitions if tp.topic not in delta.topics}
     for name, topic in delta.topics.items():
@@ -268,12 +269,12 @@ def _in_chunk(topic: TopicImage, chunk: int) -> tuple[PartitionImage, ...]:
 
 
 def chunk_of_partitions(partitions: Iterable[PartitionImage]) -> bytes:
-    """Encode the content of a node with partitions."""
+    """Encode partitions as the content of a `/topics/<name>/state/<chunk>` node."""
     return encode([[getattr(p, name) for name in _FIELDS] for p in partitions])
 
 
 def partitions_in(data: bytes) -> list[PartitionImage]:
-    """Decode a node with partitions. Raises msgspec.DecodeError, ValueError."""
+    """Decode the content of a `/topics/<name>/state/<chunk>` node. Raises msgspec.DecodeError, ValueError."""
     rows = msgspec.json.decode(data)
     return convert([dict(zip(_FIELDS, row, strict=True)) for row in rows], list[PartitionImage])
 
@@ -282,9 +283,10 @@ def partitions_in(data: bytes) -> list[PartitionImage]:
 
 
 def load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int = UNKNOWN_WRITES) -> Steps:
-    """Return the stored ClusterImage, without brokers. All topics are read at once, and read again if one is deleted
-    during the read: a starting broker reads while the controller writes. Raises the errors of the calls, and
-    msgspec.ValidationError for invalid nodes.
+    """Return the stored ClusterImage, without brokers. If a topic is deleted during the read, all topics are read
+    again: a starting broker reads while the controller writes.
+
+    Raises the errors of the calls, and msgspec.ValidationError for invalid nodes.
     """
     for reads_left in reversed(range(READS_MAX)):
         try:

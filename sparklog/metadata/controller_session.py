@@ -1,10 +1,12 @@
-"""Runs the controller's rules on a `Coordination`: election, loading, fenced writes, the watch on brokers.
+"""The controller's rules on a `Coordination`: election, loading of the image, fenced writes, watch on the brokers.
 
 An election is one transaction: it creates `/controller` and sets `/controller_epoch` to the next epoch. Every write of
 a controller sets `/controller_epoch` again at the version that this controller knows. A replaced controller therefore
-cannot write: its first operation fails with BadVersion. A write whose reply was lost can be judged: in the same session
-and epoch either the version has moved by one, or the write is repeated, which can succeed only once. Kafka's recipe
-checks the version without moving it, and cannot distinguish the two.
+cannot write: its first operation fails with BadVersion.
+
+The version also shows the outcome of a write whose reply was lost. If the session and the epoch are the same and the
+version is one higher, the write succeeded. Otherwise the controller repeats the write, which can succeed only once.
+Kafka's recipe checks the version without setting it, and cannot distinguish the two outcomes.
 """
 
 from __future__ import annotations
@@ -53,11 +55,10 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerSession:
-    """Runs the controller's rules on one broker. Events go in with `handle`; replies and publications come out of
-    `on_effect`.
+    """Runs the controller's rules on one broker. `handle` takes events; `on_effect` receives replies and publications.
 
-    `now_ms` is the clock; `call` runs a step where all steps of this object run. `fenced` is False only in tests that
-    show the purpose of the fence.
+    `now_ms` is the clock; `call` runs a step on the thread of this object. `fenced` is False only in tests that show
+    the need for the fence.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class ControllerSession:
         seen: Callable[[], StoreMark] = StoreMark,
         known: ClusterImage | None = None,
     ) -> None:
-        """`seen`: returns the mark of the newest image of this broker (`store_history`). `known`: an image of a store
-        to which only controllers write; it is not read again if none of them has written since.
+        """`seen` returns the mark of this broker's newest image (`store_history`). `known` is an image of the store,
+        read earlier: the controller uses it without another read if no controller has written since.
         """
-        self._known = known
+        self._cached_image = known
         self._zk = coordination
         self._broker_id = broker_id
         self._controller = controller
@@ -92,21 +93,21 @@ class ControllerSession:
         self._stored = ClusterImage()
         self._seen = seen
         self.older = ""
-        """The reason why the store is older than this broker's newest image; "" if it is not. While it is set, the
-        broker is not elected and takes no images.
+        """The reason why the store is older than this broker's newest image; "" if the store is not older. While there
+        is a reason, the broker is not elected and takes no images.
         """
         self.is_comparing = False
         """True from a new connection until the store's history has been compared."""
-        self._unwritten: Write | None = None
+        self._pending_write: Write | None = None
         self._is_retired = False
         self._is_contending = False
         self._is_retry_wanted = False
-        """True if an attempt was requested during another one, whose connection may be broken."""
+        """True if an election was requested while another one runs. The running one may fail with its connection."""
         self._has_failed = False
-        """True from a write that the store's disk refused until the next election or reload."""
+        """True from a write that failed on the store's disk until the next election or reload."""
 
     def start(self) -> None:
-        """Stand for election now, and whenever there is no controller."""
+        """Stand for election now, and again each time that the cluster loses its controller."""
         self._zk.listen(lambda state: self._call(lambda: self._on_state(state)))
         self._contend()
 
@@ -127,12 +128,12 @@ class ControllerSession:
             logger.info("the brokers elect a new controller when this session ends: %s", e)
 
     def handle(self, event: Event) -> None:
-        """Pass an event to the controller, and carry out the effects."""
+        """Pass an event to the controller's rules, and carry out their effects."""
         self._carry_out(self._controller.handle(event, self._now_ms()))
 
     def recheck(self) -> None:
-        """Compare the store's history again if the last comparison found an older one, and repeat the election or
-        reload after a refused write.
+        """Compare the store's history again if the store was older, and repeat an election or reload that a failed
+        write stopped.
         """
         if self.older or self._has_failed:
             self._has_failed = False
@@ -154,8 +155,8 @@ class ControllerSession:
             else:
                 self._watch_brokers()
                 self._watch_own_node()
-                if self._unwritten is not None:
-                    self._drive(self._judge(self._unwritten))
+                if self._pending_write is not None:
+                    self._drive(self._judge(self._pending_write))
 
     def _contend(self) -> None:
         if self._is_retired:
@@ -171,8 +172,8 @@ class ControllerSession:
             self._contend()
 
     def _stand(self) -> Steps:
-        """Stand for election. It ends as the controller, or with a watch on the present controller; if the connection
-        breaks, the next one stands again.
+        """Stand for election. At the end this broker is the controller, or watches the present controller; if the
+        connection breaks, the broker stands again with the next one.
         """
         turn = self._turn
         try:
@@ -185,7 +186,7 @@ class ControllerSession:
                 epoch = int(epoch_node.data)
                 if current is not None and current.owner == self._zk.session_id:
                     if znodes.decode(current.data, znodes.ControllerNode).epoch == epoch:
-                        break  # the answer to the election was lost, or the image has to be read again
+                        break  # the reply to the election was lost, or a reload reads the image again
                 elif current is not None:
                     return
                 mine = znodes.encode(znodes.ControllerNode(self._broker_id, epoch + 1))
@@ -238,9 +239,9 @@ class ControllerSession:
         return bool(reason)
 
     def _take_over(self, epoch: int, fence: int, zxid: int) -> Steps:
-        self._epoch, self._fence, self._unwritten = epoch, fence, None
-        known, self._known = self._known, None
-        if known is not None and known.writes != UNKNOWN_WRITES and fence == known.writes + 1:  # this election's
+        self._epoch, self._fence, self._pending_write = epoch, fence, None
+        known, self._cached_image = self._cached_image, None
+        if known is not None and known.writes != UNKNOWN_WRITES and fence == known.writes + 1:  # this election
             session = self._zk.session_id
             self._stored = replace(known, version=Version(epoch, zxid), brokers={}, writes=fence, term=session)
         else:
@@ -252,7 +253,7 @@ class ControllerSession:
 
     def _watch_own_node(self) -> None:
         """Watch the controller's node: an operator may delete it to have another controller elected. Without the watch
-        this controller would reply until its next write.
+        this controller would learn of the deletion only at its next write.
         """
         self._own_watch += 1
         self._drive(self._read_own_node(self._own_watch))
@@ -277,7 +278,7 @@ class ControllerSession:
     # --- brokers
 
     def _watch_brokers(self) -> None:
-        """Read and watch the brokers again. Only the last watch counts, so that watches do not multiply with
+        """Read and watch the brokers again. Older watches are ignored, so that watches do not multiply with
         connections."""
         if self._controller.image is not None:
             self._watch += 1
@@ -306,29 +307,29 @@ class ControllerSession:
             if isinstance(effect, Write):
                 self._drive(self._write(effect))
             elif isinstance(effect, Reload):
-                if not self._has_failed:  # else with the next tick
+                if not self._has_failed:  # after a failed write `recheck` repeats the reload
                     self._contend()
             else:
                 self._on_effect(effect)
                 if isinstance(effect, Resign):
-                    self._unwritten = None
+                    self._pending_write = None
                     self._contend()
 
     def _write(self, write: Write) -> Steps:
         fence: Op = SetData(znodes.CONTROLLER_EPOCH, b"%d" % self._epoch, self._fence if self._fenced else -1)
-        self._unwritten = write
+        self._pending_write = write
         try:
             results = yield self._zk.transaction([fence, *znodes.write_ops(write.delta, self._stored, write.after)])
         except (ConnectionLossError, SessionExpiredError):
-            return  # judged when the connection is back; a session that is over ends it
+            return  # `_judge` decides with the next connection; the end of the session discards the write
         except StoreWriteError as e:
             self._on_failed(e)
-            self._written(write, WriteOutcome.CONFLICT, error=e.reason)
+            self._on_written(write, WriteOutcome.CONFLICT, error=e.reason)
         except CoordinationError as e:
             outcome = WriteOutcome.FENCED if e.index == 0 else WriteOutcome.CONFLICT
-            self._written(write, outcome)
+            self._on_written(write, outcome)
         else:
-            self._written(write, WriteOutcome.OK, results[0].version, results[0].mzxid)
+            self._on_written(write, WriteOutcome.OK, results[0].version, results[0].mzxid)
 
     def _judge(self, write: Write) -> Steps:
         try:
@@ -336,16 +337,16 @@ class ControllerSession:
             node = yield self._zk.get(znodes.CONTROLLER_EPOCH)
         except (ConnectionLossError, SessionExpiredError):
             return
-        if self._unwritten is not write:
+        if self._pending_write is not write:
             return
         if current is None or current.owner != self._zk.session_id or int(node.data) != self._epoch:
-            self._written(write, WriteOutcome.FENCED)
+            self._on_written(write, WriteOutcome.FENCED)
         elif node.version == self._fence + 1:
-            self._written(write, WriteOutcome.OK, node.version, node.mzxid)
+            self._on_written(write, WriteOutcome.OK, node.version, node.mzxid)
         else:
             yield from self._write(write)
 
-    def _written(
+    def _on_written(
         self,
         write: Write,
         outcome: WriteOutcome,
@@ -353,9 +354,9 @@ class ControllerSession:
         zxid: int = -1,
         error: SparklogError | None = None,
     ) -> None:
-        if self._unwritten is not write:
+        if self._pending_write is not write:
             return
-        self._unwritten = None
+        self._pending_write = None
         version = Version(self._epoch, zxid)
         if outcome is WriteOutcome.OK:
             self._fence = fence
@@ -363,7 +364,7 @@ class ControllerSession:
         self.handle(WriteResult(write.tag, outcome, version, error))
 
     def _drive(self, steps: Steps) -> None:
-        """Run `steps` until the session ends."""
+        """Run `steps`; stop them at the end of the session."""
         drive(self._of_this_turn(steps), self._call)
 
     def _of_this_turn(self, steps: Steps) -> Steps:

@@ -1,21 +1,21 @@
-"""The store of a cluster's metadata as a protocol of few calls, and the promises of every implementation: ZooKeeper
-(`zookeeper.py`), a SQLite file for a cluster of one broker (`local_coordination.py`), a simulated ZooKeeper.
+"""The calls of a cluster's metadata store, and the promises of its implementations: ZooKeeper (`zookeeper.py`), a
+SQLite file for a cluster of one broker (`local_coordination.py`), a simulated ZooKeeper.
 
-Paths are absolute. Every call returns a future at once and never blocks. Its callbacks run on a thread of the
-implementation (kazoo has its own), so a caller with an event loop first switches to that loop. Calls of one client take
+Paths are absolute. Every call returns a future at once and never blocks. The future's callbacks run on a thread of the
+implementation, so the callback of a caller with an event loop first switches to that loop. Calls of one client take
 effect in their order.
 
 A call that fails with ConnectionLossError may or may not have taken effect. A call that fails with SessionExpiredError
-has not, unless it was sent before the connection broke. Only another read tells: for a transaction, the moved version
-of a node that it sets.
+has had no effect, unless it was sent before the connection broke. Only a later read shows the outcome: a transaction
+took effect if the version of a node that it sets is higher.
 
-A watch calls back once: when its node changes (for `get`: the node is set, deleted or created; for `children`: a child
-is created or deleted, or the node is deleted), or when the connection breaks. The watch has then ended. The owner of
-the watch reads and watches again; the read shows the changes in between.
+A watch calls back once, and then ends. The watch of `get` calls back when the node is set, deleted or created; that of
+`children` when a child is created or deleted, or the node is deleted; both when the connection breaks. The owner then
+reads and watches again; the read shows the changes in between.
 
 The end of a session deletes its ephemeral nodes. The client learns of the end only when it is connected again, so a
-client that depends on its session keeps a timer (`session_timeout_ms`) from SUSPENDED on. After LOST it has a new,
-empty session.
+client that depends on its session keeps a timer (`session_timeout_ms`) from SUSPENDED on. After LOST the client has a
+new session without ephemeral nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_SESSION = 0
 
 
 class CoordinationError(Exception):
-    """Base of the errors of calls. None of them is sent to a client of the cluster.
+    """Base of the errors of calls. Brokers handle them; none is sent to a client of the cluster.
 
     `index`: position of the failed operation in a transaction, -1 outside of one.
     """
@@ -43,7 +43,7 @@ class CoordinationError(Exception):
 
 
 class NoNodeError(CoordinationError):
-    """The node, or the parent of a new node, does not exist."""
+    """The node does not exist, or a new node's parent does not."""
 
 
 class NodeExistsError(CoordinationError):
@@ -51,7 +51,7 @@ class NodeExistsError(CoordinationError):
 
 
 class BadVersionError(CoordinationError):
-    """The node has another version."""
+    """The node's version is not the expected one."""
 
 
 class NotEmptyError(CoordinationError):
@@ -71,7 +71,7 @@ class SessionExpiredError(CoordinationError):
 
 
 class StoreWriteError(CoordinationError):
-    """The store could not write to its disk; nothing was written. `reason`: the error for clients of the cluster."""
+    """The store could not write to its disk; nothing has changed. `reason`: the error for clients of the cluster."""
 
     def __init__(self, reason: SparklogError) -> None:
         super().__init__(str(reason))
@@ -79,12 +79,12 @@ class StoreWriteError(CoordinationError):
 
 
 class ZooKeeperTls(NamedTuple):
-    """TLS to ZooKeeper."""
+    """Settings of the TLS connection to ZooKeeper."""
 
     authorities: str = ""
-    """PEM file of the authorities that sign ZooKeeper's certificate; "": those of the system."""
+    """PEM file of the authorities that sign ZooKeeper's certificate; "" for the authorities of the system."""
     identity: str = ""
-    """PEM file of this client's key and certificate; "": none."""
+    """PEM file of this client's key and certificate; "" for a client without a certificate."""
     check_hostname: bool = True
 
 
@@ -112,7 +112,7 @@ class Node(NamedTuple):
 
 
 class Create(NamedTuple):
-    """Creates a node; its parent exists."""
+    """Creates a node. Its parent must exist."""
 
     path: str
     data: bytes
@@ -142,7 +142,7 @@ Watch = Callable[[], None]
 
 
 class OpResult(NamedTuple):
-    """The result of one operation. `path`: of a created node; `version`, `mzxid`: of a set node, -1 otherwise."""
+    """The result of one operation. `version` and `mzxid` are those of a set node, -1 after other operations."""
 
     path: str
     version: int = -1
@@ -150,7 +150,7 @@ class OpResult(NamedTuple):
 
 
 class Coordination(Protocol):
-    """The calls of the store; their promises are in the module's text. One session at a time."""
+    """The calls of the store; the module's text has their promises. A client has one session at a time."""
 
     @property
     def session_id(self) -> int:
@@ -159,7 +159,7 @@ class Coordination(Protocol):
 
     @property
     def session_timeout_ms(self) -> int:
-        """Lifetime of the session after the last sign of life, in ms, as agreed with the server."""
+        """Time in ms after the last sign of life from this client until the server ends the session."""
         ...
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Future[Node]:
@@ -167,23 +167,23 @@ class Coordination(Protocol):
         ...
 
     def set_data(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Node]:
-        """Set a node's data if it has this version. Fails with NoNodeError, BadVersionError."""
+        """Set a node's data if the node has `version`. Fails with NoNodeError, BadVersionError."""
         ...
 
     def get(self, path: str, watch: Watch | None = None) -> Future[Node | None]:
-        """Read a node; None if it does not exist."""
+        """Read a node; None if it does not exist. `watch`: called at the next change, also at the node's creation."""
         ...
 
     def children(self, path: str, watch: Watch | None = None) -> Future[list[str]]:
-        """Read the names of a node's children, sorted. Fails with NoNodeError; then no watch is set."""
+        """Return the names of a node's children, sorted. Fails with NoNodeError, without setting the watch."""
         ...
 
     def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
-        """Delete a node if it has this version. Fails with NoNodeError, BadVersionError, NotEmptyError."""
+        """Delete a node if it has `version`. Fails with NoNodeError, BadVersionError, NotEmptyError."""
         ...
 
     def transaction(self, ops: Sequence[Op]) -> Future[list[OpResult]]:
-        """Do all operations or none. Fails with the error of the first impossible one, with its `index`."""
+        """Do all operations or none. Fails with the error of the first impossible operation, with its `index`."""
         ...
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
@@ -196,14 +196,14 @@ class Coordination(Protocol):
 
 
 Steps = Generator["Future[Any] | Sequence[Future[Any]]", Any, Any]
-"""A sequence of calls, written as a generator. It yields a future, or several that run at once, and receives their
-results; the error of a future is raised in it.
+"""A sequence of calls, written as a generator. It yields a future, or a list of futures that run at once, and receives
+their results. If a future fails, its error is raised at the `yield`.
 """
 
 
 def drive(steps: Steps, call: Callable[[Callable[[], None]], None] = lambda step: step()) -> None:
-    """Run `steps` to their end as their futures complete. `call` runs a step where the generator may run (an event
-    loop's `call_soon_threadsafe`).
+    """Run `steps` to their end as their futures complete. `call` runs a step on the generator's thread: for example an
+    event loop's `call_soon_threadsafe`.
     """
 
     def advance(send: Callable[[], Any]) -> None:

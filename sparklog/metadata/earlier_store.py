@@ -1,16 +1,15 @@
-"""Conversion of metadata.db of format 1, in which a single broker had tables of topics in place of nodes.
+"""Conversion of metadata.db from format 1, which had tables of topics, to nodes.
 
 The conversion is part of the SQLite transaction that begins the first session (`LocalCoordination`): a process that is
-killed leaves the old tables or the nodes, never a part of both. Partitions begin with this broker as their only
-replica.
+killed leaves either all old tables or all nodes. Every partition gets this broker as its only replica.
 
 | table of format 1 | nodes |
 |---|---|
 | `store` | `/cluster`, `/ids/producer`, `/ids/schema` |
 | `topics`, `topic_owners`, `topic_requests`, `schemas` | `/topics/…` |
 | `security_records` | `/security/…` |
-| `unfinished_topics`, making | partitions in leader epoch 0, whose directories may be missing |
-| `unfinished_topics`, deleting | `/deleted_topics/…` |
+| `unfinished_topics` in state "making" | partitions in leader epoch 0, whose directories may be missing |
+| `unfinished_topics` in state "deleting" | `/deleted_topics/…` |
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ _TOPICS = (
     "LEFT JOIN topic_requests USING (topic_id) ORDER BY name"
 )
 _TABLES = "schemas", "topic_owners", "topic_requests", "topics", "security_records", "unfinished_topics"
-"""The tables, each before those that it refers to."""
+"""The tables in the order in which they are dropped: a table goes before the tables that it refers to."""
 _ADDED = (
     "CREATE TABLE IF NOT EXISTS topic_owners (topic_id TEXT PRIMARY KEY, owner TEXT NOT NULL) STRICT",
     "CREATE TABLE IF NOT EXISTS topic_requests (topic_id TEXT PRIMARY KEY, request_id TEXT NOT NULL) STRICT",
     "CREATE TABLE IF NOT EXISTS security_records (kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL) STRICT",
     "CREATE TABLE IF NOT EXISTS unfinished_topics (topic_id TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT",
 )
-"""Tables that the first brokers did not make."""
+"""Tables that stores of the first releases do not have."""
 
 
 def convert(db: sqlite3.Connection, broker_id: int) -> None:
-    """Replace the tables of format 1 by nodes. Raises sqlite3.Error, ValueError."""
+    """Replace the tables of format 1 with nodes. Raises sqlite3.Error, ValueError."""
     for statement in _ADDED:
         db.execute(statement)
     values = dict(db.execute("SELECT name, value FROM store").fetchall())
@@ -103,12 +102,12 @@ def _topics(db: sqlite3.Connection, broker_id: int, unfinished: dict[str, str]) 
 
 
 def sole_replica(broker_id: int, leader_epoch: int) -> PartitionImage:
-    """Return the state of a partition that this broker alone has. It is elected when it registers."""
+    """Return the state of a partition with a replica on this broker only, which is elected at its registration."""
     return PartitionImage((broker_id,), NO_LEADER, leader_epoch, 0, (broker_id,), last_leader=broker_id)
 
 
 def nodes_of(image: ClusterImage, cluster_id: str, *, next_producer_id: int, next_schema_id: int) -> list[Node]:
-    """Return the nodes of a store that has `image`, each behind its parent."""
+    """Return the nodes of a store that contains `image`, each after its parent."""
     delta = ClusterDelta(topics=dict(image.topics), security=dict(image.security), deleted=dict(image.deleted))
     tree = Znodes()
     ops = [

@@ -1,15 +1,15 @@
-"""cluster-image.bin in a broker's data directory: the newest image of the cluster that the broker has obeyed.
+"""cluster-image.bin in a broker's data directory: the newest image of the cluster that the broker has applied.
 
-It is for the day on which ZooKeeper's data are lost, or replaced by an older copy: a broker compares the store with it
-before it starts, and `sparklog cluster restore-metadata` writes it back. Nothing else reads it.
+The file has two readers. A starting broker compares ZooKeeper's data with it, to detect an older copy. `sparklog
+cluster restore-metadata` writes it back after ZooKeeper's data are lost.
 
 | bytes | content |
 |---|---|
-| 0 to 3 | CRC-32C of all that follows, big-endian |
-| 4 to end | MessagePack: a `Content`, structs as maps with the names of their fields |
+| 0 to 3 | CRC-32C of the remaining bytes, big-endian |
+| 4 to end | MessagePack: an `ImageCopy`, structs as maps with the names of their fields |
 
-Written whole (temporary file, fsync, rename). If the file is lost or damaged, the broker does not notice an older store
-at its next start, and writes the file again.
+Every write replaces the file (temporary file, fsync, rename). If the file is lost or damaged, the broker cannot detect
+an older store at its next start; the next image creates the file again.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class ImageCopy(Struct, frozen=True):
 
     cluster_id: str
     image: ClusterImage
-    """Without the brokers that were registered."""
+    """The image, without registered brokers."""
     put_aside: Mapping[str, TopicImage] = field(default_factory=dict)
-    """By topic id: topics that an image lacked without an order to delete them, as they were before."""
+    """By topic id: the last state of topics that a later image lacked although no order had deleted them."""
 
     @property
     def mark(self) -> StoreMark:
-        """The point in the store's history."""
+        """The point in the store's history at which the store had the image."""
         return mark_of(self.cluster_id, self.image)
 
 
@@ -54,13 +54,13 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
 
 
 def encode_copy(copy: ImageCopy) -> bytes:
-    """Encode the file's bytes."""
+    """Return the content of the file."""
     body = _ENCODER.encode(replace(copy, image=replace(copy.image, brokers={})))
     return crc32c(body).to_bytes(_CHECKSUM_BYTES) + body
 
 
 def decode_copy(data: bytes) -> ImageCopy | None:
-    """Decode the file's bytes; None if they are damaged."""
+    """Decode the content of the file; None if it is damaged."""
     body = data[_CHECKSUM_BYTES:]
     if len(data) < _CHECKSUM_BYTES or crc32c(body).to_bytes(_CHECKSUM_BYTES) != data[:_CHECKSUM_BYTES]:
         return None
@@ -71,7 +71,7 @@ def decode_copy(data: bytes) -> ImageCopy | None:
 
 
 def read_copy(files: FileSystem, data_dir: Path) -> ImageCopy | None:
-    """Read the copy in `data_dir`; None if there is no sound one. Raises StorageError."""
+    """Read the copy in `data_dir`; None if the file is missing or damaged. Raises StorageError."""
     data = read_hint(files, data_dir / CLUSTER_IMAGE_FILE)
     copy = None if data is None else decode_copy(data)
     if data is not None and copy is None:

@@ -1,7 +1,7 @@
-"""Topics as brokers use them and as the image has them, and blocks of ids.
+"""Conversion of topics between the form of the brokers (`Topic`) and of the image (`TopicImage`); blocks of ids.
 
-Ids of producers and schemas are taken in blocks from `/ids/<kind>`. The node's version decides between two brokers that
-take a block at once.
+Ids of producers and schemas are taken in blocks from `/ids/<kind>`. If two brokers take a block at once, the node's
+version admits one of them; the other reads again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUT_S = 15.0
 
 
 def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
-    """Return the topic as brokers use it. `known`: an older state of it, whose schemas are not decoded again."""
+    """Return the topic in the brokers' form. `known` is an older state of the topic; its decoded schemas are reused."""
     schemas = {
         i: known.schemas[i] if known is not None and i in known.schemas else _schema(data)
         for i, data in image.schemas.items()
@@ -49,7 +49,7 @@ def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
 
 
 def image_of(topic: Topic) -> TopicImage:
-    """Return the topic in the controller's form, without partitions."""
+    """Return the topic in the image's form, without partitions."""
     return TopicImage(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -70,14 +70,15 @@ def _schema(data: bytes) -> pa.Schema:
 
 
 class IdBlocks:
-    """Blocks of ids, taken from the store. Blocks the calling thread."""
+    """Takes blocks of ids from the store. The calls block their thread, at most TIMEOUT_S for each reply."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._zk = coordination
 
     def take(self, path: str, count: int, at_least: int) -> int:
-        """Take `count` ids that no other broker gets, none of them below `at_least`. Returns the first. Raises
-        StorageUnavailableError, StorageError, StorageFullError."""
+        """Take `count` consecutive ids that no other broker gets, none of them below `at_least`, and return the first.
+
+        Raises StorageUnavailableError, StorageError, StorageFullError."""
         try:
             while True:
                 node = self._wait(self._zk.get(path))
@@ -96,19 +97,19 @@ class IdBlocks:
             raise StorageUnavailableError(f"cannot reserve new ids in ZooKeeper ({path}): {e}") from e
 
     def take_producer_ids(self, count: int, at_least: int = 0) -> int:
-        """Take ids of producers, as `take`."""
+        """Take `count` producer ids as `take` does, and return the first."""
         return self.take(PRODUCER_IDS, count, at_least)
 
     def take_schema_id(self) -> int:
-        """Take one schema id, as `take`: it is issued once in a cluster's life."""
+        """Take one schema id. The store issues each id only once."""
         return self.take(SCHEMA_IDS, 1, ENVELOPE_SCHEMA_ID + 1)
 
     def producer_ids_end(self) -> int:
-        """Return the end of the ids of producers that brokers have taken. Raises StorageUnavailableError."""
+        """Return the lowest producer id that no broker has taken. Raises StorageUnavailableError."""
         return self.end(PRODUCER_IDS)
 
     def end(self, path: str) -> int:
-        """Return the first id that was not taken. Raises StorageUnavailableError."""
+        """Return the lowest id of `path` that no broker has taken. Raises StorageUnavailableError."""
         try:
             node = self._wait(self._zk.get(path))
         except (CoordinationError, TimeoutError) as e:

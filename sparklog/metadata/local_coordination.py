@@ -1,19 +1,19 @@
-"""The `Coordination` of a cluster of one broker: the tree of nodes in one SQLite file of its data directory.
+"""The `Coordination` of a cluster of one broker: a tree of nodes in a SQLite file in the broker's data directory.
 
 | table | content |
 |---|---|
-| `nodes(path, data, version, czxid, mzxid)` | the nodes that outlive a session; the root is not among them |
+| `nodes(path, data, version, czxid, mzxid)` | the nodes that outlive a session, without the root |
 | `store(name, value)` | `session`: number of the last session |
 
-All nodes are in memory, too, so that reading them costs nothing. A write is one SQLite transaction, fsynced before the
-call is answered and before anybody reads it. Ephemeral nodes are in memory only: they go with the process.
+Reads use a copy of all nodes in memory. A write is one SQLite transaction, fsynced before the call returns its result
+and before another call can read the change. Ephemeral nodes are in memory only: they end with the process.
 
 The session begins when the file is opened, and ends with `close`; its number is one above the last one in the file.
-Connections never break. A zxid is the number of the session, and 32 bits that count in it: the zxids of a new session
-are above those that a killed process has given out without writing anything.
+Connections never break. The upper bits of a zxid are the number of the session, its lower 32 bits a counter: every zxid
+of a new session is above all zxids of a killed process, also those that it did not store.
 
-Calls wait in a queue that a thread of the environment works off. A thread that waits for a call's result works the
-queue off itself. So calls can be waited for before there is an event loop, on any thread, and in a simulation.
+Calls wait in a queue, which a thread of the environment processes. A thread that waits for a call's result processes
+the queue itself. Waiting therefore works on every thread, before there is an event loop, and in a simulation.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FORMAT = 2
 ZXIDS_PER_SESSION = 1 << 32
 NEVER_MS = 1 << 40
 _SHORTAGES = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM})
-"""Of descriptors (it was open before) or memory."""
+"""Codes for a lack of file descriptors (the file could be opened before) or of memory."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 TABLES = (
     "CREATE TABLE IF NOT EXISTS store (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
@@ -60,12 +60,12 @@ TABLES = (
 
 
 def way_out(path: Path) -> str:
-    """Return the remedy for a file that is lost."""
+    """Return the remedy for a lost or damaged file, for the end of an error message."""
     return f"restore it from a copy, or make it again from the partitions: sparklog log rebuild-metadata --data-dir {path.parent}"
 
 
 class _Call(Future[Any]):
-    """A call in the queue; see the module about threads that wait."""
+    """A call in the queue. A thread that waits for its result processes the queue."""
 
     def __init__(self, work: Callable[[], None], perform: Callable[[], Any]) -> None:
         super().__init__()
@@ -95,10 +95,10 @@ class LocalCoordination:
         Args:
             path: The SQLite file.
             environment: The machine.
-            create: True to make the file if there is none.
-            above: A number of a session that is known from elsewhere: the file may be an older copy.
-            convert: Makes nodes of the tables of an older format, in the transaction that begins the session. None: an
-                older format is refused.
+            create: True to create the file if it is missing.
+            above: The new session's number is above this one. The file may be an older copy with a lower number.
+            convert: Converts the tables of an older format to nodes, in the transaction that begins the session. With
+                None an older format is refused.
 
         Raises:
             StorageError: The file is missing, damaged, or of another format.
@@ -106,10 +106,10 @@ class LocalCoordination:
         """
         self._path = path
         self._lock = threading.RLock()
-        """Held while the queue is worked off."""
+        """Held while a thread processes the queue."""
         self._queue: deque[_Call] = deque()
         self._working = 0
-        """Calls that are being answered: one inside another if a callback waits for a further one."""
+        """Number of calls that run now. It is above 1 while a callback of one call waits for another call."""
         self._data_watches: dict[str, dict[Watch, None]] = {}
         self._child_watches: dict[str, dict[Watch, None]] = {}
         self._is_closed = False
@@ -196,10 +196,10 @@ class LocalCoordination:
             return [node for node in self._tree.nodes() if not node.owner]
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
-        """Do nothing: the state never changes."""
+        """Do nothing: the session's state never changes."""
 
     def close(self) -> None:
-        """End the session once all calls are answered. Blocks; again is fine."""
+        """Answer the queued calls, then end the session. Blocks. Later calls of `close` do nothing."""
         self._work()
         with self._lock:
             if not self._is_closed:
@@ -233,7 +233,7 @@ class LocalCoordination:
             if self._is_closed:
                 raise SessionExpiredError("the store is closed")
             result = call.perform()
-        except BaseException as e:  # noqa: BLE001 - it is raised to whoever waits
+        except BaseException as e:  # noqa: BLE001 - the future raises it in the waiting thread
             call.set_exception(e)
         else:
             call.set_result(result)

@@ -1,4 +1,4 @@
-"""metadata.db, the store of a cluster of one broker: opened, checked, and written again from a rebuilt image."""
+"""metadata.db, the store of a cluster of one broker: open it, check it, and write it again from a rebuilt image."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ from sparklog.types import TopicPartition
 
 WAIT_S = 15.0
 MADE = "/made"
-"""Node whose children, named by topic ids, have the number of partitions whose directories this life has made. A crash
-may come before that. In later lives the leader epoch says that a directory was made."""
+"""Node with one child for each topic id. The child contains the number of partitions whose directories were created in
+this life of the broker. A crash may come before the directories exist. In later lives a leader epoch above 0 shows that
+they exist."""
 
 
 def run_steps(steps: Generator[Any, Any, Any]) -> Any:
-    """Run the steps of a `Coordination` on this thread, one after the other, and return their result."""
+    """Run the steps of a `Coordination` on this thread, one after the other, and return their result. Blocks."""
     send: Any = partial(next, steps)
     while True:
         try:
@@ -57,21 +58,21 @@ def run_steps(steps: Generator[Any, Any, Any]) -> Any:
 
 
 def wait_for(future: Future[Any]) -> Any:
-    """Return the result of a call. Blocks."""
+    """Return the result of a call. Blocks for at most WAIT_S seconds."""
     return future.result(WAIT_S)
 
 
 def open_local(
     path: Path, environment: Environment, broker_id: int, *, create: bool, log_dirs: Iterable[Path] = ()
 ) -> LocalCoordination:
-    """Open the store and give it its base nodes.
+    """Open the store and create its base nodes.
 
     Args:
-        path: The SQLite file. One of format 1 is converted.
+        path: The SQLite file. A file of format 1 is converted.
         environment: The machine.
-        broker_id: The broker that has the partitions of a file of format 1.
-        create: True to make the file if there is none.
-        log_dirs: Directories that may name newer broker epochs than the file, if that is an older copy.
+        broker_id: The only replica of the partitions in a file of format 1.
+        create: True to create the file if it is missing.
+        log_dirs: Log directories. If the file is an older copy, they may contain newer broker epochs.
 
     Raises:
         StorageError: The file is missing, damaged or of a newer format.
@@ -108,7 +109,7 @@ def _newest_life(environment: Environment, log_dir: Path) -> int:
     try:
         return newest_life(environment.files, log_dir)
     except StorageError:
-        return NO_EPOCH  # a disk that has failed
+        return NO_EPOCH  # the disk of this log directory has failed
 
 
 def read_image(coordination: LocalCoordination, path: Path) -> tuple[str, ClusterImage]:
@@ -123,7 +124,7 @@ def read_image(coordination: LocalCoordination, path: Path) -> tuple[str, Cluste
 
 
 def read_made(coordination: LocalCoordination) -> dict[str, int]:
-    """Read the children of MADE."""
+    """Return the number of created partitions by topic id: the children of MADE."""
     found = {}
     for topic_id in wait_for(coordination.children(MADE)):
         node = wait_for(coordination.get(f"{MADE}/{topic_id}"))
@@ -134,8 +135,10 @@ def read_made(coordination: LocalCoordination) -> dict[str, int]:
 def take_epochs(
     coordination: LocalCoordination, image: ClusterImage, epochs: Mapping[TopicPartition, int]
 ) -> ClusterImage:
-    """Store leader epochs that logs have records of and `image` does not have: the store is an older copy. Returns the
-    image with them. Raises StorageError, StorageFullError."""
+    """Store the leader epochs of `epochs` (read from the logs) that are above those of `image`: then the store is an
+    older copy of its data. Returns the image with these epochs.
+
+    Raises StorageError, StorageFullError."""
     newer: dict[TopicPartition, PartitionImage] = {}
     for tp, epoch in epochs.items():
         partition = image.partition(tp)
@@ -157,7 +160,7 @@ def take_epochs(
 
 def problem_with(path: Path, cluster_id: str) -> str | None:
     """Return the reason why the store at `path` cannot be used for the log directories of `cluster_id`; None if it can.
-    Changes nothing."""
+    Reads only."""
     try:
         nodes = _read_nodes(path)
         if nodes is None:
@@ -173,13 +176,13 @@ def problem_with(path: Path, cluster_id: str) -> str | None:
 
 
 def _read_nodes(path: Path) -> dict[str, str] | None:
-    """Return the cluster's id under its node's path, once all tables could be read; None: there is no file."""
+    """Check the whole file. Return `{CLUSTER: cluster_id}`, or None if the file is missing."""
     if not path.exists():
         return None
     with closing(real_environment().databases.open(path)) as db:
-        ((told,),) = db.execute("PRAGMA quick_check(1)").fetchall()
-        if told != "ok":
-            raise StorageError(told)
+        ((verdict,),) = db.execute("PRAGMA quick_check(1)").fetchall()
+        if verdict != "ok":
+            raise StorageError(verdict)
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version != FORMAT:
             ((cluster_id,),) = db.execute("SELECT value FROM store WHERE name = 'cluster_id'").fetchall()
@@ -191,8 +194,8 @@ def _read_nodes(path: Path) -> dict[str, str] | None:
 
 
 def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
-    """Return the security records of a store, also if other parts of it are damaged; None: not all of them can be read.
-    Changes nothing."""
+    """Return the security records of a store, even if other parts of the file are damaged. None if some records cannot
+    be read. Reads only."""
     if not path.exists():
         return None
     try:
@@ -212,15 +215,17 @@ def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
 
 
 def write_store(path: Path, content: Rebuilt, *, aside: str) -> Path | None:
-    """Write a new store with `content` to `path`; the file that is there is kept with the ending `aside`. Returns its
-    new place. Raises StorageError, StorageFullError."""
+    """Write a new store with `content` to `path`. An old file is renamed to `path` with the suffix `aside`; its new
+    path is returned.
+
+    Raises StorageError, StorageFullError."""
     new = path.with_name(path.name + ".new")
     files = RealFiles()
     for leftover in (new, new.with_name(new.name + "-journal")):
         files.remove(leftover)
     _fill(new, content)
     kept = None
-    for ending in ("", "-journal", "-wal", "-shm"):  # a journal beside it would be played into the new one
+    for ending in ("", "-journal", "-wal", "-shm"):  # SQLite would apply an old journal to the new file
         old = path.with_name(path.name + ending)
         if old.exists():
             kept = kept or path.with_name(f"{path.name}.{aside}")

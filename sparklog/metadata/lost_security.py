@@ -1,8 +1,8 @@
-"""Users, ACLs and quotas when a metadata store is made anew: taken over from an older store, or missed safely.
+"""Users, ACLs and quotas of a metadata store that is created again, for which no older store has them.
 
-No partition's directory has them. Without ACLs, denials are gone as well, and with `allow.everyone.if.no.acl.found` all
-would be open. So a store that is made without them gets ACLs that deny everything to everybody: only `super.users` get
-past them, and see them in `sparklog acl list`.
+A partition's directory contains no security records. Without them denials would be lost as well, and
+`allow.everyone.if.no.acl.found` would open every resource. So such a store gets ACLs that deny every operation to every
+user. Only `super.users` are exempt; they see the denials in `sparklog acl list`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparklog.security.records import RecordId
 
 
 def denies_everything() -> dict[RecordId, bytes]:
-    """Return ACLs after which nobody but `super.users` may do anything."""
+    """Return ACLs that deny every operation to all users but `super.users`."""
     return dict(
         acl_record(Acl(resource, PatternType.LITERAL, ANY_NAME, ANY_USER, "*", Operation.ALL, Permission.DENY))
         for resource in ResourceType

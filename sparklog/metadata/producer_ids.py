@@ -1,8 +1,8 @@
-"""Producer ids: never given out twice, and each larger than the earlier ones.
+"""Producer ids: none is issued twice, and each is larger than the earlier ones.
 
-Ids are taken from the metadata store in blocks. A block is durable before its first id is given out: a broker that dies
-leaves the rest of its block unused. An id has been issued if it is below the next one and is not in a reserve, so no
-list of issued ids is needed.
+Ids are taken from the metadata store in blocks. A block is durable before its first id is issued; a broker that dies
+leaves the rest of its block unused. An id below the end of the taken blocks was issued unless it is left in a block or
+reserved, so no list of issued ids is needed.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from sparklog.security.owned_ids import number_of
 from sparklog.types import PRODUCER_ID_END
 
 BLOCK_IDS = 100_000
-"""The ids that a busy Spark application draws in some minutes, for which the store may be away. A broker holds one or
-two blocks, and loses them when it dies; there are 2^62 ids.
+"""Enough ids for some minutes of a busy Spark application, during which the store may be unavailable. A broker holds
+one or two blocks and loses them when it dies; there are 2^62 ids.
 """
 SMALL_BLOCK_IDS = 1_000
-"""Block size for fencing tokens, of which an application's run draws one, and for a broker with a local store."""
+"""Block size of fencing tokens, of which a run of an application needs one, and of a broker with a local store."""
 
 
 class ProducerIds:
-    """Gives out ids one at a time; thread-safe.
+    """Issues ids one at a time; thread-safe.
 
     `take_block(count, at_least)` reserves `count` ids from `at_least` on and returns the first; all ids below `end`
-    were reserved earlier. Other brokers may take blocks of the same store, and the store may be away for long, so the
-    next block is taken before the present one is used up (`take_ahead`). Only a caller that needs a new block waits for
-    the store.
+    were reserved earlier. Other brokers take blocks from the same store, and the store may be unavailable for long. So
+    the next block is taken before the present one is used up (`take_ahead`). A caller waits for the store only when
+    both are used up.
     """
 
     def __init__(self, take_block: Callable[[int, int], int], end: int = 0, *, block_ids: int = BLOCK_IDS) -> None:
@@ -45,7 +45,7 @@ class ProducerIds:
         self._reserved: set[int] = set()
 
     def successor(self, block_ids: int) -> ProducerIds:
-        """Return another source of the same store's ids. Each of its ids is larger than any id that a client has
+        """Return another source of ids from the same store. Each of its ids is larger than any id that a client has
         received from any broker so far.
         """
         made = ProducerIds(self._take_block, block_ids=block_ids)
@@ -57,17 +57,17 @@ class ProducerIds:
 
     @property
     def remaining(self) -> int:
-        """Number of ids that can be given out without the store."""
+        """Number of ids that can be issued without the store."""
         with self._lock:
             return self._end - self._next + len(self._ahead or ())
 
     @property
     def wants_block(self) -> bool:
-        """True if it is time for `take_ahead`."""
+        """True if the next block has not been taken yet: call `take_ahead`."""
         return self._ahead is None
 
     def take_ahead(self) -> None:
-        """Take the next block from the store, unless it was taken. Blocks. Raises StorageError, StorageFullError."""
+        """Take the next block from the store if there is none. Blocks. Raises StorageError, StorageFullError."""
         with self._filling:
             if self._ahead is None:
                 first = self._take_block(self._block_ids, max(self._next, self._at_least))
@@ -76,7 +76,7 @@ class ProducerIds:
                     self._note_taken(first + self._block_ids)
 
     def _usable(self, first: int) -> int:
-        """Return the first id of a new block above all ids that were found in use."""
+        """Return the first id of a new block that is above all ids found in use; the block's end if there is none."""
         return min(max(first, self._at_least), first + self._block_ids)
 
     def _note_taken(self, end: int) -> None:
@@ -87,7 +87,7 @@ class ProducerIds:
         return self._take(reserve=False)
 
     def at_hand(self, *, reserve: bool = False) -> int | None:
-        """Do as `next`, or `reserve`, without waiting. Returns None if the store is needed."""
+        """Return a new id as `next` (or `reserve`) does, without waiting. Returns None if the store is needed."""
         with self._lock:
             if self._next >= self._end and self._ahead is not None:
                 self._next, self._end, self._ahead = self._ahead.start, self._ahead.stop, None
@@ -125,8 +125,8 @@ class ProducerIds:
         self._reserved.discard(producer_id)
 
     def is_issued(self, producer_id: int) -> bool:
-        """True if this id, owned or not, may have been given out: it is below the end of this broker's blocks, and is
-        not left in one of them.
+        """True if a client may have received this id, owned or not. It lies below the end of this broker's blocks, and
+        is neither left in a block nor reserved.
         """
         number = number_of(producer_id)
         return 0 <= number < self._taken[0] and not any(source._has_left(number) for source in list(self._sources))
@@ -140,9 +140,11 @@ class ProducerIds:
             )
 
     def note_used(self, producer_id: int) -> None:
-        """Note an id that is in use. A store restored from an older copy does not know such ids, and may have given
-        this broker a block that contains them; they are not given out again. Owned ids do not count: an invented one
-        could have any value, and a repeated number makes the same id for the same principal only.
+        """Note an id that is in use, so that it is not issued again. A store restored from an older copy does not know
+        such ids, and may have given this broker a block that contains them.
+
+        Owned ids do not count: a client could invent one of any value, and a repeated number makes the same id only for
+        the same principal.
         """
         with self._lock:
             if self._next <= producer_id < self._end:

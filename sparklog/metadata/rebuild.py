@@ -1,8 +1,8 @@
 """Rebuilds a lost metadata store from the partitions' directories.
 
-Each directory names its partition (partition.json). The directory of partition 0 describes its whole topic (topic.json,
-which older brokers did not write). The head of each segment has the schema of its batches. Facts that no file has are
-listed, and get their defaults.
+partition.json in a directory names the partition. topic.json in the directory of partition 0 describes the whole topic;
+the first releases did not write it. The head of each segment has the schema of its batches. Facts that no file contains
+get their defaults, and are listed in the result.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
 from sparklog.security.records import RecordId
 
 KEPT_FOREVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
-"""Settings of a topic whose own are lost: retention deletes none of its records."""
+"""Settings of a topic whose own settings are lost: retention deletes none of its records."""
 PRODUCER_IDS_SKIPPED = 1_000_000
-"""Distance above the largest id in any log: an issued id that has written no records is not issued again."""
+"""Distance of the next producer id from the largest id in any log. Issued ids may have written no records."""
 
 
 class Rebuilt(Struct):
-    """The content of the directories."""
+    """The content of the directories, from which a new store is written."""
 
     cluster_id: str
     broker_id: int = 0
@@ -45,15 +45,15 @@ class Rebuilt(Struct):
     next_schema_id: int = ENVELOPE_SCHEMA_ID + 1
     next_producer_id: int = 0
     unknown: dict[str, list[str]] = field(default_factory=dict)
-    """Facts that no file has, by topic name."""
+    """By topic name: facts that no file contains."""
     left_out: list[tuple[Path, str]] = field(default_factory=list)
-    """Directories that belong to no rebuilt topic, and the reason."""
+    """Directories that were ignored, each with the reason."""
     security_records: Mapping[RecordId, bytes] = MappingProxyType({})
     """Users, ACLs and quotas, from another source (`lost_security`)."""
     leader_epochs: dict[tuple[str, int], int] = field(default_factory=dict)
     """By topic id and partition: the highest leader epoch in the partition's files."""
     session: int = 0
-    """Number of a store's session (`local_coordination.py`); no broker epoch in the directories is above it."""
+    """A store's session (`local_coordination.py`); no broker epoch in the directories is of a later session."""
 
 
 class _FoundTopic(Struct):
@@ -69,7 +69,7 @@ class _FoundTopic(Struct):
 
 
 def topic_record(topic: Topic) -> TopicRecord:
-    """Make the content of topic.json for `topic`."""
+    """Return the content of topic.json for `topic`."""
     return TopicRecord(
         topic.name,
         topic.topic_id,
@@ -96,7 +96,7 @@ def rebuild(
     Args:
         log_dirs: The broker's log directories.
         files: The file system.
-        known_configs: Settings of topics, by name, for topics whose files have none.
+        known_configs: By topic name: the settings of topics that have no topic.json.
         on_directory: Called before each directory is read.
 
     Raises:
@@ -169,7 +169,7 @@ def _partitions(log_dirs: Sequence[Path], files: FileSystem, rebuilt: Rebuilt) -
 
 
 def _read_segments(path: Path, files: FileSystem, topic: _FoundTopic, rebuilt: Rebuilt) -> int:
-    """Add the schemas of a partition's segments; return the largest producer id in its files, or -1."""
+    """Add the schemas of a partition's segments to `topic`. Return the largest producer id in its files, or -1."""
     highest = -1
     for name in files.list_directory(path):
         if name.endswith(SNAPSHOT_SUFFIX):
@@ -199,7 +199,7 @@ def _read_segments(path: Path, files: FileSystem, topic: _FoundTopic, rebuilt: R
 def _topic(
     topic_id: str, found: _FoundTopic, rebuilt: Rebuilt, configs: Mapping[str, int | float | str | bool]
 ) -> Topic | None:
-    """Return the topic. If no file has its columns, return None and leave its directories out."""
+    """Return the topic. If no file has its columns, add its directories to `rebuilt.left_out` and return None."""
     unknown: list[str] = []
     record = found.record
     schemas = dict(found.schemas)

@@ -21,18 +21,18 @@ from sparklog.types import check_topic_name
 PARTITIONS_MAX = 10_000
 TIMESTAMP_TYPE_SETTING = "message.timestamp.type"
 ENVELOPE_SCHEMA_ID = 1
-"""All envelope topics have this schema. Other ids are issued once per cluster: a batch for a deleted topic is refused,
-not misread, by a new topic of the same name with other columns.
+"""Id of the schema of all envelope topics. Other ids are issued once in a cluster: a new topic of the same name refuses
+a batch for a deleted topic by its schema id, and does not misread it.
 """
 
 
 class TopicSpec(Struct, frozen=True):
-    """A topic to be created.
+    """A request to create a topic.
 
-    `schema` None makes an envelope topic, which has no key columns or timestamp column to name. `configs` are topic
+    `schema` None makes an envelope topic, which takes no key columns and no timestamp column. `configs` are topic
     settings under Kafka's names. `replication_factor` -1 is the cluster's default. `assignment` has the broker ids of
     each partition's replicas; with None the controller places them. `owner` is the user that creates the topic, "" for
-    none. `request_id` identifies the request, which may arrive twice.
+    none. `request_id` is the same in a repetition of the request.
     """
 
     name: str
@@ -48,11 +48,11 @@ class TopicSpec(Struct, frozen=True):
 
 
 class Topic(Struct, frozen=True):
-    """A topic as it is stored.
+    """A topic as the store has it.
 
-    `schemas` by id, the newest last; `configs` only the settings of this topic. `owner` is the user that created the
-    topic, and in whose limits it counts ("" for none). `request_id` identifies the request that created it ("" if not
-    known).
+    `schemas` are by id, the newest last. `configs` are only the settings that this topic has itself. `owner` is the
+    user that created the topic; the topic counts in the user's quotas ("" for none). `request_id` is the id of the
+    request that created the topic, "" if not known.
     """
 
     name: str
@@ -68,22 +68,22 @@ class Topic(Struct, frozen=True):
     request_id: str = ""
 
     def is_made_by(self, request_id: str) -> bool:
-        """True if this request created the topic."""
+        """True if the request with this id created the topic."""
         return bool(request_id) and self.request_id == request_id
 
     @property
     def record_timestamp_column(self) -> str | None:
-        """The column of the records' timestamps, or None."""
+        """Name of the column of the records' timestamps; None if the topic has none."""
         return "timestamp" if self.kind == KIND_ENVELOPE else self.timestamp_column
 
     @property
     def record_key_columns(self) -> tuple[str, ...]:
-        """The columns of a record's key; empty without a key."""
+        """Names of the key columns; empty for a topic without keys."""
         return ("key",) if self.kind == KIND_ENVELOPE else self.key_columns
 
     @property
     def record_value_columns(self) -> tuple[str, ...]:
-        """The columns that are null in a tombstone; empty for all columns outside of the key."""
+        """Names of the columns that are null in a tombstone; empty if these are all columns outside of the key."""
         return ("value",) if self.kind == KIND_ENVELOPE else ()
 
     @property
@@ -93,7 +93,7 @@ class Topic(Struct, frozen=True):
 
 
 def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
-    """Return `topic` with `changes` to its settings (None: the default again). Raises InvalidConfigError."""
+    """Return `topic` with changed settings; a value of None restores the default. Raises InvalidConfigError."""
     given = check(Scope.TOPIC, {name: value for name, value in changes.items() if value is not None})
     check_names(Scope.TOPIC, changes)
     kept = {name: value for name, value in topic.configs.items() if name not in changes}
@@ -131,8 +131,7 @@ def check_cleanup_policy(name: str, key_columns: Sequence[str], configs: Mapping
 
 
 def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -> Topic:
-    """Return a new topic after `spec`, checked, with a new id. `typed_schema_id` is its schema's id if the topic is
-    typed.
+    """Check `spec` and return a topic of it, with a new id. `typed_schema_id` is the schema's id if the topic is typed.
 
     Raises InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
     """
@@ -175,7 +174,7 @@ def changed_columns(
     key_columns: Sequence[str],
     timestamp_column: str | None,
 ) -> pa.Schema:
-    """Return a topic's columns after a change; `newest` itself if nothing changes. Raises InvalidTopicError."""
+    """Return a topic's columns after `change`; `newest` itself if none changes. Raises InvalidTopicError."""
     if kind == KIND_ENVELOPE:
         raise InvalidTopicError(
             f"topic {name!r} is an envelope topic: its columns key, value, headers and timestamp cannot change; "
@@ -188,8 +187,8 @@ def changed_columns(
 
 
 def altered_schema(topic: Topic, change: SchemaChange, schema_id: int) -> Topic:
-    """Return `topic` with one more schema, under `schema_id`, or `topic` itself if it has the change already. Raises
-    InvalidTopicError.
+    """Return `topic` with the changed schema under `schema_id`; `topic` itself if its newest schema has the change
+    already. Raises InvalidTopicError.
     """
     newest = topic.schemas[topic.schema_id]
     schema = changed_columns(topic.name, topic.kind, newest, change, topic.key_columns, topic.timestamp_column)

@@ -1,19 +1,21 @@
 """Comparison of the store's history with the newest image that a broker has seen.
 
 An older copy of ZooKeeper's data, or the data of another cluster, may replace the data in ZooKeeper. A broker that
-obeyed such a store would cut logs and end replicas of the newer history. So the broker refuses the store:
+applied such data would truncate logs and delete replicas of the newer history. So each broker compares:
 
-| the store, compared with the newest image seen | the broker |
+| the store, compared with the broker's newest image | the broker |
 |---|---|
-| has the same generation, and no number is lower | goes on |
-| has a higher generation: an operator has written the metadata back (`sparklog cluster restore-metadata`) | goes on |
+| has the same generation, and no number is lower | uses it |
+| has a higher generation: an operator has written the metadata back (`sparklog cluster restore-metadata`) | uses it |
 | has a lower controller epoch, zxid of the controllers' last write, number of their writes, or generation | refuses |
-| has gone on from an older point, so that a controller epoch began before the write seen | refuses |
+| has continued from an older point: a newer controller epoch began before the write of the image | refuses |
 | has another cluster's id, or none | refuses |
 
-A broker that refuses the store is not elected, takes no images, and does not start. The broker goes on leading and
-copying its partitions, as during an outage of ZooKeeper. In one history none of the numbers falls. The zxid alone is
-not enough: an ensemble that starts from an older copy begins a new epoch of zxids, all of them higher.
+A broker that refuses the store is not elected and takes no images; if it is starting, it does not start. A running
+broker goes on leading and replicating its partitions, as during an outage of ZooKeeper.
+
+Within one history no number falls. The zxid alone is not enough: an ensemble that starts from an older copy begins a
+new epoch of zxids, all of them higher.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _NO_NODE = "/controller_epoch/none"
 
 
 class StoreMark(NamedTuple):
-    """A point in the store's history. A field that has its default is not known, and not compared."""
+    """A point in the store's history. A field with its default value is unknown, and is not compared."""
 
     cluster_id: str = ""
     controller_epoch: int = NO_EPOCH
@@ -42,9 +44,9 @@ class StoreMark(NamedTuple):
     """Number of the controllers' writes."""
     generation: int = 0
     term: int = 0
-    """Session of the controller that had the controller epoch."""
+    """Session of the controller in this controller epoch."""
     terms: tuple[Term, ...] = ()
-    """The controller epochs in the store as it is now."""
+    """The controller epochs that the store lists now."""
 
 
 def mark_of(cluster_id: str, image: ClusterImage) -> StoreMark:
@@ -53,10 +55,10 @@ def mark_of(cluster_id: str, image: ClusterImage) -> StoreMark:
 
 
 def older(one: StoreMark, other: StoreMark) -> str:
-    """Compare two marks of the same broker.
+    """Compare the store's mark `one` with `other`, the mark of a broker's image.
 
     Returns:
-        The reason why `one` is older than `other`, or of another cluster; "" if it is neither.
+        The reason why `one` is older than `other` or belongs to another cluster; "" if neither holds.
     """
     if other.cluster_id and one.cluster_id != other.cluster_id:
         return f"its cluster id is {one.cluster_id or 'none'}, not {other.cluster_id}"
@@ -73,8 +75,7 @@ def older(one: StoreMark, other: StoreMark) -> str:
 
 
 def _branch(terms: tuple[Term, ...], other: StoreMark) -> str:
-    """Return the reason why a history with `terms` does not contain the point `other`, although the history is
-    longer."""
+    """Return the reason why a history with `terms` and higher numbers does not contain the point `other`, or ""."""
     for term in terms:
         if term.epoch == other.controller_epoch and other.term not in (0, term.session):
             return f"another controller had the controller epoch {term.epoch}"
@@ -91,15 +92,15 @@ def _is_less(one: int, other: int) -> bool:
 def catch_up(coordination: Any) -> Steps:
     """Wait until the server of this connection has all writes made before the call.
 
-    A write goes through the leader of the ensemble, even a write that cannot succeed. Later reads of the same session
-    see everything before that write.
+    The call is a write that always fails, because every write passes the leader of the ensemble. Later reads of the
+    same session see all earlier writes.
     """
     with contextlib.suppress(NoNodeError):
         yield coordination.delete(_NO_NODE)
 
 
 def read_mark(coordination: Any) -> Steps:
-    """Read the store's present StoreMark. Creates no node."""
+    """Return the store's present StoreMark. Creates no node."""
     yield from catch_up(coordination)
     paths = znodes.CLUSTER, znodes.CONTROLLER_EPOCH, znodes.TERMS
     cluster, epoch, terms = yield [coordination.get(path) for path in paths]

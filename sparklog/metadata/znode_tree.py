@@ -1,5 +1,5 @@
-"""The tree of nodes of a `Coordination`: versions, zxids, ephemeral nodes, transactions. No time, no clients, no
-disk."""
+"""The tree of nodes of a `Coordination`: versions, zxids, ephemeral nodes, transactions. It has no clock, clients or
+files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparklog.metadata.coordination import (
 )
 
 Change = tuple[str, bool]
-"""A path, and True if the node's children have changed, False for the node itself."""
+"""The path of a changed node; then True if its children have changed, False if the node itself has."""
 
 
 class _Znode(NamedTuple):
@@ -37,10 +37,10 @@ class _Znode(NamedTuple):
 
 
 class Znodes:
-    """The tree of nodes. A change is made to a copy, so that a failed transaction changes nothing."""
+    """The tree of nodes. A failed transaction changes nothing: `commit` works on a copy."""
 
     def __init__(self, nodes: Iterable[Node] = (), zxid: int = 0) -> None:
-        """`nodes`: the first nodes; `zxid`: the last transaction id so far."""
+        """`nodes`: the initial nodes; `zxid`: the last transaction id so far."""
         self._nodes: dict[str, _Znode] = {"/": _Znode(b"", 0, 0, 0, 0)}
         self._zxid = zxid
         children: dict[str, list[str]] = {}
@@ -51,13 +51,13 @@ class Znodes:
             self._nodes[path] = self._nodes[path]._replace(children=frozenset(names))
 
     def copy(self) -> Znodes:
-        """Return a copy that does not change with this tree: `commit` replaces the nodes, it changes none."""
+        """Return a copy that later commits to this tree do not change. Both share the nodes until a commit."""
         copy = Znodes(zxid=self._zxid)
         copy._nodes = self._nodes
         return copy
 
     def skip_to(self, zxid: int) -> None:
-        """Give out only zxids above `zxid` from now on."""
+        """Issue only zxids above `zxid` from now on."""
         self._zxid = max(self._zxid, zxid)
 
     @property
@@ -91,7 +91,7 @@ class Znodes:
     def commit(
         self, ops: Sequence[Op], session_id: int, *, in_transaction: bool
     ) -> tuple[list[OpResult], list[Change]]:
-        """Return results and changes. Raises the error of the first operation that fails."""
+        """Apply all `ops` or none. Return results and changed nodes. Raises the error of the first that fails."""
         nodes = dict(self._nodes)
         zxid = self._zxid + 1
         results: list[OpResult] = []
@@ -106,7 +106,7 @@ class Znodes:
         return results, changes
 
     def end_session(self, session_id: int) -> list[Change]:
-        """End a session: its ephemeral nodes are removed."""
+        """End a session: remove its ephemeral nodes, and return the changed nodes."""
         mine = sorted(path for path, node in self._nodes.items() if node.owner == session_id)
         return self.commit([Delete(path) for path in mine], session_id, in_transaction=True)[1]
 

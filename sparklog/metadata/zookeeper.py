@@ -1,10 +1,11 @@
-"""`Coordination` on ZooKeeper through kazoo, which `pip install 'sparklog[cluster]'` brings. Imported only when it is
-used.
+"""`Coordination` on ZooKeeper through kazoo, which `pip install 'sparklog[cluster]'` installs. Imported only on use.
 
-What is done about kazoo (2.11): `rawlink` carries results over to futures, because calls that wait would block a
-thread; `Transaction` puts errors into its list of results and raises nothing, so the list is looked through; `Lock`
-and `Election` are not used, they are not fenced; LOST comes with the next connection, not with the end of the session,
-as the protocol says.
+| property of kazoo 2.11 | consequence here |
+|---|---|
+| calls that wait block a thread | `rawlink` passes results to futures |
+| `Transaction` raises nothing; its list of results contains the errors | `_results` searches the list for errors |
+| `Lock` and `Election` are not fenced | they are not used |
+| LOST is reported with the next connection, not at the end of the session | the protocol promises no more |
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ _STATES = {
 }
 _KAZOO_LOG = logging.getLogger(f"{__name__}.kazoo")
 _KAZOO_LOG.setLevel(logging.INFO)
-"""What kazoo says below INFO quotes its requests: the login's password, and the records of users."""
+"""Messages below INFO are dropped: kazoo quotes its requests, with the login's password and the records of users."""
 _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 
 
 class ZooKeeper:
-    """A client; see `Coordination`. Made by `connect`."""
+    """A ZooKeeper client; see `Coordination`. Created by `connect`."""
 
     def __init__(self, client: KazooClient, session_timeout_ms: int) -> None:
         self._client = client
@@ -77,7 +78,7 @@ class ZooKeeper:
         self._lock = threading.Lock()
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waited_s = 0.0
-        """Time between attempts to connect since the last connection, in s."""
+        """Time spent waiting between connection attempts since the last connection, in s."""
         client.add_listener(self._on_state)
 
     @classmethod
@@ -91,10 +92,19 @@ class ZooKeeper:
         set_acl: bool = False,
         tls: ZooKeeperTls | None = None,
     ) -> ZooKeeper:
-        """Connect to ZooKeeper. `hosts`: host:port, several with commas, behind them a path under which everything is
-        (made if it is not there). `login`: name and password of ZooKeeper's scheme `digest`; with `set_acl` the nodes
-        that are made are for this login alone. `tls` None: in plain text. Raises ConnectionLossError if none answers
-        within `timeout_ms`, or none has a certificate that is valid."""
+        """Connect to ZooKeeper.
+
+        Args:
+            hosts: `host:port` of the servers, separated by commas. A path after them is the root of all nodes, and is
+                created if missing.
+            session_timeout_ms: Session timeout to request, in ms.
+            timeout_ms: Limit of the time until the first connection, in ms.
+            login: Name and password for ZooKeeper's scheme `digest`.
+            set_acl: True to give only this login access to new nodes.
+            tls: Settings of TLS; None for plain text.
+
+        Raises:
+            ConnectionLossError: No server answered within `timeout_ms` with a valid certificate."""
         servers, slash, path = hosts.partition("/")
         secured: dict[str, Any] = {}
         if login is not None:
@@ -123,7 +133,7 @@ class ZooKeeper:
             client.start(timeout_ms / 1_000)
             if path:
                 client.ensure_path(slash + path)
-                client.chroot = slash + path.rstrip("/")  # set in the list of hosts it keeps kazoo from making the path
+                client.chroot = slash + path.rstrip("/")  # in `hosts` it would keep kazoo from creating the path
         except Exception as e:
             zookeeper.close()
             raise ConnectionLossError(f"no ZooKeeper at {hosts!r} within {timeout_ms} ms: {e}") from e
@@ -149,8 +159,8 @@ class ZooKeeper:
         return _future(self._client.set_async(path, data, version), lambda stat: _node(path, data, stat))
 
     def get(self, path: str, watch: Watch | None = None) -> Future[Node | None]:
-        """Read a node and watch it. A node that does not exist is watched with `exists`; if it has come in between it
-        is read again."""
+        """Read a node and watch it. If the node does not exist, `exists` sets the watch; if the node was created in
+        between, it is read again."""
         future: Future[Node | None] = Future()
         watcher = _watcher(watch)
 
@@ -209,9 +219,9 @@ class ZooKeeper:
         self._client.close()
 
     def _wait_to_connect(self, seconds: float) -> None:
-        """Sleep between two attempts to connect. A server refuses a client that has seen a newer write than the server
-        has, and says so to nobody. When that goes on for longer than the session, the server may have an older copy of
-        its data: connect all the same, so that its history is compared (`store_history`)."""
+        """Sleep between two attempts to connect. A server silently refuses a client that has seen a newer write than
+        the server has. If this lasts longer than the session, the server may have an older copy of its data. The client
+        then forgets the newest write, so that it can connect and compare histories (`store_history`)."""
         self._waited_s += seconds
         if self._waited_s * 1_000 >= self._session_timeout_ms:
             self._client.last_zxid = 0
@@ -246,8 +256,8 @@ def _future(result: Any, convert: Callable[[Any], Any]) -> Future[Any]:
 
 
 def _results(ops: Sequence[Op], results: Sequence[Any]) -> list[OpResult]:
-    """Return the results of a transaction, or raise the error of the failed operation. Of a failed transaction that
-    operation has its own error; earlier ones have RolledBackError, later ones RuntimeInconsistency.
+    """Return the results of a transaction, or raise the error of the failed operation. In the results of a failed
+    transaction, operations before it have RolledBackError, operations after it RuntimeInconsistency.
     """
     innocent = exceptions.RolledBackError, exceptions.RuntimeInconsistency
     errors = [(i, r) for i, r in enumerate(results) if isinstance(r, Exception)]

@@ -1,10 +1,10 @@
 """Assignment of a group's partitions to its members: pure functions of subscriptions, partition counts and the previous
 assignment.
 
-`range` gives each member a run of neighbouring partitions of every topic, so members that subscribe to topics with the
-same number of partitions get the same numbers of all of them (co-partitioned joins). `uniform` gives every member the
-same number of partitions, to within one, and moves as few as possible (KIP-848's server-side assignors). Both give
-every partition of a subscribed topic to exactly one of its subscribers.
+`range` gives each member a run of neighbouring partitions of every topic. If topics have the same subscribers and the
+same number of partitions, a member gets the same partition numbers of each (co-partitioned joins). `uniform` balances
+the numbers of partitions to within one, and moves as few partitions as possible. Both are server-side assignors of
+KIP-848, and give every partition of a subscribed topic to exactly one subscriber.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ UNIFORM, RANGE = "uniform", "range"
 
 
 class Subscriber(NamedTuple):
-    """One member: its subscribed topics, and its partitions in the previous assignment. Members are ordered by `name`,
-    which stays the same when a static member returns."""
+    """One member: its subscribed topics, and its partitions in the previous assignment. Members are sorted by `name`:
+    the instance id of a static member, so that its place stays the same when it returns."""
 
     name: str
     topics: Collection[str]
@@ -44,7 +44,7 @@ def assignor_of(name: str) -> Assignor:
 
 
 def assign_range(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
-    """Cut each topic's partitions into as many runs as it has subscribers, the first ones longer by one."""
+    """Cut each topic's partitions into one run for each subscriber. The first runs are longer by one if needed."""
     chosen: dict[str, set[TopicPartition]] = {m: set() for m in members}
     for topic, subscribers in _subscribers(members, counts).items():
         size, longer = divmod(counts[topic], len(subscribers))
@@ -57,8 +57,9 @@ def assign_range(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -
 
 
 def assign_uniform(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
-    """Assign partitions sticky and balanced. Where all members want the same topics the numbers differ by at most one;
-    else no partition could move to a member that has at least two fewer."""
+    """Assign partitions evenly, and keep previous assignments where possible. If all members subscribe to the same
+    topics, their numbers of partitions differ by at most one. Otherwise no partition could move to a member that has at
+    least two fewer."""
     subscribers = _subscribers(members, counts)
     chosen, taken = _still_valid(members, counts)
     alike = len({frozenset(m.topics) for m in members.values()}) == 1
@@ -79,7 +80,9 @@ def assign_uniform(members: Mapping[str, Subscriber], counts: Mapping[str, int])
 
 
 def _subscribers(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return the member ids by topic, in the order of the members' names; only existing topics with a subscriber."""
+    """Return the ids of the subscribers by topic, in the order of the members' names. Topics that do not exist or have
+    no subscriber are left out.
+    """
     found: dict[str, list[str]] = defaultdict(list)
     for member in sorted(members, key=lambda m: (members[m].name, m)):
         for topic in set(members[member].topics):
@@ -91,7 +94,7 @@ def _subscribers(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -
 def _still_valid(
     members: Mapping[str, Subscriber], counts: Mapping[str, int]
 ) -> tuple[dict[str, set[TopicPartition]], set[TopicPartition]]:
-    """Return the partitions of the previous assignment that each member may keep, and the set of all of them."""
+    """Return by member id the previous partitions that the member may keep, and the set of all these partitions."""
     taken: set[TopicPartition] = set()
     chosen: dict[str, set[TopicPartition]] = {}
     for member in sorted(members, key=lambda m: (members[m].name, m)):
@@ -109,7 +112,7 @@ def _still_valid(
 def _cut_to_quota(
     members: Mapping[str, Subscriber], chosen: dict[str, set[TopicPartition]], taken: set[TopicPartition], total: int
 ) -> None:
-    """Take from every member the partitions above its quota; members with the most may keep one more."""
+    """Remove each member's partitions above its quota. Members with the most partitions may keep one more."""
     quota, one_more = divmod(total, len(members))
     for i, member in enumerate(sorted(chosen, key=lambda m: (-len(chosen[m]), members[m].name, m))):
         limit = quota + (1 if i < one_more else 0)
@@ -121,7 +124,7 @@ def _cut_to_quota(
 def _by_subscribers(
     free: Iterable[TopicPartition], subscribers: Mapping[str, list[str]]
 ) -> list[tuple[tuple[str, ...], list[TopicPartition]]]:
-    """Return partitions with the same candidates together, in the order they come."""
+    """Group partitions that have the same subscribers. Groups and partitions keep the order of `free`."""
     groups: dict[tuple[str, ...], list[TopicPartition]] = {}
     for tp in free:
         groups.setdefault(tuple(subscribers[tp.topic]), []).append(tp)
@@ -129,8 +132,8 @@ def _by_subscribers(
 
 
 def _level(chosen: dict[str, set[TopicPartition]], subscribers: Mapping[str, list[str]]) -> None:
-    """Move partitions to members that have at least two fewer, until there are none. Every move makes the sum of the
-    squared loads smaller, so it ends."""
+    """Move partitions to members that have at least two fewer, until no such move is possible. Every move lowers the
+    sum of the squared numbers of partitions, so the loop ends."""
     moved = True
     while moved:
         moved = False

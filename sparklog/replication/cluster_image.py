@@ -1,8 +1,8 @@
 """The controller's decisions about the cluster: an immutable image with a version, and the deltas between images.
 
 Every broker holds one image and pulls deltas. Only the controller creates new images, and only from durable writes. A
-version is (controller epoch, zxid of the write). A broker drops an image or delta with a lower version than its image,
-so no reordering on the network can restore an old state.
+version is (controller epoch, zxid of the write). A broker drops an image or delta whose version is not above that of
+its image, so that a delayed message cannot restore an old state.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ NO_LEADER = -1
 NO_EPOCH = -1
 UNKNOWN_WRITES = -1
 DELETED_MAX = 1_000
-"""Largest number of kept deletions. A broker that comes back after more of them puts the files of the topics aside."""
+"""Largest number of kept deletions. A broker that was away for more puts the topics' files aside."""
 MIN_INSYNC_SETTING = "min.insync.replicas"
 INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
-"""An internal topic with this number of replicas needs this number in sync (Kafka's transaction.state.log.min.isr):
-answers to groups and transactions then survive the loss of a broker, even if the others have just been away."""
+"""An internal topic with this number of replicas needs this number in sync (Kafka's transaction.state.log.min.isr).
+Replies about groups and transactions then survive the loss of one broker, even if the other brokers were away shortly
+before."""
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
 THROTTLE_SETTING = "replication.throttled.rate"
-"""Setting of the cluster: bytes per second (KIP-73). Set with a reassignment, and removed with the last one."""
+"""Setting of the cluster, in bytes per second (KIP-73). A reassignment sets it; the end of the last one removes it."""
 CORDONED_SETTING = "cordoned.brokers"
-"""Setting of the cluster: ids with commas. No new replica is placed on these brokers (KIP-1073)."""
+"""Setting of the cluster: broker ids separated by commas. No new replica is placed on these brokers (KIP-1073)."""
 
 
 class Version(NamedTuple):
@@ -46,12 +47,15 @@ class Version(NamedTuple):
 
 
 class BrokerImage(Struct, frozen=True):
-    """A registered broker. `broker_epoch`: czxid of its registration (KIP-380); a restart has a higher one.
+    """A registered broker. `broker_epoch` is the czxid of its registration (KIP-380); a restart gets a higher one.
 
-    `clean_epochs`: broker epochs of earlier lives of which it has everything that it had then: since, it has always
-    been stopped cleanly, or killed while its machine ran on, or only its session has ended. `flushed_epochs`: those of
-    which it has everything that was fsynced. In lives after `last_written_epoch`, if it is one, nothing was written.
-    `is_stopping`: it asked for a controlled shutdown; it leads nothing and joins no ISR any more.
+    A *life* of the broker is one registration, named by its broker epoch.
+
+    - `clean_epochs`: earlier lives of which the broker still has all records. Since then the broker was stopped
+      cleanly, its process was killed on a running machine, or only its session ended.
+    - `flushed_epochs`: earlier lives of which the broker still has all records that were fsynced.
+    - `last_written_epoch`: the broker wrote nothing in later lives; -1 if unknown.
+    - `is_stopping`: the broker has asked for a controlled shutdown. It leads no partition and joins no ISR.
     """
 
     broker_id: int
@@ -64,17 +68,18 @@ class BrokerImage(Struct, frozen=True):
     last_written_epoch: int = NO_EPOCH
 
     def vouches_for(self, life: int, epochs: tuple[int, ...]) -> bool:
-        """Return True if the broker still has all data of a life; `epochs` are the lives of which it has everything."""
+        """Return True if the broker still has all data of `life`. `epochs` are the lives of which it has all data."""
         return life in epochs or (self.last_written_epoch in epochs and life > self.last_written_epoch)
 
 
 class PartitionImage(Struct, frozen=True):
-    """One partition. Every change raises `partition_epoch`; every change of leader raises `leader_epoch`, too.
+    """One partition. Every change raises `partition_epoch`; a change of the leader also raises `leader_epoch`.
 
-    `replicas`: the assignment, the preferred leader first; during a reassignment old and new ones. `elr`: eligible
-    leader replicas (KIP-966), which left the ISR while it was below min.insync.replicas, so they have all committed
-    records. `last_leader`: the leader at the moment when ISR and ELR became empty. `recovering`: the leader of an
-    unclean election has not completed it yet; the ISR does not grow.
+    - `replicas`: the assignment, the preferred leader first. During a reassignment it has old and new replicas.
+    - `elr`: eligible leader replicas (KIP-966). They left the ISR while it was below min.insync.replicas, so that they
+      have all committed records.
+    - `last_leader`: the last leader of a partition that has no leader now.
+    - `recovering`: the leader of an unclean election has not confirmed its role yet; the ISR does not grow.
     """
 
     replicas: tuple[int, ...]
@@ -95,13 +100,13 @@ class PartitionImage(Struct, frozen=True):
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The assignment when a reassignment under way is done."""
+        """The replicas after the reassignment in progress; without one, `replicas`."""
         return tuple(r for r in self.replicas if r not in self.removing)
 
 
 class TopicImage(Struct, frozen=True):
-    """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: the topic's own settings only; `owner`: the user
-    whose quota counts it ("": none); `request_id`: of the request that has created it."""
+    """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: the settings that this topic has itself; `owner`:
+    the user in whose quota the topic counts, "" for none; `request_id`: id of the request that created the topic."""
 
     name: str
     topic_id: str
@@ -117,16 +122,16 @@ class TopicImage(Struct, frozen=True):
 
 
 class DeletedTopic(Struct, frozen=True):
-    """The order to delete a topic, by its id. Brokers delete no files of a topic without one: an image that lacks the
-    topic may come from an older copy of the store."""
+    """An order to delete the topic with an id. Without an order, brokers keep the files of a topic that an image lacks:
+    the image may come from an older copy of the store."""
 
     name: str
     number: int
-    """Rises with each deletion; the lowest numbers are dropped first."""
+    """Number of the deletion, which rises. The orders with the lowest numbers are dropped first."""
 
 
 class ClusterDelta(Struct, frozen=True):
-    """The changes from one image to the next; None as a value: removed. `partitions` are applied on top of `topics`."""
+    """The changes from one image to the next. None removes the key. `partitions` are applied after `topics`."""
 
     brokers: Mapping[int, BrokerImage | None] = field(default_factory=dict)
     known: Mapping[int, int] = field(default_factory=dict)
@@ -144,8 +149,8 @@ class ClusterDelta(Struct, frozen=True):
 class ClusterImage(Struct, frozen=True):
     """The cluster's metadata at one version.
 
-    `brokers`: the registered ones; `known`: the last broker epoch of every broker so far; `configs`: settings of the
-    cluster, which topics inherit; `security`: see `security.records`.
+    `brokers`: the registered brokers; `known`: the last broker epoch of every broker that ever registered; `configs`:
+    settings of the cluster, which topics inherit; `security`: see `security.records`.
     """
 
     version: Version = Version()
@@ -157,15 +162,15 @@ class ClusterImage(Struct, frozen=True):
     deleted: Mapping[str, DeletedTopic] = field(default_factory=dict)
     """The newest DELETED_MAX deletions, by topic id."""
     writes: int = UNKNOWN_WRITES
-    """Version of `/controller_epoch`, which counts the controllers' writes; UNKNOWN_WRITES: not known."""
+    """Version of `/controller_epoch`, which counts the controllers' writes; UNKNOWN_WRITES if not known."""
     term: int = 0
-    """Identity of the controller epoch (the session in which the controller was elected), 0: not known."""
+    """Session in which the controller of this controller epoch was elected; 0 if not known."""
     generation: int = 0
-    """Rises when an operator writes the cluster's metadata back into an older store."""
+    """Number of the times that an operator has written the cluster's metadata back into an older store."""
 
     def apply(self, delta: ClusterDelta, version: Version) -> ClusterImage:
-        """Return the image after `delta`; this very one if `version` is not newer. Raises KeyError for a partition of a
-        topic that there is not."""
+        """Return the image after `delta`; this image itself if `version` is not newer. Raises KeyError for a partition
+        of an unknown topic."""
         if version <= self.version:
             return self
         topics = _merge(self.topics, delta.topics)
@@ -198,19 +203,19 @@ class ClusterImage(Struct, frozen=True):
         return topic.partitions[tp.partition]
 
     def eligible(self) -> dict[int, int]:
-        """Return broker epochs of the brokers that may join an ISR: registered and not stopping. Ids and epochs come
-        from one image, so no code pairs an id with the epoch of another life (KAFKA-15221)."""
+        """Return the broker epochs, by broker id, of the brokers that may join an ISR: registered and not stopping. Ids
+        and epochs are of the same image, so that no caller pairs an id with the epoch of another life (KAFKA-15221)."""
         return {b.broker_id: b.broker_epoch for b in self.brokers.values() if not b.is_stopping}
 
     def setting(self, topic: TopicImage, name: str, default: Value) -> Value:
-        """Return a setting of the topic, or the cluster's, or `default`. A single broker's setting never counts:
+        """Return the topic's setting; without one the cluster's, or `default`. Settings of a single broker are ignored:
         acknowledgements must not depend on the leader (KAFKA-16540).
         """
         return topic.configs.get(name, self.configs.get(name, default))
 
     @property
     def throttle_bytes(self) -> int:
-        """Limit of the bytes per second for replicas that are being added; 0: no limit."""
+        """Limit in bytes per second for copying to replicas that are being added; 0 for no limit."""
         return int(self.configs.get(THROTTLE_SETTING, 0))
 
     @property
@@ -219,7 +224,7 @@ class ClusterImage(Struct, frozen=True):
         return cordoned_brokers(self.configs.get(CORDONED_SETTING, ""))
 
     def min_insync(self, topic: TopicImage, replication_factor: int) -> int:
-        """Return `min.insync.replicas`, at most the number of replicas."""
+        """Return the topic's `min.insync.replicas`, limited to the number of replicas."""
         return min(int(self.setting(topic, MIN_INSYNC_SETTING, 1)), replication_factor)
 
 

@@ -1,4 +1,4 @@
-"""Settings of brokers that change while the brokers run: names in the cluster's image, and precedence. Pure.
+"""Settings of brokers that can change while the brokers run: their names in the cluster's image, and their precedence.
 
 | source, the strongest first | stored |
 |---|---|
@@ -7,8 +7,8 @@
 | the broker's file and command line | on the broker's host |
 | the default | in the table of settings |
 
-A setting can change in this way if it is `dynamic` in the table of settings. Defaults of topic settings have the prefix
-`topic.`, as the table `[topic]` of the file.
+Only settings that are `dynamic` in the table of settings can change. Defaults of topic settings have the prefix
+`topic.`; in the broker's file they are in the table `[topic]`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sparklog.security.connection_limits import parse_overrides
 from sparklog.settings import Scope, Setting, Value, did_you_mean, settings_of
 
 ALL_BROKERS = -1
-"""In place of a broker id: the value for all brokers."""
+"""Stands in place of a broker id for all brokers."""
 TOPIC_PREFIX = "topic."
 ENTRIES_MAX = 2_000
-"""Largest number of stored values: all of them are one node of ZooKeeper, and in the image of each broker."""
+"""Largest number of stored values. All values are in one node of ZooKeeper, and in the image of each broker."""
 _PREFIX = "broker/"
 _OVERRIDES = "max.connections.per.ip.overrides"
 
 
 class Source(IntEnum):
-    """Origin of a value, under Kafka's numbers."""
+    """Source of a value, with Kafka's number."""
 
     BROKER = 2
     ALL_BROKERS = 3
@@ -39,25 +39,25 @@ class Source(IntEnum):
 
 
 def known_settings() -> dict[str, Setting]:
-    """Return the settings of brokers by name, those of topics with their prefix."""
+    """Return all settings of brokers by name, and the settings of topics under TOPIC_PREFIX."""
     topics = {TOPIC_PREFIX + name: setting for name, setting in settings_of(Scope.TOPIC).items()}
     return {**settings_of(Scope.BROKER), **topics}
 
 
 def stored_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Value]:
-    """Return the values that are stored for a broker alone.
+    """Return the values that are stored for this broker id, without values for all brokers.
 
     Args:
         configs: Settings of the cluster, as in its image.
-        broker_id: Id of the broker; ALL_BROKERS for the values of all.
+        broker_id: Id of the broker; ALL_BROKERS for the values of all brokers.
     """
     prefix = _prefix(broker_id)
     return {key.removeprefix(prefix): value for key, value in configs.items() if key.startswith(prefix)}
 
 
 def effective_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Value]:
-    """Return the values in effect on a broker that are stronger than its file. Values that this release does not accept
-    are left out: another release may have stored them.
+    """Return the stored values that take precedence over a broker's file. Values that this release does not accept are
+    left out: another release may have stored them.
 
     Args:
         configs: Settings of the cluster, as in its image.
@@ -75,16 +75,16 @@ def effective_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, 
 def altered_configs(
     configs: Mapping[str, Value], broker_id: int, changes: Mapping[str, object | None]
 ) -> dict[str, Value | None]:
-    """Return changes of settings as changes of the cluster's settings.
+    """Return changes of a broker's settings as changes of the cluster's settings.
 
     Args:
         configs: Settings of the cluster, as in its image.
-        broker_id: Id of the broker; ALL_BROKERS: of all.
+        broker_id: Id of the broker; ALL_BROKERS for all brokers.
         changes: Values by setting name; None removes the stored value.
 
     Raises:
         InvalidConfigError: A setting is unknown, needs a restart, or is out of bounds.
-        PolicyViolationError: Too many values would be stored.
+        PolicyViolationError: More than ENTRIES_MAX values would be stored.
     """
     prefix = _prefix(broker_id)
     found = {prefix + n: None if v is None and _dynamic(n) else _checked(n, v) for n, v in changes.items()}

@@ -1,17 +1,17 @@
-"""One consumer group: its members, the target assignment, and the steps towards it (KIP-848), as a pure state machine.
+"""One consumer group (KIP-848) as a pure state machine: its members, and their steps towards the target assignment.
 
-The group has an epoch; every change of the members, their subscriptions or the topics raises it and creates a new
-target assignment. Each member moves on its own, with its heartbeats. First it releases the partitions that the target
-does not give it any more, and stays in its old epoch until then. Then it enters the group's epoch and gets the
-partitions that no other member holds. So a partition never has two owners, and no member waits for all others. A member
-is in one of these states:
+Every change of the members, their subscriptions or the topics raises the group's epoch and creates a new target
+assignment. Each member moves towards the target with its own heartbeats. First it releases the partitions that its
+target lacks; until then it stays in its old epoch. Then it enters the group's epoch and gets those partitions of its
+target that no other member holds. So a partition never has two owners, and no member waits for all others. A member is
+in one of these states:
 
-* *revoking*: it was asked to release partitions and has not confirmed it; after the rebalance timeout it is removed;
-* *waiting*: it is in the group's epoch, but some of its partitions still belong to other members;
+* *revoking*: the member has been told to release partitions; after the rebalance timeout it is removed;
+* *waiting*: it is in the group's epoch, but other members still hold some partitions of its target;
 * *stable*: it has all partitions of its target.
 
 A member without a heartbeat for its session timeout is removed. A static member (`instance_id`) that leaves with epoch
--2 keeps its place until then, and a new member with the same instance id inherits it.
+-2 keeps its partitions for the session timeout; a new member with the same instance id inherits them.
 
 All changes are appended to `out` as records; `group_from_values` creates the same group from them.
 """
@@ -44,27 +44,27 @@ EPOCH_JOIN, EPOCH_LEAVE, EPOCH_AWAY = 0, -1, -2
 STATE_EMPTY, STATE_RECONCILING, STATE_STABLE = "Empty", "Reconciling", "Stable"
 
 Topics = Mapping[str, tuple[str, int]]
-"""Topic id and number of partitions by name."""
+"""By topic name: topic id and number of partitions."""
 
 _NONE: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Protections that keep groups correct. Only tests switch one off, to prove that they notice it."""
+    """Protections that keep groups correct. Only tests switch a protection off, to prove that they detect its loss."""
 
     member_epoch: bool = True
-    """Heartbeats and commits with another epoch than the member's are refused."""
+    """A heartbeat or commit with another epoch than the member's is refused."""
     wait_for_release: bool = True
     """A partition is assigned only after its former owner has released it."""
     order: bool = True
-    """A heartbeat or commit that a later one of the same member has overtaken is refused."""
+    """A heartbeat or commit is refused if a later one of the same member was accepted before."""
     owner: bool = True
-    """Only the owner of a partition, in the topics that its group subscribes to, commits for it."""
+    """In the topics that a group subscribes to, only the owner of a partition may commit its offset."""
     pending_offsets: bool = True
-    """Offsets of a transaction count only when it is committed."""
+    """Offsets of a transaction take effect only when it is committed."""
     newer_record: bool = True
-    """A transaction's offset does not replace one that was written after it."""
+    """An offset of a transaction does not replace an offset that was written after it."""
 
 
 NAME_CHARS_MAX = 1_024
@@ -78,13 +78,17 @@ class GroupConfig(Struct, frozen=True):
     group_size_max: int = 1_000_000
     offsets_retention_ms: int = 10_080 * 60_000
     groups_max: int = 20_000
-    """Limit of one partition of `__consumer_offsets`: groups that have members, and groups that have offsets."""
+    """Limit for one partition of `__consumer_offsets`. It applies to the groups with members and to the groups with
+    offsets, each counted alone.
+    """
     offsets_max: int = 500_000
-    """Limit of one partition: committed offsets, and those that wait for a transaction's end."""
+    """Limit for one partition of `__consumer_offsets`, in offsets: committed ones and those in open transactions."""
 
 
 class Member(Struct):
-    """One member. Times are the broker's monotonic ms; `revoke_by_ms` is set while it is revoking."""
+    """One member. Times are on the broker's monotonic clock, in ms. `revoke_by_ms` is the deadline for the partitions
+    in `revoking`; None if there are none.
+    """
 
     member_id: str
     wish: MemberValue
@@ -98,8 +102,8 @@ class Member(Struct):
     last_commit: int = -1
 
     def note_commit(self, sequence: int, safeguards: Safeguards) -> None:
-        """Note a commit's sequence. Raises StaleMemberEpochError if a later commit of this member was accepted
-        already."""
+        """Record the sequence of a commit. Raises StaleMemberEpochError if a later commit of this member was accepted
+        before."""
         if safeguards.order and 0 <= sequence <= self.last_commit:
             raise StaleMemberEpochError("a later commit of this member was already accepted")
         self.last_commit = max(self.last_commit, sequence)
@@ -118,7 +122,7 @@ class Member(Struct):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """The answer to a heartbeat. `assigned` is None if it is unchanged since the last answer."""
+    """The reply to a heartbeat. `assigned` has the member's partitions; None if unchanged since the last reply."""
 
     member_id: str
     epoch: int
@@ -127,7 +131,9 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class Group(Struct):
-    """A group that has, or once had, members. `targets` was computed from `basis`."""
+    """A group that has, or had, members. `targets` was computed from the topics in `basis`. `out`: records to
+    append.
+    """
 
     group_id: str
     config: GroupConfig
@@ -146,10 +152,11 @@ class Group(Struct):
     def heartbeat(
         self, request: GroupHeartbeatRequest, host: str, topics: Topics, now_ms: int, wall_ms: int
     ) -> HeartbeatAnswer:
-        """Handle a heartbeat, with which a member joins, stays alive, confirms revoked partitions, or leaves. Raises
-        UnknownMemberIdError, FencedMemberEpochError, StaleMemberEpochError (overtaken), FencedInstanceIdError,
-        UnreleasedInstanceIdError, GroupMaxSizeReachedError, UnsupportedAssignorError, InvalidRequestError; then nothing
-        has changed."""
+        """Handle a heartbeat, with which a member joins, stays alive, confirms the release of partitions, or leaves.
+
+        Raises UnknownMemberIdError, FencedMemberEpochError, StaleMemberEpochError (a later heartbeat was accepted
+        before), FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError, UnsupportedAssignorError,
+        InvalidRequestError. An error leaves the group unchanged."""
         if request.assignor is not None:
             assignor_of(request.assignor)
         if request.member_epoch < 0:
@@ -172,8 +179,8 @@ class Group(Struct):
         )
 
     def _interval_ms(self, member: Member) -> int:
-        """Return the heartbeat interval of a member. It is shorter while the member waits for others, so that a free
-        partition gets its owner soon.
+        """Return the interval until a member's next heartbeat, in ms. It is shorter until the member is stable, so that
+        a released partition soon gets its new owner.
         """
         interval_ms = min(self.config.heartbeat_interval_ms, max(1, member.wish.session_timeout_ms // 3))
         return interval_ms if self.is_stable(member) else max(1, interval_ms // 10)
@@ -213,7 +220,7 @@ class Group(Struct):
             )
 
     def member_of_instance(self, instance_id: str | None) -> Member | None:
-        """Return the static member of this name."""
+        """Return the static member with this instance id, or None."""
         if instance_id is None:
             return None
         return next((m for m in self.members.values() if m.wish.instance_id == instance_id), None)
@@ -221,7 +228,7 @@ class Group(Struct):
     # -- joining and leaving
 
     def _join(self, request: GroupHeartbeatRequest, host: str, now_ms: int) -> tuple[Member, bool]:
-        """Return the member, and True if the target has to be computed again for it."""
+        """Return the member; True if it needs a new target assignment."""
         if request.topics is None:
             raise InvalidRequestError("a joining member has to name its topics")
         names = request.member_id, request.instance_id or "", request.client_id
@@ -232,7 +239,7 @@ class Group(Struct):
         known = self.members.get(request.member_id)
         if known is not None:
             self._check_order(known, request)
-            self._release(known)  # it says that it begins with nothing
+            self._release(known)  # a joining member holds no partitions
             known.epoch = known.previous_epoch = EPOCH_JOIN
             return known, False
         wish = MemberValue(
@@ -259,7 +266,9 @@ class Group(Struct):
         return member, True
 
     def _replace(self, holder: Member, member_id: str, wish: MemberValue) -> Member:
-        """Replace a static member that is back under a new id: it inherits the place."""
+        """Replace the absent static member `holder`, whose process is back under a new member id. The new member
+        inherits its partitions and target.
+        """
         if not holder.is_absent:
             raise UnreleasedInstanceIdError(
                 f"instance {wish.instance_id!r} of group {self.group_id!r} is in use by member {holder.member_id!r}; "
@@ -296,8 +305,7 @@ class Group(Struct):
         return HeartbeatAnswer(request.member_id, request.member_epoch, self.config.heartbeat_interval_ms, None)
 
     def expire(self, topics: Topics, now_ms: int, wall_ms: int) -> list[str]:
-        """Remove the members without a heartbeat in time, and those that did not release partitions in time; returns
-        their ids."""
+        """Remove members whose session has timed out, or that did not release partitions in time. Returns their ids."""
         late = [
             m
             for m in self.members.values()
@@ -312,7 +320,7 @@ class Group(Struct):
     # -- the target, and the way there
 
     def on_topics(self, topics: Topics, wall_ms: int) -> None:
-        """Follow a change of the cluster's topics: compute a new target if this group wants one of them."""
+        """Compute a new target assignment if a change of the cluster's topics concerns this group's subscriptions."""
         if self.members and self._basis(topics) != self.basis:
             self._rebalance(topics, wall_ms)
 
@@ -321,7 +329,7 @@ class Group(Struct):
         return {t: topics[t] for t in wanted if t in topics}
 
     def _update_wish(self, member: Member, request: GroupHeartbeatRequest) -> bool:
-        """Update the member's subscription; returns True if it has changed."""
+        """Update the member's subscription. Returns True if it has changed."""
         wish = member.wish
         if request.topics is not None and set(request.topics) != set(wish.topics):
             wish = wish._replace(topics=tuple(request.topics))
@@ -334,7 +342,7 @@ class Group(Struct):
         return True
 
     def _rebalance(self, topics: Topics, wall_ms: int) -> None:
-        """Begin the next epoch, with a new target."""
+        """Begin the next group epoch, with a new target assignment."""
         self.epoch += 1
         self.assignor = self._choose_assignor()
         self.basis = self._basis(topics)
@@ -353,12 +361,14 @@ class Group(Struct):
         self.out.append((records.group_key(self.group_id), records.encode_value(value)))
 
     def _choose_assignor(self) -> str:
-        """Return the assignor that most members want; of equals the first by name."""
+        """Return the assignor that most members request; among equals the first by name."""
         asked = [m.wish.assignor for m in self.members.values() if m.wish.assignor]
         return min(set(asked), key=lambda a: (-asked.count(a), a)) if asked else UNIFORM
 
     def _reconcile(self, member: Member, owned: frozenset[TopicPartition] | None, now_ms: int) -> None:
-        """Move the member one step towards the target. `owned`: the partitions that it reports; None: as before."""
+        """Move the member one step towards its target. `owned`: the partitions that the member reports; None if it
+        reports none because nothing has changed.
+        """
         before = member.current
         if member.revoking:
             if owned is None or member.revoking & owned:
@@ -381,7 +391,7 @@ class Group(Struct):
             self._put_current(member)
 
     def is_stable(self, member: Member) -> bool:
-        """Return True if the member has exactly its target's partitions."""
+        """Return True if the member is absent, or is in the group's epoch with exactly its target's partitions."""
         if member.is_absent:
             return True
         target = self.targets.get(member.member_id, _NONE)
@@ -401,13 +411,15 @@ class Group(Struct):
                 del self.owners[tp]
 
     def _release(self, member: Member) -> None:
-        """Take all partitions from the member."""
+        """Remove all partitions from the member."""
         self._disown(member, member.owned | member.revoking)
         member.owned = member.revoking = _NONE
         member.revoke_by_ms = None
 
     def _keep_only_target(self, member: Member) -> None:
-        """Reduce an absent member's partitions to its target: it need not release them, so the others need not wait."""
+        """Reduce the partitions of an absent member to its target. It has no running process, so other members need not
+        wait for its release.
+        """
         target = self.targets.get(member.member_id, _NONE)
         self._disown(member, member.owned - target)
         member.owned &= target
@@ -435,12 +447,12 @@ class Group(Struct):
         self.out.append((key, records.encode_current(member.current)))
 
     def tombstones(self) -> list[Record]:
-        """Return the records that delete the group; it must be empty."""
+        """Return the records that delete the group, which must have no members."""
         return [(records.group_key(self.group_id), None)]
 
 
 class GroupValues(Struct):
-    """The log's values of one group."""
+    """The values of one group's records in the log."""
 
     group: GroupValue | None = None
     wishes: dict[str, MemberValue] = field(default_factory=dict)

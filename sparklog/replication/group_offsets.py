@@ -1,8 +1,8 @@
 """The committed offsets of the groups of one `__consumer_offsets` partition, as a pure state machine.
 
-Of two commits for the same partition the one whose record is later in the log counts. Commits of a transaction wait,
-by producer id, for its marker (KIP-98); then each of them counts only if nothing was written for its partition after
-it. Records and markers are numbered in the order of the log, when they are written and when they are read again.
+Of two commits for the same partition, the later record in the log takes effect. The commits of a transaction wait, by
+producer id, for its marker (KIP-98). After the marker, a commit takes effect only if no later record for its partition
+did. Records are numbered in the order of the log, also when the log is replayed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from sparklog.types import TopicPartition
 
 
 class Committed(NamedTuple):
-    """An offset, and the number of its record."""
+    """A committed offset, and the number of its record."""
 
     value: OffsetValue
     number: int
 
 
 Pending = dict[str, dict[TopicPartition, Committed]]
-"""Offsets of one producer's transaction, by group."""
+"""By group: the offsets of one producer's open transaction."""
 
 
 class GroupOffsets:
-    """All groups' offsets."""
+    """The committed and pending offsets of all groups."""
 
     def __init__(self, safeguards: Safeguards = Safeguards()) -> None:  # noqa: B008 - frozen
         self._safeguards = safeguards
@@ -36,7 +36,7 @@ class GroupOffsets:
         self._committed: dict[str, dict[TopicPartition, Committed]] = {}
         self._pending: dict[int, Pending] = {}
         self.counts: dict[str, int] = {}
-        """Number of offsets of each group, committed and pending; groups without any are not in it."""
+        """Number of offsets by group, committed and pending. Groups without offsets are left out."""
         self.total = 0
 
     def _count(self, group_id: str, change: int) -> None:
@@ -50,7 +50,7 @@ class GroupOffsets:
     # -- as they are written and read again
 
     def put(self, group_id: str, tp: TopicPartition, value: OffsetValue, producer_id: int = -1) -> None:
-        """Enter a record: of the transaction of `producer_id`, or (-1) in effect at once."""
+        """Apply a record: to the transaction of `producer_id`, or at once if it is -1."""
         self._number += 1
         committed = Committed(value, self._number)
         if producer_id >= 0 and self._safeguards.pending_offsets:
@@ -61,7 +61,7 @@ class GroupOffsets:
         offsets[tp] = committed
 
     def remove(self, group_id: str, tp: TopicPartition) -> None:
-        """Remove an offset, by a record without a value: it also replaces offsets that wait for a marker."""
+        """Apply a record without a value: remove the partition's offset, also from open transactions."""
         self._number += 1
         for pending in self._pending.values():
             self._count(group_id, -(pending.get(group_id, {}).pop(tp, None) is not None))
@@ -71,7 +71,7 @@ class GroupOffsets:
             self._committed.pop(group_id, None)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """End a transaction by its marker."""
+        """Apply a marker: its transaction's offsets take effect, or are dropped."""
         for group_id, offsets in self._pending.pop(producer_id, {}).items():
             self._count(group_id, -len(offsets))
             if not committed:
@@ -86,7 +86,7 @@ class GroupOffsets:
     # -- present state
 
     def groups(self) -> set[str]:
-        """Return groups with committed or pending offsets."""
+        """Return the ids of the groups with committed or pending offsets."""
         return set(self.counts)
 
     def get(self, group_id: str, tp: TopicPartition) -> OffsetValue | None:
@@ -97,7 +97,7 @@ class GroupOffsets:
         return {tp: c.value for tp, c in self._committed.get(group_id, {}).items()}
 
     def pending_of(self, group_id: str) -> set[TopicPartition]:
-        """Return partitions with offsets in a transaction that has not ended."""
+        """Return the partitions for which the group has offsets in open transactions."""
         return {tp for pending in self._pending.values() for tp in pending.get(group_id, ())}
 
     def items(self) -> Iterator[tuple[str, TopicPartition, OffsetValue]]:
@@ -106,7 +106,7 @@ class GroupOffsets:
                 yield group_id, tp, committed.value
 
     def delete(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[Record]:
-        """Forget offsets, and return the records of their deletion."""
+        """Remove offsets, and return the records that delete them."""
         out: list[Record] = []
         for tp in partitions:
             self.remove(group_id, tp)

@@ -7,12 +7,13 @@ All records of one group are in one partition, so one batch changes several of t
 |---|---|---|
 | [0, 0, group, topic, partition] | [0, offset, leader epoch, metadata, commit time ms, topic id] | a committed offset |
 | [0, 1, group] | [0, epoch, assignor, empty since ms, {topic: [id, partitions]}] | the group, and its target's topics |
-| [0, 2, group, member] | [0, instance, client, host, topics, assignor, timeouts ms (2)] | a member's subscription |
+| [0, 2, group, member] | [0, instance, client, host, topics, assignor, timeouts ms (2)] | the member's subscription |
 | [0, 3, group, member] | [0, {topic: [partition, …]}] | the member's target |
-| [0, 4, group, member] | [0, epoch, previous epoch, owned {…}, to be released {…}] | its partitions |
+| [0, 4, group, member] | [0, epoch, previous epoch, owned {…}, to be released {…}] | the member's partitions |
 
-The batch's own CRC covers them. Offsets of a transaction are in a transactional batch and count if its marker commits
-it. A lost file of this topic loses the groups' positions: members join again, and read from `auto.offset.reset`.
+The CRC of a batch covers its records. Offsets of a transaction are in a transactional batch, and take effect when a
+marker commits it. If a file of this topic is lost, so are its groups' offsets: members join again, and read from the
+position of `auto.offset.reset`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ VERSION = 0
 KIND_OFFSET, KIND_GROUP, KIND_MEMBER, KIND_TARGET, KIND_CURRENT = range(5)
 
 Record = tuple[bytes, bytes | None]
-"""Key and value as they are stored; None deletes."""
+"""Key and value as stored; a value of None deletes the key."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
 class OffsetValue(NamedTuple):
-    """A committed offset. `topic_id`: of the topic it was committed for; one of the same name made later is another."""
+    """A committed offset. `topic_id` is the id of its topic. The offset is void for a later topic of the same name."""
 
     offset: int
     leader_epoch: int
@@ -46,8 +47,8 @@ class OffsetValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A group that has, or once had, members. `topics`: topic id and partition count that the target was computed from.
-    `empty_since_ms` -1: it has members."""
+    """A group that has, or had, members. `topics`: topic id and number of partitions, from which the target was
+    computed. `empty_since_ms`: time since which the group has no members, -1 if it has some."""
 
     epoch: int
     assignor: str
@@ -68,7 +69,7 @@ class MemberValue(NamedTuple):
 
 
 class CurrentValue(NamedTuple):
-    """A member's place on the way to the target: it has been asked to release the partitions in `revoking`."""
+    """A member's progress towards its target. The member has been told to release the partitions in `revoking`."""
 
     epoch: int
     previous_epoch: int
@@ -77,7 +78,7 @@ class CurrentValue(NamedTuple):
 
 
 class DecodedKey(NamedTuple):
-    """The key of a record. `member`: of kinds 2 to 4; `partition`: of kind 0."""
+    """The key of a record. Only kinds 2 to 4 have a `member_id`, only kind 0 a `partition`."""
 
     kind: int
     group_id: str
@@ -124,7 +125,7 @@ def decode_key(key: bytes) -> DecodedKey:
 
 
 def decode_value(kind: int, value: bytes) -> Any:
-    """Return the value of a key of `kind`: OffsetValue, GroupValue, MemberValue, a frozenset of partitions,
+    """Decode a value whose key has `kind`, to an OffsetValue, GroupValue, MemberValue, frozenset of partitions, or
     CurrentValue.
 
     Raises LogCorruptError.
@@ -150,7 +151,7 @@ def decode_value(kind: int, value: bytes) -> Any:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return partition numbers by topic, sorted."""
+    """Return the partition numbers by topic, sorted."""
     found: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         found.setdefault(tp.topic, []).append(tp.partition)

@@ -1,12 +1,13 @@
 """The group coordinator of one `__consumer_offsets` partition: a pure state machine.
 
-Requests, the clock, markers and changed topics go in; answers and records come out. A call changes the state at once.
-The shell appends its records to the partition, in the order of the calls and one batch per call, and gives an answer
-only when every record up to then is below the high watermark. If an append fails, the state is worthless: the shell
-discards it and reads it again (`replay`, `loaded`). So no answer contains a change that a restart could take back.
+Its inputs are requests, the clock, markers and changed topics; its outputs are replies and records. A call changes the
+state at once. The shell appends the records of each call as one batch, in the order of the calls. It sends a reply only
+when all records of this and earlier calls are below the high watermark. If an append fails, the shell discards the
+state and loads it again (`replay`, `loaded`). So no reply contains a change that a restart could undo.
 
-A group is of the kind "consumer" if it has (had) members, else "offsets": a program without members, like Spark's
-source, that commits its positions. Times: `now_ms` is monotonic and only compared, `wall_ms` is stored.
+A group has the kind "consumer" if it has, or had, members. Otherwise its kind is "offsets": a program such as Spark's
+source commits offsets without joining. `now_ms` is on a monotonic clock and only compared; `wall_ms` is the time of day
+and is stored.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ A = TypeVar("A")
 
 
 class Step(NamedTuple, Generic[A]):
-    """An answer, and the records that have to be below the high watermark before it is given."""
+    """A reply, and the records that must be below the high watermark before it is sent."""
 
     answer: A
     records: list[Record]
 
 
 class GroupCoordinator:
-    """All groups of one partition. `topics` are the cluster's."""
+    """All groups of one partition. `topics` are the topics of the cluster."""
 
     def __init__(self, config: GroupConfig, topics: Topics, safeguards: Safeguards = Safeguards()) -> None:  # noqa: B008
         self._config = config
@@ -68,7 +69,7 @@ class GroupCoordinator:
     # -- reading the log again
 
     def replay(self, key: bytes, value: bytes | None, producer_id: int = -1) -> None:
-        """Replay one record in the log's order; `producer_id` is that of its transaction, or -1.
+        """Replay the next record of the log. `producer_id` is the producer of its transaction; -1 outside of one.
 
         Raises LogCorruptError.
         """
@@ -96,8 +97,8 @@ class GroupCoordinator:
             by_member[decoded.kind][decoded.member_id] = parsed
 
     def loaded(self, now_ms: int, wall_ms: int) -> list[Record]:
-        """Create the groups: the log has been read to its end. Returns records of the changes since the log was written
-        (topics were deleted or created)."""
+        """Create the groups after the replay of all records. Returns records for the topics that were created or
+        deleted since the log was written."""
         for group_id, values in self._values.items():
             group = group_from_values(group_id, values, self._config, self._safeguards, now_ms)
             if group is not None:
@@ -111,7 +112,7 @@ class GroupCoordinator:
         self, request: m.GroupHeartbeatRequest, host: str, now_ms: int, wall_ms: int
     ) -> Step[m.GroupHeartbeatResponse]:
         """Handle a heartbeat. Raises the errors of `Group.heartbeat`, InvalidGroupIdError and GroupMaxSizeReachedError;
-        then nothing has changed."""
+        an error leaves the group unchanged."""
         check_group_id(request.group_id)
         group = self._groups.get(request.group_id)
         if group is None:
@@ -124,7 +125,7 @@ class GroupCoordinator:
         return Step(response, _take(group))
 
     def tick(self, now_ms: int, wall_ms: int) -> list[Record]:
-        """Remove members that are late."""
+        """Remove members whose session or release of partitions has timed out. Returns the records."""
         out: list[Record] = []
         for group in self._groups.values():
             if group.members:
@@ -133,7 +134,7 @@ class GroupCoordinator:
         return out
 
     def prolong(self, ms: int) -> list[Record]:
-        """Prolong every member's session by the time in which no heartbeat could arrive."""
+        """Extend every member's deadlines by `ms`, a time during which no heartbeat could arrive."""
         for group in self._groups.values():
             for member in group.members.values():
                 member.session_until_ms += ms
@@ -142,8 +143,8 @@ class GroupCoordinator:
         return []
 
     def set_topics(self, topics: Topics, wall_ms: int) -> list[Record]:
-        """Take over the cluster's topics: groups that want a new topic get it, and the offsets of deleted topics are
-        forgotten."""
+        """Use the cluster's new topics: groups that subscribe to changed topics get a new target, and offsets of
+        deleted topics are removed. Returns the records."""
         self._topics = topics
         out: list[Record] = []
         gone: dict[str, list[TopicPartition]] = {}
@@ -171,11 +172,14 @@ class GroupCoordinator:
         sequence: int = -1,
         producer_id: int = -1,
     ) -> Step[list[m.OffsetResult]]:
-        """Commit for a member, or (epoch -1) for a group without members; in the transaction of `producer_id`, if it
-        is not -1. Each partition has its own result.
+        """Commit offsets for a member; with `member_epoch` -1 for a group without members. Each partition has its own
+        result.
+
+        `sequence` orders the commits of a member; -1 for none. `producer_id` is that of the transaction; -1 to commit
+        at once.
 
         Raises InvalidGroupIdError, UnknownMemberIdError, StaleMemberEpochError, NonEmptyGroupError,
-        GroupMaxSizeReachedError (there are too many groups or offsets)."""
+        GroupMaxSizeReachedError (too many groups or offsets)."""
         check_group_id(group_id)
         group = self._groups.get(group_id)
         member = self._check_member(group, group_id, member_id, member_epoch)
@@ -199,7 +203,7 @@ class GroupCoordinator:
         return Step(results, out)
 
     def _check_room(self, groups: int) -> None:
-        """Check that there is room for one more group."""
+        """Raise GroupMaxSizeReachedError unless one more group is allowed beside `groups` of them."""
         if groups >= self._config.groups_max:
             raise GroupMaxSizeReachedError(
                 f"this partition of __consumer_offsets keeps {groups} groups, max.groups.per.partition is "
@@ -227,7 +231,7 @@ class GroupCoordinator:
         return member
 
     def _refusal(self, group: Group | None, member: Member | None, tp: TopicPartition) -> SparklogError | None:
-        """Return the reason why an offset of this partition cannot be committed."""
+        """Return the reason why no offset of this partition can be committed; None if one can."""
         topic = self._topics.get(tp.topic)
         if topic is None or tp.partition >= topic[1]:
             return UnknownTopicOrPartitionError(f"partition {tp} does not exist")
@@ -252,8 +256,8 @@ class GroupCoordinator:
         return m.OffsetFetchResponse(list(self.fetched_offsets(request)))
 
     def fetched_offsets(self, request: m.OffsetFetchRequest) -> Iterator[m.FetchedOffset]:
-        """Return each requested offset, once. Raises at once InvalidGroupIdError; of a member also UnknownMemberIdError
-        and StaleMemberEpochError."""
+        """Return an iterator over the requested offsets, each partition once. The call itself raises
+        InvalidGroupIdError and, if the request names a member, UnknownMemberIdError and StaleMemberEpochError."""
         check_group_id(request.group_id)
         if request.member_id or request.member_epoch != NO_EPOCH:
             group = self._groups.get(request.group_id)
@@ -271,18 +275,19 @@ class GroupCoordinator:
         if unstable:
             error = UnstableOffsetCommitError(f"a transaction with an offset of {tp} has not ended yet")
             return m.FetchedOffset(*tp, error.code, message=str(error))
-        # of a topic that is gone: a transaction that began before has brought it
+        # a transaction can commit an offset of a topic that was deleted after it began
         if value is None or value.topic_id != self._topics.get(tp.topic, ("", 0))[0]:
             return m.FetchedOffset(*tp, 0)
         return m.FetchedOffset(*tp, 0, value.offset, value.leader_epoch, value.metadata, value.commit_ms)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a marker that is in the partition."""
+        """Apply a transaction marker that the partition contains."""
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def expire_offsets(self, wall_ms: int) -> list[Record]:
-        """Forget offsets of groups that have had no members, and no commits, for the retention time; and of topics
-        that a group with members no longer wants. A group with neither members nor offsets goes at once."""
+        """Remove offsets that are older than the retention time: of groups without members since then, and of topics
+        that the group's members no longer subscribe to. Groups with neither members nor offsets are removed at once.
+        Returns the records."""
         out: list[Record] = []
         oldest_ms = wall_ms - self._config.offsets_retention_ms
         expired: dict[str, list[TopicPartition]] = {}
@@ -295,7 +300,7 @@ class GroupCoordinator:
             if used_ms < oldest_ms and tp.topic not in subscribed.get(group_id, ()):
                 expired.setdefault(group_id, []).append(tp)
         for group_id, partitions in expired.items():
-            pending = self.offsets.pending_of(group_id)  # a deletion would be newer than the transaction's offsets
+            pending = self.offsets.pending_of(group_id)  # a deletion now would also void the open transaction's offsets
             out += self.offsets.delete(group_id, [tp for tp in partitions if tp not in pending])
         kept = self.offsets.counts
         for group in list(self._groups.values()):
@@ -307,17 +312,17 @@ class GroupCoordinator:
     # -- administration
 
     def list_groups(self, states: Iterable[str] = ()) -> list[m.GroupSummary]:
-        """Return the groups by id; `states`: only these, all if empty."""
+        """Return the groups, sorted by id. `states`: only groups in one of these states; empty for all."""
         wanted = {s.lower() for s in states}
         found = map(self.summary, self.group_ids())
         return [g for g in found if not wanted or g.state.lower() in wanted]
 
     def known_ids(self) -> set[str]:
-        """Return all ids, in no order. Any thread."""
+        """Return all group ids, unsorted. Callable on any thread."""
         return {*self._groups, *self.offsets.groups()}
 
     def group_ids(self, after: str = "") -> list[str]:
-        """Return the ids behind `after`, in order."""
+        """Return the group ids above `after`, sorted."""
         return sorted(g for g in self.known_ids() if g > after)
 
     def summary(self, group_id: str) -> m.GroupSummary:
@@ -327,13 +332,13 @@ class GroupCoordinator:
         return m.GroupSummary(group_id, group.state, KIND_CONSUMER, len(group.members))
 
     def describe(self, group_id: str) -> m.GroupDetails:
-        """Return a group with all its members; with an error code if the group does not exist."""
+        """Return a group with all its members, or an error code if the group does not exist."""
         details = self.details(group_id)
         details.members = [self.member(group_id, member_id) for member_id in self.member_ids(group_id)]
         return details
 
     def details(self, group_id: str) -> m.GroupDetails:
-        """Return a group without its members."""
+        """Return a group without its members, or an error code if the group does not exist."""
         group = self._groups.get(group_id)
         if group is None:
             if group_id in self.offsets.groups():
@@ -343,13 +348,13 @@ class GroupCoordinator:
         return m.GroupDetails(0, group_id, group.state, group.epoch, group.assignor, [])
 
     def member_ids(self, group_id: str) -> list[str]:
-        """Return the member ids of a group, by name; none if the group does not exist."""
+        """Return the member ids of a group, sorted by instance id or member id; empty if the group does not exist."""
         group = self._groups.get(group_id)
         members = () if group is None else group.members.values()
         return [member.member_id for member in sorted(members, key=lambda member: (member.name, member.member_id))]
 
     def member(self, group_id: str, member_id: str) -> m.GroupMember:
-        """Describe a member. Raises KeyError."""
+        """Return the description of a member. Raises KeyError."""
         group = self._groups[group_id]
         member = group.members[member_id]
         return m.GroupMember(
@@ -364,8 +369,8 @@ class GroupCoordinator:
         )
 
     def delete(self, group_id: str) -> Step[int]:
-        """Delete an empty group; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
-        UnstableOffsetCommitError (a transaction with its offsets is open)."""
+        """Delete a group without members. The reply is the number of its offsets. Raises GroupIdNotFoundError,
+        NonEmptyGroupError, UnstableOffsetCommitError (an open transaction has offsets of the group)."""
         group = self._groups.get(group_id)
         if group is None and group_id not in self.offsets.groups():
             raise _unknown_group(group_id)
@@ -381,7 +386,7 @@ class GroupCoordinator:
 
 
 def check_group_id(group_id: str) -> None:
-    """Raise InvalidGroupIdError for an empty or too long id."""
+    """Raise InvalidGroupIdError for an id that is empty or too long."""
     if not group_id or len(group_id) > GROUP_ID_CHARS_MAX:
         raise InvalidGroupIdError(f"group id {group_id[:40]!r}: 1 to {GROUP_ID_CHARS_MAX} characters")
 
@@ -398,7 +403,7 @@ def _each_once(partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]
 
 
 def topic_partitions(partitions: Iterable[TopicPartition]) -> list[m.TopicPartitions]:
-    """Return the partitions in the form of the message, sorted."""
+    """Return the partitions in the form of a message, sorted."""
     return [m.TopicPartitions(t, numbers) for t, numbers in records.by_topic(partitions).items()]
 
 

@@ -1,7 +1,7 @@
-"""Images and deltas of the cluster as bytes, for the messages from the controller to the brokers: MessagePack, structs
-as maps with the names of their fields, so that a field with a default can be added.
+"""Codec of the cluster's images and deltas in messages from the controller to the brokers.
 
-They are not stored in this form; the store's form is in `metadata/cluster_znodes.py`.
+The form is MessagePack, with structs as maps with the names of their fields, so that a field with a default can be
+added. The store has another form, see `metadata/cluster_znodes.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Encoded = ClusterImage | ClusterDelta | PartitionImage
 
 
 def plain(value: object) -> object:
-    """Encode an immutable mapping for msgspec."""
+    """Convert an immutable mapping for msgspec, which cannot encode it. Raises NotImplementedError for other types."""
     if isinstance(value, MappingProxyType):
         return dict(value)
     raise NotImplementedError(f"{type(value).__name__} is not a type of the metadata image")

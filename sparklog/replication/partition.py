@@ -1,7 +1,7 @@
 """The role of a broker for one partition.
 
-The high watermark is not here. Its one home is the log (`sparklog.log.state.offsets`), which is raised to
-`replicated_to` and never goes back.
+The high watermark is kept only in the log (`sparklog.log.state.offsets`). It is raised to `replicated_to`, and never
+falls.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Protocol
 
 
 class ReplicaRole(Protocol):
-    """A broker's role for one partition: its leader, a follower, or neither, and the other replicas."""
+    """A broker's role for one partition (leader, follower or neither), and the partition's replicas."""
 
     @property
     def leader(self) -> int:
-        """The leader's id; -1: there is no leader."""
+        """The leader's broker id; -1 if there is no leader."""
         ...
 
     @property
@@ -28,12 +28,12 @@ class ReplicaRole(Protocol):
 
     @property
     def replicated_to(self) -> int:
-        """Return the end of the committed records, as far as the leader knows."""
+        """The end of the committed records, as far as the leader knows."""
         ...
 
     def all_have(self, offset: int) -> bool:
-        """Return True if this broker knows that every replica has the records below `offset`, which is not above its
-        high watermark. Any thread."""
+        """Return True if this broker knows that every replica has the records below `offset`, which must not be above
+        this broker's high watermark. Callable on any thread."""
         ...
 
     def check_leads(self) -> None:
@@ -41,7 +41,7 @@ class ReplicaRole(Protocol):
         ...
 
     def check_follows(self) -> None:
-        """Raise NotLeaderError unless this broker leads the partition, or copies it from its leader."""
+        """Raise NotLeaderError unless this broker leads the partition or follows its leader."""
         ...
 
     def leads_in(self, leader_epoch: int) -> bool:
@@ -53,18 +53,18 @@ class ReplicaRole(Protocol):
         ...
 
     def check_end_known(self) -> None:
-        """Check that the end of the committed records is known, before an answer contains it. Raises
-        OffsetNotAvailableError while a new leader may know less than its predecessor has answered (KIP-207)."""
+        """Check that the end of the committed records is known, before a reply contains it. Raises
+        OffsetNotAvailableError while a new leader may know a lower end than its predecessor has returned (KIP-207)."""
         ...
 
     def on_append(self, log_end_offset: int) -> None:
-        """Note the new log end `log_end_offset`."""
+        """Note that the log end is now `log_end_offset`."""
         ...
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
-        """Note that a follower has all records below `fetch_offset`. Raises ValueError for any other broker."""
+        """Note that follower `replica` has all records below `fetch_offset`. Raises ValueError for other brokers."""
         ...
 
     def on_log_start(self) -> None:
-        """Note a later log start."""
+        """Note that the log start has moved up."""
         ...

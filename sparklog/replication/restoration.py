@@ -1,15 +1,15 @@
-"""The image that is written back into a store that is older than the brokers' copies, or lacks topics. Pure.
+"""The image that an operator writes back into a store that is older than the brokers' copies, or lacks topics. Pure.
 
 | record | older store | store that only lacks topics |
 |---|---|---|
-| topics of the copy | as in the copy; partitions that only the store has stay | as stored |
-| topics that were put aside | as they were | as they were |
-| stored topics that the copy has the order to delete | deleted | as stored |
+| topics of the copy | as in the copy; partitions that only the store has are kept | as stored |
+| topics that brokers have put aside | restored | restored |
+| stored topics with an order to delete them in the copy | deleted | as stored |
 | stored topics that the copy does not know | as stored | as stored |
 | settings, security records, deletions, broker epochs | as in the copy | as stored |
 
-A topic is left out if another topic has its name by now: the operator has to choose one of the two. The partitions that
-are written back have leader and partition epochs above those of the store and of the copy. They have no leader yet: the
+A topic is left out if another topic has the same name now: the operator must choose one of the two. The partitions that
+are written back have leader and partition epochs above those of the store and of the copy, and no leader. The
 controller elects one among the in-sync replicas.
 """
 
@@ -26,30 +26,30 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 EPOCHS_SKIPPED = 1_000
-"""Distance of new leader and controller epochs from the known ones. The copy may lack the last changes, and no epoch
-may be used twice."""
+"""Distance of the new leader and controller epochs from the known ones. The copy may lack the last changes, and no
+epoch may be used twice."""
 
 
 class Restoration(NamedTuple):
-    """The result of the rules."""
+    """The image to write, and the topics that it restores or leaves out."""
 
     after: ClusterImage
-    """The image that the restoration writes."""
+    """The image to write."""
     restored: tuple[str, ...]
-    """Topics that the store lacks and gets back."""
+    """Names of the topics that the store lacks and gets back."""
     refused: tuple[str, ...]
-    """Topics that cannot be written back, because another topic has the name."""
+    """Names of the topics that are left out because another topic has the name."""
 
 
 def restore(
     stored: ClusterImage, copy: ClusterImage, put_aside: Mapping[str, TopicImage], *, is_older: bool
 ) -> Restoration:
-    """Decide the image that is written back.
+    """Decide which image is written back.
 
     Args:
-        stored: The image that the store has.
-        copy: The newest image that a broker has seen.
-        put_aside: Topics by id whose files brokers have put aside.
+        stored: The image of the store.
+        copy: The newest image that a broker has applied.
+        put_aside: By topic id: topics whose files brokers have put aside.
         is_older: True if the store is older than `copy`.
     """
     topics = dict(stored.topics)
@@ -85,7 +85,7 @@ def _led_by_nobody(topic: TopicImage, stored: TopicImage | None) -> TopicImage:
         if stored is not None and number < len(stored.partitions):
             known.append(stored.partitions[number])
         partitions.append(_after_all(partition, known))
-    if stored is not None:  # a copy that lacks partitions is no order to delete them
+    if stored is not None:  # keep partitions that the copy lacks: it has no order to delete them
         partitions += stored.partitions[len(partitions) :]
     schemas = topic.schemas if stored is None else {**stored.schemas, **topic.schemas}
     return replace(topic, partitions=tuple(partitions), schemas=schemas)
@@ -102,12 +102,12 @@ def _after_all(partition: PartitionImage, known: list[PartitionImage]) -> Partit
 
 
 def is_restored(partition: PartitionImage) -> bool:
-    """True if a partition unknown to a broker was written back: a new partition has a lower leader epoch."""
+    """True if a partition unknown to a broker was written back. A new partition has a lower leader epoch."""
     return partition.leader_epoch >= EPOCHS_SKIPPED
 
 
 def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str]]:
-    """Return the changes to what the store has, beside topics that come back: pairs of a name and the change."""
+    """Return the changes from `stored` to `after`, without restored topics, as pairs of a name and a description."""
     found: list[tuple[str, str]] = []
     for name, topic in sorted(after.topics.items()):
         before = stored.topics.get(name)
@@ -136,7 +136,7 @@ def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ClusterDelta:
-    """Return the delta from one image to another, without the brokers."""
+    """Return the delta from one image to another. Registered brokers are not compared."""
     return ClusterDelta(
         known={i: epoch for i, epoch in after.known.items() if before.known.get(i) != epoch},
         topics=_changes(before.topics, after.topics),

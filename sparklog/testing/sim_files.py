@@ -1,17 +1,17 @@
 """A disk in memory that can lose its power.
 
-`SimFiles` is a `FileSystem`. Written data stay in its "cache" until a sync: the content of a file until the file's
-`sync`, the names in a directory (new files, renames, removals) until `sync_directory`. `power_cut(rng)` then decides,
-as a disk and a file system may, which of the unsynced data reach the platter:
+`SimFiles` is a `FileSystem`. Written data stay in a cache until a sync: the content of a file until the file's `sync`,
+the names in a directory (new files, renames, removals) until `sync_directory`. `power_cut(rng)` chooses which of the
+unsynced data survive, as a real disk and file system might:
 
-- of a file: nothing, all, the first operations with the next one torn at a byte, or any of its 512-byte sectors (those
-  that are missing read as before, or as zeros), while each truncation may be lost on its own;
-- of a directory: a prefix of the operations (a journal), or any of them, a rename whole or not at all.
+- of a file: nothing; everything; a prefix of the operations, the next one torn at a byte; or a random set of its
+  512-byte sectors and truncations (lost sectors have their old content, or zeros);
+- of a directory: a prefix of the operations (as with a journal), or a random set. A rename is never split.
 
-Synced data are never lost. `fault` makes calls fail like a full or broken disk: a part of a write is done. After a
-failed sync, its data do not reach the disk any more, although they can be read until the power cut and later syncs
-succeed (as on Linux). `cut_at` switches the power off before that call: this call and every later one raise `PowerCut`,
-until `power_cut`. The same seed and the same calls give the same disk.
+Synced data are never lost. `fault` makes calls fail like a full or broken disk; a failing write is carried out in part.
+After a failed sync the file's unsynced data never reach the disk, although reads return them until the power cut, and
+later syncs succeed (as on Linux). `cut_at` switches the power off before the call with this number: this call and every
+later one raise `PowerCut` until `power_cut`. The same seed and the same calls give the same disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DISK_BYTES = 1 << 40
 
 
 class PowerCut(BaseException):
-    """The power is off. No Exception, so that no code survives it by catching one."""
+    """The power is off. A BaseException, so that code which catches Exception does not survive a power cut."""
 
 
 class _Write(NamedTuple):
@@ -54,7 +54,7 @@ def _apply(content: bytearray, operation: _Write | _Truncate) -> None:
 
 
 class _Inode:
-    """A file's content as programs see it, as it is on the disk, and the operations between the two."""
+    """A file: its content as programs read it, its content on the disk, and the operations that the disk lacks."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -121,8 +121,8 @@ _LOSSES: dict[str, Callable[[bytearray, list[_Write | _Truncate], random.Random]
 
 
 class _Directory:
-    """Names as programs see them, as they are on the disk, and the operations between the two, each of which sets or
-    takes away (None) some names."""
+    """A directory: its names as programs see them, its names on the disk, and the operations that the disk lacks. An
+    operation sets names, or removes them (None)."""
 
     def __init__(self) -> None:
         self.entries: dict[str, _Inode | _Directory] = {}
@@ -229,22 +229,22 @@ class SimFiles:
 
     def __init__(self, *, cut_at: int | None = None) -> None:
         self.calls: list[tuple[str, str]] = []
-        """(operation, path) of all calls since the power is on; looking (reads, sizes, listings) does not count."""
+        """(operation, path) of all calls since the last start. Calls that only read (`_LOOKS`) are not listed."""
         self.cut_at = cut_at
-        """The number of calls before the power goes off; None: it stays on."""
+        """The power goes off before the call with this number, counted from 0 over `calls`; None: it stays on."""
         self.is_off = False
         self.fault: Callable[[str, Path], int] = lambda _operation, _path: 0
-        """The error of a call (an errno); 0: it succeeds."""
+        """Returns the errno with which a call fails; 0 for success."""
         self.part_of: Callable[[int], int] = lambda size_bytes: size_bytes // 2
-        """The part of a failing write that is done."""
+        """Returns the number of bytes that a failing write of this size still writes."""
         self.now_s: Callable[[], float] = lambda: 0.0
         self._root = _Directory()
         self._locked: set[Path] = set()
         self._boots = 0
 
     def called(self, operation: str, path: Path) -> None:
-        """Note a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now,
-        StorageError for a fault."""
+        """Record a call before it is carried out. Raises PowerCut if the power is off or goes off now, and the
+        StorageError of a `fault`."""
         if operation not in _LOOKS:
             if self.cut_at is not None and len(self.calls) >= self.cut_at:
                 self.is_off = True
@@ -258,21 +258,21 @@ class SimFiles:
             raise storage_error(operation, path, error) from error
 
     def power_cut(self, rng: random.Random, *, cut_at: int | None = None) -> None:
-        """Stop the machine, and start it again; `cut_at` counts from the start on. Open files must not be used
-        afterwards."""
+        """Cut the machine's power and switch it on again. `cut_at` counts calls from the new start. Open files must not
+        be used afterwards."""
         self._root.lose_power(rng)
         self.kill()
         self._boots += 1
         self.calls, self.cut_at = [], cut_at
 
     def stop(self) -> None:
-        """Stop the process in the middle of its work: PowerCut is raised here, and by every call until `kill` or
+        """Stop the process in the middle of its work. This method and every later call raise PowerCut, until `kill` or
         `power_cut`."""
         self.is_off = True
         raise PowerCut("the process ends here")
 
     def kill(self) -> None:
-        """End the process, but not the machine: nothing is lost but the locks."""
+        """End the process, but not the machine: its locks are released, and no data are lost."""
         self._locked.clear()
         self.is_off = False
 

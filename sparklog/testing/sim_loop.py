@@ -1,12 +1,11 @@
-"""Event loops in virtual time: nothing ever waits, and one seed gives one order of events.
+"""Event loops in virtual time: no real time passes, and one seed gives one order of events.
 
-A `Simulation` has one clock and any number of `SimLoop`s, one for each simulated process. `run` takes, again and
-again, the loop whose next event is the earliest (the seed decides between equals), moves the clock there and runs one
-turn of it. A loop is an ordinary asyncio loop for the code that runs on it: tasks, timers, locks and `asyncio.timeout`
-work. It has no sockets. Jobs of its executors (`SimExecutor`) are events of the loop, too: each runs whole, at a
-moment the seed chooses.
+A `Simulation` has one clock and any number of `SimLoop`s, one for each simulated process. `run` repeats one step:
+choose the loop with the earliest event (the seed decides between equal times), set the clock to its time, and run one
+turn of that loop. The code on a loop finds an ordinary asyncio loop without sockets: tasks, timers, locks and
+`asyncio.timeout` work. A job of an executor (`SimExecutor`) is one event of the loop, at a time that the seed chooses.
 
-`SimLoop.kill` ends a simulated process between two events: nothing of it runs again, as after SIGKILL.
+`SimLoop.kill` ends a simulated process between two events: none of its code runs again, as after SIGKILL.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from sparklog.environment.executors import future_of
 T = TypeVar("T")
 
 JOB_DELAY_S = (0.00005, 0.002)
-"""An executor's job runs this long after it was submitted, or after the one before it on the same thread."""
+"""Range of the delay of an executor's job, in s, after its submission or after the job before it on the same thread."""
 TIMERS_CANCELLED_MAX = 50
-"""Number of cancelled timers above which they are removed."""
+"""Number of cancelled timers above which a loop removes them from its heap."""
 SLOW_JOB_SHARE, SLOW_JOB_S = 0.02, 0.5
-"""Now and then a disk takes its time."""
+"""Share of the jobs that a slow disk delays, and their longest delay in s."""
 
 
 class SimulationStuckError(RuntimeError):
-    """No event is left, but the awaited condition has not come true."""
+    """No event is left, or too many turns have passed, before the awaited condition is true."""
 
 
 class Simulation:
     """The clock of a simulated world, its randomness, its processes' loops, and a trace of the events.
 
-    `rng` is the only source of chance; draws are in the order of events, so a seed can be replayed.
+    `rng` is the only source of randomness. It is used in the order of events, so that a seed can be replayed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -60,7 +59,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """End all processes. The clean-up of their coroutines happens here, and has no effect."""
+        """End all processes, then close their coroutines. Their clean-up code has no effect."""
         for loop in list(self._loops):
             loop.kill()
         for task in self._unfinished:
@@ -77,7 +76,7 @@ class Simulation:
         return made
 
     def note(self, *what: object) -> None:
-        """Add to the trace something that two runs of one seed must have in common."""
+        """Add values to the trace. Two runs of one seed must add the same values at the same times."""
         self._trace.update(repr((round(self.now_s, 9), *what)).encode())
 
     @property
@@ -86,10 +85,13 @@ class Simulation:
         return self._trace.hexdigest()
 
     def run(self, until: Callable[[], bool], *, limit_s: float = math.inf, turns_max: int = 10_000_000) -> bool:
-        """Run events until `until()` is true (True), or until the clock would pass `limit_s` of virtual time (False:
-        the clock is there).
+        """Run events until `until()` is true, or until the virtual clock reaches `limit_s`.
 
-        Raises SimulationStuckError when no event is left, or after `turns_max` turns.
+        Returns:
+            True if `until()` is true; False at the limit.
+
+        Raises:
+            SimulationStuckError: No event is left, or `turns_max` turns have passed.
         """
         before = events._get_running_loop()
         try:
@@ -103,7 +105,7 @@ class Simulation:
         while not until():
             loop, at = self._next()
             if at > limit_s:
-                self.now_s = max(self.now_s, limit_s)  # a limit that is over already turns no time back
+                self.now_s = max(self.now_s, limit_s)  # a limit in the past does not turn the clock back
                 return False
             if loop is None:
                 raise SimulationStuckError("no event is left")
@@ -111,18 +113,18 @@ class Simulation:
             self.turns += 1
             if self.turns > turns_max:
                 raise SimulationStuckError(f"the awaited event did not happen within {turns_max} turns")
-            if loop is not running:  # telling asyncio is a system call
+            if loop is not running:  # setting the running loop costs a system call
                 events._set_running_loop(loop)
                 running = loop
             loop.turn()
         return True
 
     def run_for(self, seconds: float) -> None:
-        """Let this virtual time pass."""
+        """Run events for this much virtual time, in s."""
         self.run(lambda: False, limit_s=self.now_s + seconds)
 
     def complete(self, loop: SimLoop, work: Any, *, limit_s: float = math.inf) -> Any:
-        """Run the coroutine `work` on `loop` (and everything else) to its end; returns its result, or raises its
+        """Run the coroutine `work` on `loop`, and all other events, until it ends. Returns its result, or raises its
         error."""
         task = loop.create_task(work)
         if not self.run(task.done, limit_s=self.now_s + limit_s):
@@ -130,7 +132,7 @@ class Simulation:
         return task.result()
 
     def _next(self) -> tuple[SimLoop | None, float]:
-        """Return the loop with the next event and its time; None, infinity if nothing is left."""
+        """Return the loop with the next event, and the event's time; (None, infinity) if no event is left."""
         now_s, earliest = self.now_s, math.inf
         best: list[SimLoop] = []
         for loop in self._loops:
@@ -153,14 +155,13 @@ class Simulation:
         return best[0] if len(best) == 1 else self.rng.choice(best), earliest
 
     def forget(self, loop: SimLoop, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Forget `loop`, which is dead; its tasks are kept, so that none of them is cleaned up in
-        the middle of a run."""
+        """Remove the dead `loop`. Its tasks are kept until `close`, so that Python does not clean them up in a run."""
         self._loops.remove(loop)
         self._unfinished += tasks
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """One process's event loop. Made by `Simulation.loop`."""
+    """The event loop of one process. Created by `Simulation.loop`."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
         super().__init__()
@@ -169,7 +170,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.simulation = simulation
         self.is_dead = False
         self.is_paused = False
-        """True after a simulated SIGSTOP: nothing runs until it is reset; events that are due meanwhile run then."""
+        """True from a simulated SIGSTOP until the field is reset. Events that become due in between run afterwards."""
         self._selector = _NoSockets()
         self._default = SimExecutor(self, threads=4)
         self.failures: list[dict[str, Any]] = []
@@ -187,13 +188,13 @@ class SimLoop(asyncio.BaseEventLoop):
         return scheduled[0]._when if scheduled else math.inf
 
     def turn(self) -> None:
-        """Run the events that are due, as the running loop. Replaces BaseEventLoop's turn, which also polls a selector
-        and measures time."""
+        """Run the due events, with this loop as the running one. Replaces `BaseEventLoop._run_once`, which also polls a
+        selector and measures time."""
         if self._timer_cancelled_count > TIMERS_CANCELLED_MAX:
             self._run_once()  # type: ignore[attr-defined]
             return
         ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
-        self.due_s()  # without cancelled timers
+        self.due_s()  # removes cancelled timers
         end_s = self.simulation.now_s + self._clock_resolution  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._when < end_s:
             handle = heapq.heappop(scheduled)
@@ -211,7 +212,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return events._get_running_loop() is self
 
     def kill(self) -> None:
-        """End the process in the middle of its work. Nothing of it runs again."""
+        """End the process in the middle of its work. None of its code runs again."""
         if self.is_dead:
             return
         self.is_dead = True
@@ -226,7 +227,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Return an executor whose jobs are events of this loop."""
         return SimExecutor(self, threads)
 
-    # --- methods that BaseEventLoop leaves open ---
+    # --- methods of BaseEventLoop ---
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
@@ -267,7 +268,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class _NoSockets:
-    """Replacement of a selector: the simulation decides how much time passes."""
+    """Replacement of a selector that returns at once: the simulation sets the clock."""
 
     def select(self, _timeout: float | None) -> list[Any]:
         return []
@@ -277,8 +278,8 @@ class _NoSockets:
 
 
 class SimExecutor(Executor):
-    """Threads of a simulated process: a job runs whole, as one event of the process's loop. With one thread jobs run in
-    the order in which they were submitted; with several, jobs of different threads overtake each other."""
+    """The threads of a simulated process. A job is one event of the process's loop. With one thread, jobs run in the
+    order of their submission; with several, a job may overtake jobs of other threads."""
 
     def __init__(self, loop: SimLoop, threads: int = 1) -> None:
         self._loop = loop

@@ -1,7 +1,8 @@
 """A simulated machine: the `Environment` of a process in a `Simulation`.
 
-The disk (`SimFiles`) outlives the process; a power cut loses unsynced data. The clock may be set, and drifts. Threads
-are events of the process's loop. Databases are SQLite's own, in memory, written to the simulated disk at each COMMIT.
+The disk (`SimFiles`) outlives the process; a power cut loses unsynced data. Tests can set the clock and let it drift. A
+thread's job is an event of the process's loop. A database is a real SQLite database in memory; each COMMIT writes it to
+the simulated disk.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from sparklog.testing.sim_loop import SimLoop, Simulation
 J = TypeVar("J")
 
 EPOCH_MS = 1_700_000_000_000
-"""The wall clock at the simulation's beginning."""
+"""The wall clock at the beginning of the simulation, in ms."""
 
 
 class SimClock:
-    """A machine's clock: the simulation's time, seen through an offset that jumps and a rate that drifts."""
+    """A machine's wall clock: the simulation's time multiplied by `rate`, plus `offset_ms`. Tests change both."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -57,7 +58,7 @@ class SimRandomness:
 
 
 class SimExecutors:
-    """Threads as events of one process's loop."""
+    """Executors whose jobs are events of one process's loop."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -104,7 +105,7 @@ class _SimWorker(Generic[J]):
 
 
 class SimDatabases:
-    """SQLite in memory, kept on a simulated disk."""
+    """SQLite databases in memory; each COMMIT writes the whole database to the simulated disk."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -120,7 +121,7 @@ class SimDatabases:
                 if sql == "COMMIT":
                     try:
                         files.write_atomic(path, written := self.serialize())
-                    except BaseException:  # nothing of it may come with a later one
+                    except BaseException:  # a later COMMIT must not write these changes
                         if content:
                             _fill(self, content)
                         raise
@@ -134,8 +135,8 @@ class SimDatabases:
 
 
 def _fill(connection: sqlite3.Connection, content: bytes) -> None:
-    """Give a database the serialized `content`. Through a copy: `deserialize` frees what prepared statements of the
-    connection still use, and the process dies."""
+    """Load the serialized `content` into a database, through a second one. `deserialize` on `connection` itself would
+    free memory that its prepared statements still use, and crash the process."""
     source = sqlite3.connect(":memory:", isolation_level=None)
     try:
         source.deserialize(content)
@@ -145,7 +146,7 @@ def _fill(connection: sqlite3.Connection, content: bytes) -> None:
 
 
 class SimMachine:
-    """A machine on which processes can be started, one after the other. Its disk and clock stay."""
+    """A machine that runs one process after another. Its disk and clock outlive the processes."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
         self.simulation = simulation
@@ -169,11 +170,11 @@ class SimMachine:
         return loop, environment
 
     def power_cut(self, loop: SimLoop) -> None:
-        """Stop the machine, and the process of `loop`; unsynced data may be lost."""
+        """Cut the machine's power, which ends the process of `loop`. Unsynced data may be lost."""
         loop.kill()
         self.files.power_cut(self.simulation.rng)
 
     def kill(self, loop: SimLoop) -> None:
-        """Kill the process; the machine, and all that was written, stays."""
+        """Kill the process of `loop`. The machine stays, with all written data."""
         loop.kill()
         self.files.kill()

@@ -1,12 +1,13 @@
-"""A simulated network between the processes of a `Simulation`: connections that carry messages, late or never.
+"""A simulated network between the processes of a `Simulation`: connections that carry messages, delayed or lost.
 
-A connection keeps the order of its messages in each direction and loses none while it lives, as TCP; messages of
-different connections may overtake one another. It ends when an end closes it, when a process dies, or when the network
-cuts it. Messages in transit then still arrive, like data that a kernel has accepted, or are lost, as after a reset; the
-other end learns of it later. `cut(a, b)` stops everything from host a to host b until `heal`: messages wait, as TCP
-would send them again, and new connections are refused. `delay_some` and `leave_behind` end connections whose last
-messages are in transit for a long time: their clients return on new connections, and the earlier messages arrive among,
-or behind, the new ones.
+Like TCP, a living connection keeps the order of its messages in each direction and loses none. Messages of different
+connections may overtake one another. A connection ends when one end closes it, when a process dies, or when the network
+resets it. Messages in transit then either still arrive, like data that a kernel has accepted, or are lost, as after a
+reset. The other end learns of the end later.
+
+`cut(a, b)` stops the traffic from host a to host b until `heal`: messages wait, like TCP's retransmissions, and new
+connections are refused. `delay_some` and `leave_behind` end connections whose last messages stay in transit for long.
+Their clients return on new connections, so that the old messages arrive among or after the new ones.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from sparklog.testing.sim_loop import SimLoop, Simulation
 
 DELAY_S = (0.0001, 0.003)
 SLOW_SHARE, SLOW_S = 0.02, 0.3
-"""Now and then a message takes its time."""
+"""Share of the messages that are slow, and their longest transit time in s."""
 HELD_S = 0.05
-"""Interval of the attempts to deliver a blocked message."""
+"""Interval between two attempts to deliver a message that a cut blocks, in s."""
 GAP_S = 1e-6
-"""Time between two messages of a connection."""
+"""Shortest time between two messages of a connection, in s."""
 LINGERS_SHARE = 0.5
-"""Share of ended connections whose messages in transit still arrive."""
+"""Share of the closed connections whose messages in transit still arrive."""
 LATE_S = 0.3, 3.0
-"""Longest transit times for a connection that is left behind: one of these."""
+"""Longest delays of a connection that `delay_some` chooses, in s; each connection gets one of them."""
 
 
 class SimConnection:
-    """One end of a connection. `on_message` and `on_lost` are called on its process's loop."""
+    """One end of a connection. `on_message` and `on_lost` are called on the loop of this end's process."""
 
     def __init__(self, net: SimNet, loop: SimLoop, host: str, peer_host: str) -> None:
         self.host = host
@@ -47,32 +48,32 @@ class SimConnection:
 
     @staticmethod
     def pair(net: SimNet, a: tuple[SimLoop, str], b: tuple[SimLoop, str]) -> tuple[SimConnection, SimConnection]:
-        """Return both ends of a new connection between (loop, host) and (loop, host)."""
+        """Return both ends of a new connection between `a` and `b`, each a (loop, host)."""
         one, other = SimConnection(net, *a, b[1]), SimConnection(net, *b, a[1])
         one._peer, other._peer = other, one
         net.connections |= {one: None, other: None}
         return one, other
 
     def send(self, message: bytes) -> None:
-        """Send a message. Nothing happens on a connection that is closed or lost."""
+        """Send a message to the peer. Does nothing on a closed or lost connection."""
         if self.is_open:
             assert self._peer is not None
             self._peer._loop.call_at(self._next_arrival_s(), self._peer._on_arrival, message)
 
     def _next_arrival_s(self) -> float:
-        """Return a time behind all earlier messages: an event loop does not keep the order of events that are due at
-        one time."""
+        """Return an arrival time after those of all earlier messages. An event loop does not keep the order of events
+        with equal times."""
         self._arrives_at = max(self._arrives_at + GAP_S, self._net.simulation.now_s + self._net.delay_s())
         return self._arrives_at
 
     def _on_arrival(self, message: bytes | None) -> None:
-        """Deliver a message; None: the other end has closed, after all its messages."""
+        """Queue a message for delivery. None: the peer has closed the connection after its last message."""
         self._inbox.append(message)
         if len(self._inbox) == 1:
             self._take()
 
     def _take(self) -> None:
-        """Deliver the arrived messages, in their order; behind a cut they wait."""
+        """Deliver the queued messages in their order. While the direction is cut, they stay in the queue."""
         while self._inbox and self.is_open:
             if self._net.is_cut(self.peer_host, self.host):
                 self._loop.call_later(HELD_S, self._take)
@@ -85,8 +86,8 @@ class SimConnection:
             self.on_message(message)
 
     def close(self, *, lingers: bool | None = None) -> None:
-        """End the connection. Messages in transit arrive before the peer learns of it (`lingers`), or not at all; None:
-        by chance."""
+        """End the connection. With `lingers` the messages in transit arrive before the peer learns of the end; False:
+        they are lost; None: chosen at random."""
         if not self.is_open:
             return
         self.is_open = False
@@ -103,14 +104,14 @@ class SimConnection:
             peer._loop.call_later(self._net.delay_s(), peer._lost)
 
     def reset(self) -> None:
-        """End it by no wish of either end."""
+        """End the connection for both ends, as the network does. Messages in transit are lost."""
         assert self._peer is not None
         for end in (self, self._peer):
             if end.is_open and not end._loop.is_dead:
                 end._loop.call_later(self._net.delay_s(), end._lost)
 
     def delay(self, seconds: float) -> None:
-        """Delay all later messages by this time."""
+        """Delay this message and all later ones of this end by `seconds`."""
         self._arrives_at = max(self._arrives_at, self._net.simulation.now_s) + seconds
 
     def _lost(self) -> None:
@@ -131,7 +132,7 @@ class SimConnection:
 
 
 class SimNet:
-    """The network."""
+    """The network between all hosts of a simulation."""
 
     def __init__(self, simulation: Simulation, *, slow_share: float = SLOW_SHARE) -> None:
         self.simulation = simulation
@@ -145,11 +146,11 @@ class SimNet:
         return rng.random() * SLOW_S if rng.random() < self._slow_share else rng.uniform(*DELAY_S)
 
     def listen(self, host: str, loop: SimLoop, accept: Callable[[SimConnection], None]) -> None:
-        """Give connections to `host` to `accept` until the process of `loop` dies, or another process listens there."""
+        """Pass new connections to `host` to `accept`, until `loop`'s process dies or another one listens there."""
         self._listeners[host] = loop, accept
 
     def connect(self, loop: SimLoop, from_host: str, to_host: str) -> SimConnection:
-        """Return the near end of a new connection. Raises ConnectionRefusedError."""
+        """Return this process's end of a new connection. Raises ConnectionRefusedError."""
         listener = self._listeners.get(to_host)
         if (
             listener is None
@@ -163,25 +164,25 @@ class SimNet:
         return near
 
     def process_died(self, loop: SimLoop) -> None:
-        """Reset the connections of a dead process."""
+        """Close the connections of a dead process."""
         for connection in sorted((c for c in self.connections if c.loop is loop), key=lambda c: c.peer_host):
             connection.close()
 
     def reset_between(self, one: str, other: str) -> None:
-        """End all connections between two hosts for good; both ends hear of it, each in its time."""
+        """Reset all connections between two hosts. Each end learns of it after its own delay."""
         for connection in sorted(self.connections, key=lambda c: (c.host, c.peer_host)):
             if {connection.host, connection.peer_host} == {one, other}:
                 connection.reset()
 
     def reset_some(self, share: float) -> None:
-        """End a share of all connections for good; both ends hear of it, each in its time."""
+        """Reset a random share of all connections. Each end learns of it after its own delay."""
         for connection in sorted(self.connections, key=lambda c: (c.host, c.peer_host)):
             if self.simulation.rng.random() < share:
                 connection.reset()
 
     def delay_some(self, host: str, share: float, *, answers: bool = False) -> list[SimConnection]:
-        """Delay the later messages of a share of the connections to a host (with `answers` those from it); returns
-        these connections' near ends."""
+        """Delay the later messages of a random share of the connections to `host`; with `answers`, the messages from
+        it. Returns the clients' ends of these connections."""
         rng = self.simulation.rng
         near = sorted((c for c in self.connections if c.peer_host == host), key=lambda c: c.host)
         chosen = [c for c in near if rng.random() < share]
@@ -191,7 +192,7 @@ class SimNet:
 
     @staticmethod
     def leave_behind(connections: Iterable[SimConnection]) -> None:
-        """End these connections for both ends; messages that the near ends have sent still arrive."""
+        """End these connections for both ends. Messages that they have sent still arrive."""
         for connection in connections:
             connection.close(lingers=True)
             connection.on_lost()
@@ -204,7 +205,7 @@ class SimNet:
         self._cut.clear()
 
     def heal_links(self, links: Iterable[tuple[str, str]]) -> None:
-        """Heal only these directions."""
+        """Heal only these (from host, to host) directions."""
         self._cut.difference_update(links)
 
     def is_cut(self, from_host: str, to_host: str) -> bool:

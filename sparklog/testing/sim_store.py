@@ -1,8 +1,8 @@
-"""An object store in memory, for tiering in a simulation: it outlives brokers, fails on request, and may have written
-an object although it reports a failure.
+"""An object store in memory for simulations of tiering. It outlives brokers, and fails on request; a failed write may
+have stored its object.
 
-`SimStore` is one store; `url` is its name for a broker's `remote.log.storage.url`. It is an fsspec file system of the
-protocol `simstore`, so everything above fsspec is the product's own code.
+`SimStore` is one store; its `url` is the value for a broker's `remote.log.storage.url`. The store is an fsspec file
+system of the protocol `simstore`, so that the simulation runs all of the broker's code above fsspec.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _stores: dict[str, SimStore] = {}
 
 
 class SimStoreError(OSError):
-    """The store's error when it fails."""
+    """The error of a call that `SimStore.fault` lets fail."""
 
 
 class SimStore:
-    """Objects by their keys. Use as a context manager: afterwards the URL names nothing. `name` is part of the URL."""
+    """Objects by their keys. `name` is part of the URL. After the `with` block the URL is invalid."""
 
     def __init__(self, name: str = "store") -> None:
         self.objects: dict[str, bytes] = {}
         self.fault: Callable[[str], bool] = lambda _operation: False
-        """Returns True if a call fails; the operations are "write", "written" (the object exists), "read", "remove",
-        "list"."""
+        """Returns True if a call of this operation fails: "write", "written" (fails after the object is stored),
+        "read", "remove", "list"."""
         self.writes = 0
-        """Number of written objects."""
+        """Number of stored objects, counting repeated writes."""
         self._name = name
         _stores[self._name] = self
 
@@ -46,13 +46,13 @@ class SimStore:
         _stores.pop(self._name, None)
 
     def called(self, operation: str) -> None:
-        """Raise SimStoreError if a fault is set for this operation."""
+        """Raise SimStoreError if `fault` lets this operation fail."""
         if self.fault(operation):
             raise SimStoreError(f"the store does not answer ({operation})")
 
 
 class _Upload(io.BytesIO):
-    """An object that is there when it is closed."""
+    """A file for writing; `close` stores the object."""
 
     def __init__(self, store: SimStore, key: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class _Upload(io.BytesIO):
 
 
 class SimStoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """The file system that fsspec creates for the URL."""
+    """The file system that fsspec creates for a `simstore://` URL."""
 
     protocol = PROTOCOL
     cachable = False

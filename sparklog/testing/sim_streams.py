@@ -1,7 +1,7 @@
 """Streams over a simulated network, for code that takes a function like `asyncio.open_connection`.
 
-Each `write` is one message, and each message that arrives is fed whole: a peer sees partial frames only when the
-connection ends, as on a network whose segments are large.
+One `write` is one message, and the reader gets a message as a whole. So a peer sees a partial frame only when the
+connection ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparklog.testing.sim_net import SimConnection, SimNet
 
 
 class SimWriter:
-    """The used part of `asyncio.StreamWriter`."""
+    """The methods of `asyncio.StreamWriter` that the product uses."""
 
     def __init__(self, connection: SimConnection) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class SimWriter:
 def stream_opener(
     net: SimNet, loop: SimLoop, from_host: str
 ) -> Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """Return a replacement of `asyncio.open_connection` for the process of `loop` on `from_host`. Raises
+    """Return a function like `asyncio.open_connection` for the process of `loop` on `from_host`. The function raises
     ConnectionRefusedError."""
 
     async def connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,22 +1,22 @@
-"""A ZooKeeper in memory that loses connections, sessions and answers; `Coordination` for simulations.
+"""A ZooKeeper in memory that loses connections, sessions and replies; the `Coordination` of simulations.
 
-With a `loop` the ensemble is a process of a `Simulation`, and uses its time. Without one nothing happens by itself:
-`advance(now_ms)` lets time pass up to `now_ms`. Requests, answers and watches travel in the order of their connection
-and take a random time. The same seed and the same calls give the same run.
+With a `loop` the ensemble is a process of a `Simulation` and uses its clock. Without a loop, `advance(now_ms)` is the
+only source of time. Requests, replies and watches of a connection keep their order and take a random time. The same
+seed and the same calls give the same run.
 
-- `cut(client, notice_ms)`: its connection breaks, and it notices after `notice_ms`. A random number of the first
-  requests in transit still arrives and takes effect; no answer comes back. All waiting requests of the client fail with
-  ConnectionLossError, and all its watches call back. `heal(client)`: it may connect again.
-- The server ends a session without a sign of life for the session's timeout; its ephemeral nodes are removed. The
+- `cut(client, notice_ms)` breaks the client's connection; the client notices it after `notice_ms`. A random number of
+  the first requests in transit still takes effect, without a reply. Then all waiting requests of the client fail with
+  ConnectionLossError, and all its watches call back. After `heal(client)` the client can connect again.
+- The server ends a session that is without a connection for the session's timeout, and removes its ephemeral nodes. The
   client learns of it when it connects: LOST, then CONNECTED with a new session.
-- `stop()`, `start()`: of the whole ensemble. It forgets nothing; sessions continue after the start.
-- `copy()`, and `put_back(copy)` while it is stopped: its data become those of an earlier moment, with its sessions.
+- `stop()` and `start()` act on the whole ensemble. It keeps its data; sessions continue after the start.
+- `copy()` copies data and sessions. `put_back(copy)` restores them while the ensemble is stopped.
 
-A thread that waits for a future's result gets it at once: in a simulation a job takes no time. The client's earlier
-requests are done first. Without a connection the thread gets ConnectionLossError.
+A thread that waits for a future's result gets it at once, after the client's earlier requests: in a simulation a job
+takes no time. Without a connection the thread gets ConnectionLossError.
 
-Not simulated: several servers of different age. A real client may read from a server that is behind; code that depends
-on the newest state writes to it (the controller's fence).
+The simulation has no servers that lag behind others. A real client may read from such a server, so code that depends on
+the newest state writes first (`store_history.catch_up`, the controller's fence).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RECONNECT_MS = (50, 500)
 
 
 class _Answer(Future[Any]):
-    """An answer. A thread that waits for it gets the result at once, after the client's earlier requests."""
+    """A future reply. A thread that waits for it gets the result at once, after the client's earlier requests."""
 
     ask_now: Callable[[], None] = staticmethod(lambda: None)
 
@@ -75,11 +75,11 @@ class _Request(Struct, eq=False):
     sent: bool = False
     answered: bool = False
     outcome: Callable[[], None] | None = None
-    """The request's outcome, once the server has executed it."""
+    """Completes `future`. None until the server has executed the request."""
 
 
 class StoreCopy(Struct, frozen=True):
-    """The content of ZooKeeper's data directory at one moment."""
+    """The content of ZooKeeper's data directory at one time."""
 
     znodes: Znodes
     sessions: frozenset[int]
@@ -91,7 +91,7 @@ class _Watches(Struct):
 
 
 class SimZooKeeper:
-    """A ZooKeeper in memory."""
+    """The ensemble: its nodes, its sessions, and the faults that tests cause."""
 
     def __init__(self, seed: int = 0, *, session_timeout_ms: int = 12_000, loop: SimLoop | None = None) -> None:
         self.random = random.Random(seed)
@@ -101,7 +101,7 @@ class SimZooKeeper:
         self.is_up = True
         self.znodes = Znodes()
         self.on_changes: Callable[[Sequence[Change]], None] = lambda changes: None
-        """Called with each stored change, before any client learns of it."""
+        """Called with each stored change before any client learns of the change."""
         self._sessions: dict[int, _Session] = {}
         self._next_session = 1
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -114,7 +114,7 @@ class SimZooKeeper:
         return self._now_ms if self._loop is None else round(self._loop.time() * 1_000)
 
     def advance(self, now_ms: int) -> None:
-        """Let everything happen that is due until `now_ms`, in order."""
+        """Run all events that are due until `now_ms`, in order."""
         while self._events and self._events[0][0] <= now_ms:
             due_ms, _, action = heapq.heappop(self._events)
             self._now_ms = max(self._now_ms, due_ms)
@@ -134,13 +134,13 @@ class SimZooKeeper:
     # --- faults
 
     def client(self) -> SimClient:
-        """Create a new client, which connects as soon as it can."""
+        """Create a client, which connects after a random time."""
         client = SimClient(self)
         client.connect_soon()
         return client
 
     def cut(self, client: SimClient, notice_ms: int = 0) -> None:
-        """Cut a client off; it notices after `notice_ms`."""
+        """Break a client's connection and refuse new ones until `heal`. The client notices after `notice_ms`."""
         client.is_reachable = False
         client.break_connection(notice_ms)
 
@@ -149,25 +149,25 @@ class SimZooKeeper:
         client.connect_soon()
 
     def stop(self) -> None:
-        """Stop all servers; none answers."""
+        """Stop all servers, and break all connections."""
         self.is_up = False
         for session in list(self._sessions.values()):
             if session.client is not None:
                 session.client.break_connection(0)
 
     def start(self) -> None:
-        """Start the ensemble: every session has its whole timeout again."""
+        """Start the ensemble. The timeout of every session begins again."""
         self.is_up = True
         for session in self._sessions.values():
             session.last_heard_ms = self.now_ms
             self._expire_later(session)
 
     def copy(self) -> StoreCopy:
-        """Copy the data directory."""
+        """Return a copy of the data and sessions."""
         return StoreCopy(self.znodes.copy(), frozenset(self._sessions))
 
     def put_back(self, copy: StoreCopy, *, zxid: int = 0) -> None:
-        """Replace the data by those of the copy. `zxid`: an ensemble begins an epoch of zxids, all above this one."""
+        """Replace data and sessions with those of `copy`. Later zxids are above `zxid`, as in a new epoch."""
         assert not self.is_up
         self.znodes = copy.znodes.copy()
         self.znodes.skip_to(zxid)
@@ -176,7 +176,7 @@ class SimZooKeeper:
     # --- the server
 
     def open_session(self, client: SimClient, session_id: int) -> int:
-        """Return the session that the client has from now on: its own, or a new one if that has ended."""
+        """Return the client's session: the one with `session_id`, or a new one if that session has ended."""
         session = self._sessions.get(session_id)
         if session is None:
             session = _Session(self._next_session, self.now_ms)
@@ -187,7 +187,7 @@ class SimZooKeeper:
         return session.session_id
 
     def leave(self, session_id: int) -> None:
-        """Note that the connection is gone; the session's time begins to run."""
+        """Note the end of a session's connection. The session's timeout begins."""
         session = self._sessions.get(session_id)
         if session is not None:
             session.client = None
@@ -211,7 +211,7 @@ class SimZooKeeper:
             self.end_session(session.session_id)
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """Call the watches on (path, whether it is about the node's children) of all clients."""
+        """Send the watches on changed nodes to all connected clients."""
         self.on_changes(changes)
         for session in list(self._sessions.values()):
             if session.client is not None:
@@ -219,7 +219,7 @@ class SimZooKeeper:
 
 
 class SimClient:
-    """One client; see `Coordination`."""
+    """A client of the ensemble; see `Coordination`."""
 
     def __init__(self, server: SimZooKeeper) -> None:
         self._server = server
@@ -233,8 +233,8 @@ class SimClient:
         self._request_due_ms = 0
         self._answer_due_ms = 0
         self._watches = _Watches()
-        self._called: list[Watch] = []
-        self._unnoticed: list[Watch] | None = None
+        self._watches_in_transit: list[Watch] = []
+        self._lost_watches: list[Watch] | None = None
         self._listeners: list[Callable[[SessionState], None]] = []
 
     # --- the protocol
@@ -291,13 +291,13 @@ class SimClient:
         self._listeners.append(listener)
 
     def close(self) -> None:
-        """End the session when the server receives the close, or by its timeout."""
+        """End the session: at once with a connection, otherwise by its timeout."""
         if self._is_connected:
             self._server.end_session(self._session_id)
         self.abandon()
 
     def abandon(self) -> None:
-        """End the client's process: it gets no answers, and its session expires."""
+        """End the client's process: it gets no more replies, and its session expires."""
         self.break_connection(None)
         self._is_closed = True
         self._waiting.clear()
@@ -318,8 +318,8 @@ class SimClient:
         if not self._server.is_up:
             self.connect_soon()
             return
-        if self._unnoticed is not None:
-            self._notice(self._unnoticed)
+        if self._lost_watches is not None:
+            self._notice(self._lost_watches)
         if self._session_id != NO_SESSION and not self._server.has_session(self._session_id):
             self._session_id = NO_SESSION
             self._fail_waiting(SessionExpiredError)
@@ -333,7 +333,7 @@ class SimClient:
         self._notify(SessionState.CONNECTED)
 
     def break_connection(self, notice_ms: int | None) -> None:
-        """Break the connection. None: the client never notices, because it is dead."""
+        """Break the connection. The client notices after `notice_ms`; None: never, because its process has ended."""
         if not self._is_connected:
             return
         on_their_way = [r for r in self._waiting if r.sent and not r.answered]
@@ -343,17 +343,17 @@ class SimClient:
         self._is_connected = False
         self._connection += 1
         by_path = *self._watches.data.values(), *self._watches.child.values()
-        lost = list(dict.fromkeys([*self._called, *(watch for watches in by_path for watch in watches)]))
-        self._watches, self._called = _Watches(), []
+        lost = list(dict.fromkeys([*self._watches_in_transit, *(watch for watches in by_path for watch in watches)]))
+        self._watches, self._watches_in_transit = _Watches(), []
         self._server.leave(self._session_id)
         if notice_ms is not None:
-            self._unnoticed = lost
+            self._lost_watches = lost
             self._server.at(self._server.now_ms + notice_ms, lambda: self._notice(lost))
 
     def _notice(self, watches: list[Watch]) -> None:
-        if self._is_closed or self._unnoticed is not watches:
+        if self._is_closed or self._lost_watches is not watches:
             return
-        self._unnoticed = None
+        self._lost_watches = None
         self._fail_waiting(ConnectionLossError, only_sent=True)
         self._notify(SessionState.SUSPENDED)
         for watch in watches:
@@ -386,7 +386,7 @@ class SimClient:
         return request.future
 
     def _send(self, request: _Request) -> None:
-        """Send a request; a later one arrives later."""
+        """Send a request. It arrives after all earlier requests of the connection."""
         request.sent = True
         self._request_due_ms = max(self._request_due_ms, self._server.now_ms) + self._server.latency_ms()
         connection = self._connection
@@ -398,7 +398,7 @@ class SimClient:
             self._answer(lambda: self._finish(request))
 
     def _perform(self, request: _Request) -> None:
-        """Execute a request, once. Requests of an ended session have no effect."""
+        """Execute a request, once. A request of an ended session fails without an effect."""
         if request.answered:
             return
         request.answered = True
@@ -418,7 +418,7 @@ class SimClient:
             request.outcome()
 
     def _finish_now(self, request: _Request) -> None:
-        """Finish at once: a waiting thread takes no virtual time."""
+        """Execute this request and all earlier ones now: a thread that waits takes no virtual time."""
         if request not in self._waiting:
             return
         if not self._is_connected:
@@ -440,13 +440,13 @@ class SimClient:
         return results
 
     def notify(self, changes: Sequence[Change]) -> None:
-        """Send the watched ones of the changes; a watch travels before the answer to any later request."""
+        """Send the watches on these changes. A watch arrives before the reply to any later request."""
         for path, is_about_children in changes:
             watched = self._watches.child if is_about_children else self._watches.data
             for watch in watched.pop(path, {}):
-                self._called.append(watch)
+                self._watches_in_transit.append(watch)
                 self._answer(partial(self._call, watch))
 
     def _call(self, watch: Watch) -> None:
-        self._called.remove(watch)
+        self._watches_in_transit.remove(watch)
         watch()

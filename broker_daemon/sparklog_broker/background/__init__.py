@@ -1,1 +1,1 @@
-"""The broker's background work."""
+"""The broker's background work: flushes, retention, compaction, tiering, checks of disks."""

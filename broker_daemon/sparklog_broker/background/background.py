@@ -1,4 +1,4 @@
-"""All background work of the broker: flushing, retention, compaction, tiering, and watching its disks."""
+"""All background work of the broker: flushes, retention, compaction, tiering, and checks of its disks."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Background:
         partitions: Partitions,
     ) -> None:
         self._thread = environment.executors.pool("flush", 1)
-        """Flushes the logs. Retention runs on it too, so that no segment is removed during a flush."""
+        """Runs flushes and retention, so that no segment is removed during a flush."""
         self.flushing = Flushing(config, loop, self._thread, storage, partitions)
         self.retention = Retention(config, loop, self._thread, storage.logs, partitions)
         self.cleaner = Cleaner(config, loop, environment, storage.logs, partitions.all_have_committed)
         self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store, partitions.leading_epoch)
         self._watch = DirectoryWatch(loop, environment, storage, partitions)
         self.on_offline: Callable[[], None] = lambda: None
-        """Called after partitions went offline because their disk failed."""
+        """Called after partitions have gone offline because their disk failed."""
 
     def start(self, on_all_disks_failed: Callable[[str], None]) -> None:
-        """Start all parts. `on_all_disks_failed` is called with the reason when no log directory is usable any more."""
+        """Start all parts. `on_all_disks_failed` gets the reason when the last usable log directory has failed."""
         self._watch.start(on_all_disks_failed, lambda: self.on_offline())
         self.flushing.start()
         self.retention.start()
@@ -46,7 +46,7 @@ class Background:
         self.tierer.start()
 
     async def stop(self) -> None:
-        """Stop all parts. Work in progress on threads ends by itself, or is stopped."""
+        """Stop all parts. Work in progress on threads is stopped, or left to end."""
         for part in (self._watch, self.retention, self.cleaner, self.tierer, self.flushing):
             await part.stop()
 

@@ -1,8 +1,8 @@
-"""The threads that compact logs, the dirtiest first. The rules are in `sparklog.log.compaction`.
+"""Threads that compact logs, beginning with the dirtiest. The rules are in `sparklog.log.compaction`.
 
-A log that fails (a damaged batch, a full disk) waits longer after each failure, and is not tried again after several;
-other logs continue. The threads work on NumPy and Arrow arrays of one batch at a time, so that the event loop gets its
-turn.
+If the compaction of a log fails (a damaged batch, a full disk), its next attempt waits, longer after each failure;
+after several failures there are no more attempts. Other logs continue. The threads work on NumPy and Arrow arrays of
+one batch at a time, so that the event loop gets the interpreter in between.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ STOP_TIMEOUT_S = 30.0
 
 
 class _StopRequested(Exception):  # noqa: N818  (not an error: the broker stops)
-    """Ends a run in the middle, because the broker stops."""
+    """Ends a compaction in progress, because the broker stops."""
 
 
 class _Trouble(Struct):
-    """A log whose compaction has failed `failures` times in a row; it is not tried before `retry_at_s` (None:
-    never)."""
+    """A log whose last `failures` compactions failed. The next attempt is not before `retry_at_s`; None for no
+    attempt."""
 
     log: PartitionLog
     failures: int
@@ -58,8 +58,8 @@ class Cleaner:
         logs: LogManager,
         deletions_may_go: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
-        """`deletions_may_go`: returns True if every replica of a partition has the committed records; called by the
-        threads. None if each partition has one replica."""
+        """`deletions_may_go`: returns True if every replica of a partition has the committed records, so that
+        tombstones may be removed. Called by the threads. None if each partition has one replica."""
         self._logs = logs
         self._deletions_may_go = deletions_may_go if deletions_may_go is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
@@ -71,7 +71,7 @@ class Cleaner:
         self._busy: set[TopicPartition] = set()
         self._trouble: dict[TopicPartition, _Trouble] = {}
         self.counters = CleanerCounters()
-        """Changed by the threads, under the lock."""
+        """Changed by the threads, which hold the lock."""
         names = [f"cleaner-{i}" for i in range(config.log_cleaner_threads)]
         self._rounds = [
             Rounds(name, loop, environment.executors.daemon(name), self._round, pause_s=backoff_ms / 1000)
@@ -79,7 +79,7 @@ class Cleaner:
         ]
 
     def set_rate(self, config: BrokerConfig) -> None:
-        """Take `log.cleaner.io.max.bytes.per.second` over, from the next batch on."""
+        """Apply `log.cleaner.io.max.bytes.per.second`, from the next batch on."""
         limit = config.log_cleaner_io_max_bytes_per_second
         self._bucket = None if limit <= 0 else TokenBucket(limit, self._now_s())
 
@@ -88,13 +88,13 @@ class Cleaner:
             rounds.start()
 
     async def stop(self) -> None:
-        """End the runs in progress, at the next batch."""
+        """Stop the compactions in progress at their next batch."""
         self._stopping.set()
         if not all(await asyncio.gather(*(rounds.stop(STOP_TIMEOUT_S) for rounds in self._rounds))):
             log.warning("the cleaner thread does not stop: a disk operation hangs")
 
     def run_soon(self) -> None:
-        """Look again at once after topics were altered, also at logs that have failed."""
+        """Check all logs now, after a change of topics, also those that have failed."""
         with self._lock:
             self._trouble.clear()
             self._count_failing()
@@ -102,7 +102,7 @@ class Cleaner:
             rounds.run_soon()
 
     def run_once(self) -> CompactionResult | None:
-        """Compact the dirtiest due log. Returns None if there is none, or after a failure, which is logged."""
+        """Compact the dirtiest due log. Returns None if no log is due, or after a failure, which is logged."""
         due = self._take()
         if due is None:
             return None
@@ -133,12 +133,12 @@ class Cleaner:
         return not self._stopping.is_set() and self.run_once() is not None
 
     def _take(self) -> DueLog | None:
-        """Take the dirtiest due log that no other thread is compacting."""
+        """Return the dirtiest due log, which no other thread then compacts."""
         failed: list[tuple[TopicPartition, PartitionLog, SparklogError]] = []
         try:
             return self._take_dirtiest(failed)
         finally:
-            for key, partition_log, error in failed:  # not under the lock, which it takes
+            for key, partition_log, error in failed:  # `_failed` takes the lock itself
                 self._failed(key, partition_log, error, counts=not error.retriable)
 
     def _take_dirtiest(self, failed: list[tuple[TopicPartition, PartitionLog, SparklogError]]) -> DueLog | None:
@@ -189,7 +189,7 @@ class Cleaner:
             log.warning("partition %s: compaction failed, next attempt in %.0f s: %s", key, wait_ms / 1000, error)
 
     def _count_failing(self) -> None:
-        """Count the failing logs. Under the lock."""
+        """Count the failing logs. The caller holds the lock."""
         self.counters.failing = sum(t.failures > 0 for t in self._trouble.values())
 
     def _succeeded(self, key: TopicPartition, due: DueLog, result: CompactionResult, busy_s: float) -> None:
@@ -202,7 +202,7 @@ class Cleaner:
             self._trouble.pop(key, None)
             self._count_failing()
             if result.next_dirty_offset <= due.section.first_dirty_offset and not result.rows_removed:
-                # nothing was removed: it must not be taken again at once
+                # nothing was removed: wait before the next compaction of this log
                 self._trouble[key] = _Trouble(due.log, 0, self._now_s() + self._backoff_ms / 1000)
 
     def _throttle(self, size_bytes: int) -> None:

@@ -1,9 +1,10 @@
-"""Watches the log directories: the partitions of a failed one go offline, and the broker continues until the last
-fails.
+"""Checks of the log directories. The partitions of a failed directory go offline; the broker stops only when the last
+directory fails.
 
-A failing read, write or fsync is noticed by its caller. A removed, replaced or unmounted directory fails no call (open
-files stay writable, and are lost), so each directory is checked too. Each check runs on a thread of its own, because it
-may hang at a dead mount. Appends wait meanwhile (`sparklog.log.model.watched_files`).
+The caller of a failing read, write or fsync detects the failure. After the removal, replacement or unmounting of a
+directory no call fails (open files stay writable, and are lost), so each directory is also checked periodically. Each
+check runs on a separate thread, because it may hang at a dead mount; then appends wait
+(`sparklog.log.model.watched_files`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sparklog_broker.partitions.storage import Storage
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.4
-"""Well below `LOOK_AGE_S_MAX`, so that an append need not check."""
+"""Interval of the checks, in s. It is well below `LOOK_AGE_S_MAX`, so that appends need no check themselves."""
 RETRY_S = 1.0
 _NAMED_MAX = 20
 
@@ -49,8 +50,8 @@ class DirectoryWatch:
         ]
 
     def start(self, on_all_failed: Callable[[str], None], on_offline: Callable[[], None] = lambda: None) -> None:
-        """Start the checks. `on_all_failed` is called with the reason when no log directory is usable any more;
-        `on_offline` is called after partitions went offline.
+        """Start the checks. `on_all_failed` is called with the reason when the last usable log directory has failed,
+        `on_offline` after partitions have gone offline.
         """
         self._on_all_failed, self._on_offline = on_all_failed, on_offline
         self._logs.on_directory_failure = self._wake_up
@@ -59,11 +60,11 @@ class DirectoryWatch:
             looker.start()
 
     def _wake_up(self) -> None:
-        """Settle failures soon. Any thread."""
+        """Handle new failures soon. Callable on any thread."""
         self._loop.call_soon_threadsafe(self._settling.run_soon)
 
     def _look(self, path: Path) -> bool:
-        """Check a log directory, on its own thread. The first thread checks the data directory too."""
+        """Check a log directory, on its thread. The thread of the first one also checks the data directory."""
         try:
             self._logs.look(path)
             if path == self._logs.log_dirs[0]:
@@ -75,7 +76,7 @@ class DirectoryWatch:
         return False
 
     async def stop(self) -> None:
-        """Stop the checks. A check that hangs is left behind."""
+        """Stop the checks. The thread of a hanging check is not waited for."""
         self._logs.on_directory_failure = lambda: None
         for looker in self._lookers:
             await looker.stop(0.0)

@@ -1,4 +1,4 @@
-"""Background flushes of appended records, checkpoints, and removal of deleted files."""
+"""Periodic flushes of appended records, checkpoints, and removal of deleted files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 
 FLUSH_TICK_S = 2.0
-"""Interval of the look for rolled segments and topics with `flush.ms`."""
+"""Longest interval, in s, of the check for rolled segments and logs with `flush.ms`."""
 FLUSH_TICK_S_MIN = 0.01
 
 
@@ -34,7 +34,7 @@ class Flushing:
         self._storage = storage
         self._partitions = partitions
         self.rounds = Histogram()
-        """Durations of flushes of all records since the previous flush."""
+        """Durations of flushes of all logs."""
         self.removed_segments = 0
         """Number of segments whose files were unlinked."""
         self._all = Periodic("background work", loop, self._flush_all, lambda: config.log_flush_interval_ms / 1000)
@@ -50,8 +50,8 @@ class Flushing:
         await self._due.stop()
 
     async def _flush_due(self) -> None:
-        """Flush rolled segments and logs whose `flush.ms` has passed, between the full flushes, so that a start after a
-        crash scans little.
+        """Between the full flushes, flush rolled segments and logs whose `flush.ms` has passed, so that a start after a
+        crash has little to scan.
         """
         logs = self._storage.logs
         await self._loop.run_in_executor(self._thread, logs.recover_writes)
@@ -59,7 +59,7 @@ class Flushing:
             await self._storage.run(logs.checkpoint)
 
     def _tick_s(self) -> float:
-        """Return the pause between two looks: half of the shortest `flush.ms`, at least FLUSH_TICK_S_MIN and at most
+        """Return the interval of the checks, in s: half of the shortest `flush.ms`, between FLUSH_TICK_S_MIN and
         FLUSH_TICK_S."""
         configs = [self._config.topic_defaults, *(t.configs for t in self._partitions.topics.values())]
         waits_ms = [int(str(ms)) for c in configs if (ms := c.get("flush.ms", -1)) not in (-1, "-1")]

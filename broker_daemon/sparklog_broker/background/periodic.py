@@ -1,4 +1,4 @@
-"""Repeated work on the event loop or on a thread of its own."""
+"""Repeated work on the event loop or on a separate thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Repeats `work` after `pause_s` or a wake-up, or at once if `work` returns True. Its errors are logged. Event-loop
+    """Repeats `work` after `pause_s` or a wake-up; at once if `work` has returned True. Errors are logged. Event-loop
     thread only.
     """
 
@@ -35,11 +35,11 @@ class Periodic:
         self._task = self._loop.create_task(self._run(first_pause_s))
 
     def run_soon(self) -> None:
-        """End the pause, because there is something to do."""
+        """End the present pause, because there is work."""
         self._wake_up.set()
 
     async def stop(self) -> None:
-        """Stop the repetition. Work in progress on a thread ends by itself."""
+        """Stop the repetition. Work in progress on a thread is left to end."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -47,7 +47,7 @@ class Periodic:
     async def _run(self, pause_s: float) -> None:
         while True:
             if pause_s > 0:
-                timer = self._loop.call_later(pause_s, self._wake_up.set)  # wait_for can swallow a cancellation
+                timer = self._loop.call_later(pause_s, self._wake_up.set)  # wait_for may swallow a cancellation
                 await self._wake_up.wait()
                 timer.cancel()
             self._wake_up.clear()
@@ -62,8 +62,7 @@ class Periodic:
 
 
 class Rounds:
-    """Periodic work on a thread: `run` returns True if there is more to do. Event-loop thread only, except for
-    `run`."""
+    """Repeated work on a thread. `run` returns True if there is more work. Event-loop thread only, except for `run`."""
 
     def __init__(
         self, name: str, loop: asyncio.AbstractEventLoop, thread: Executor, run: Callable[[], bool], *, pause_s: float
@@ -76,8 +75,8 @@ class Rounds:
         self.start, self.run_soon = self._periodic.start, self._periodic.run_soon
 
     async def stop(self, timeout_s: float) -> bool:
-        """Begin no more rounds. Returns True if the one in progress has ended within `timeout_s`; otherwise it is left
-        behind."""
+        """Begin no more rounds. Returns True if the round in progress has ended within `timeout_s`; otherwise its
+        thread is not waited for any longer."""
         await self._periodic.stop()
         self._thread.shutdown(wait=False)
         if self._running is None or self._running.done():

@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 _HOUR_MS = 3_600_000
 FIRST_RUN_S = 30.0
-"""Delay of the first run: shorter than an interval, for brokers that restart often or start on a full disk."""
+"""Delay of the first run, in s. It is short, for brokers that restart often or start on a full disk."""
 
 
 class Retention:
-    """The periodic task. `thread` also flushes the logs, so that no segment is removed during a flush."""
+    """The periodic retention. `thread` also runs the flushes, so that no segment is removed during a flush."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Retention:
         return self._config.log_retention_check_interval_ms / 1000
 
     def _warn_of_held_back(self) -> None:
-        """Warn about segments that a jump of the clock would have deleted, and when they will be deleted."""
+        """Log the segments that are kept because the clock has jumped ahead, and the time until their deletion."""
         clock = self._logs.expiry_clock
         if not isinstance(clock, ExpiryClock) or not clock.behind_ms:
             return

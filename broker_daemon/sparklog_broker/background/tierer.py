@@ -1,8 +1,8 @@
-"""The thread that copies sealed segments to the object store and deletes expired ones. The rules are in
+"""The thread that copies sealed segments to the object store, and deletes expired ones there. The rules are in
 `sparklog.log.tiering`.
 
-A partition whose round fails is tried again at the next interval; other partitions continue. Deleted partitions are
-found by their directories, which stay until all their objects are deleted from the store.
+A partition whose round fails is retried at the next interval; other partitions continue. The directory of a deleted
+partition is kept until all its objects are deleted from the store.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ STOP_TIMEOUT_S = 30.0
 T = TypeVar("T")
 
 
-class _StopRequested(BaseException):  # no Exception: no handler on the way may take it for a failing store
-    """Ends a round in the middle, because the broker stops."""
+class _StopRequested(BaseException):  # not an Exception, which handlers would take for a failing store
+    """Ends a round in progress, because the broker stops."""
 
 
 class Tierer:
-    """The tiering thread, from `start` on; without a store it has nothing to do."""
+    """The tiering thread, from `start` on. Without a store it does nothing."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Tierer:
         store: ObjectStore | None,
         leading: Callable[[TopicPartition], int],
     ) -> None:
-        """`leading`: returns the leader epoch in which this broker leads a partition, or -1."""
+        """`leading`: returns the leader epoch in which this broker leads a partition; -1 if it does not."""
         self._leading = leading
         self._looked: dict[TopicPartition, int] = {}
-        """The leader epoch in which the store was checked for copies of other leaders."""
+        """By partition: the leader epoch in which the store was checked for copies by other leaders."""
         self._logs = logs
         self._store = store
         self._clock = environment.clock
@@ -77,18 +77,18 @@ class Tierer:
             )
 
     async def stop(self) -> None:
-        """End the round in progress, at the next piece. Incomplete copies are deleted after the next start."""
+        """Stop the round in progress at its next piece. The next start deletes incomplete copies."""
         self._stopping.set()
         if self._rounds is not None and not await self._rounds.stop(STOP_TIMEOUT_S):
             log.warning("the tierer thread does not stop: a call to the object store hangs")
 
     def run_soon(self) -> None:
-        """End the pause, because there is something to do."""
+        """End the present pause, because there is work."""
         if self._rounds is not None:
             self._rounds.run_soon()
 
     def run_once(self) -> dict[TopicPartition, TierResult]:
-        """Run one round over all partitions and the remains of deleted topics; failures are logged."""
+        """Run one round over all partitions, and over the objects of deleted topics. Failures are logged."""
         store, done = self._store, {}
         if store is None:
             return {}
@@ -118,7 +118,7 @@ class Tierer:
             result = job()
         except SparklogError as e:
             if partition_log is None or not partition_log.is_closed:
-                if self._failing.get(what) != type(e).__name__:  # once, not at every interval
+                if self._failing.get(what) != type(e).__name__:  # log it once, not at every interval
                     log.error("%s: tiering failed and will be retried: %s", what, e)  # noqa: TRY400
                 self._failing[what] = type(e).__name__
                 self.counters.failures += 1

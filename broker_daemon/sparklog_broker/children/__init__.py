@@ -1,1 +1,1 @@
-"""Processes that the broker starts beside itself, and ends with itself."""
+"""Child processes of the broker, which it starts and stops with itself."""

@@ -1,8 +1,8 @@
 """One child process of the broker: its start, its log, its restarts, its end.
 
-The child's standard input is a lifeline (`sparklog.environment.lifeline`): the child has to end when it reads the end
-of the file, so that it ends with the broker even if the broker is killed. Lines of its standard error become lines of
-the broker's log. A line of its standard output that begins with `READY` says that it serves.
+The child's standard input is a lifeline (`sparklog.environment.lifeline`): the child must end when it reads the end of
+file, so that it ends with the broker even if the broker is killed. Lines of its standard error become lines of the
+broker's log. A line on its standard output that begins with `READY` shows that it serves.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ READY = "listening on "
 STOP_TIMEOUT_S = 10.0
 LINE_BYTES_MAX = 16 * 1024
 OOM_SCORE = 500
-"""The kernel ends a child before the broker when the machine has no memory left."""
+"""The child's OOM score: if the machine has no memory left, the kernel ends the child before the broker."""
 _LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 
 
 class ChildSpec(Struct, frozen=True):
-    """One child process."""
+    """The settings of one child process."""
 
     name: str
     """Name in the log."""
     command: tuple[str, ...]
     """Program and arguments."""
     variables: Mapping[str, str] | None = None
-    """Environment variables; None: those of the broker."""
+    """Environment variables; None for those of the broker."""
     descriptors: tuple[int, ...] = ()
     """Descriptors that the child inherits under the same numbers, such as listening sockets."""
     memory_bytes_max: int = 0
-    """Limit of the child's data segments (RLIMIT_DATA); 0: none."""
+    """Limit of the child's data segments in bytes (RLIMIT_DATA); 0 for none."""
     stop_timeout_s: float = STOP_TIMEOUT_S
-    """Time for an orderly stop; after it the child is killed."""
+    """Time for an orderly stop, in s. Then the child is killed."""
 
 
 class Child:
-    """Runs a child process until `stop`, and starts it again after each end. Event-loop thread only."""
+    """Runs a child process until `stop`, and restarts it after each end. Event-loop thread only."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Child:
         self.spec = spec
         self.restarts = restarts or Restarts()
         self.pid: int | None = None
-        """Id of the running process; None: it is not running."""
+        """Id of the running process; None while it is not running."""
         self.is_ready = False
-        """True from the child's line on standard output to its end."""
+        """True from the child's `READY` line until its end."""
         self._loop = loop
         self._clock_s = clock_s
         self._on_ready = on_ready
@@ -85,7 +85,7 @@ class Child:
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        """End the process: its lifeline is cut and it gets SIGTERM, then SIGKILL after `stop_timeout_s`."""
+        """Stop the process: close its lifeline and send SIGTERM, then SIGKILL after `stop_timeout_s`."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -125,7 +125,7 @@ class Child:
                 limit=LINE_BYTES_MAX,
                 env=None if self.spec.variables is None else dict(self.spec.variables),
                 pass_fds=self.spec.descriptors,
-                start_new_session=True,  # Ctrl-C is for the broker, which then stops its children
+                start_new_session=True,  # Ctrl-C reaches only the broker, which stops its children
             )
             lifeline.hand_over()
             self.pid = process.pid
@@ -141,7 +141,7 @@ class Child:
             self.pid, self.is_ready = None, False
 
     def _limit(self, pid: int) -> None:
-        with contextlib.suppress(OSError):  # a process that has ended already, or a system without /proc
+        with contextlib.suppress(OSError):  # the process may have ended, or the system has no /proc
             if self.spec.memory_bytes_max:
                 resource.prlimit(pid, resource.RLIMIT_DATA, (self.spec.memory_bytes_max,) * 2)
             Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE))
@@ -151,13 +151,13 @@ class Child:
             return
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-        # the log is read on: a child that waits for room in the pipe could not stop
+        # continue to read the log: a child that waits for room in the pipe could not stop
         ended = asyncio.gather(process.wait(), self._read_log(process), self._read_answers(process))
         done, _ = await asyncio.wait([ended], timeout=self.spec.stop_timeout_s)
         if not done:
             self._log.warning("%s did not stop in %.0f s: killed", self.spec.name, self.spec.stop_timeout_s)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with its own children, which may hold its pipes
+                os.killpg(process.pid, signal.SIGKILL)  # also its own children, which may hold its pipes open
         await ended
 
     async def _read_answers(self, process: asyncio.subprocess.Process) -> None:
@@ -183,7 +183,7 @@ class Child:
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Yield the stream's lines without their ends; a line of more than LINE_BYTES_MAX comes in parts."""
+    """Yield the stream's lines without line ends. A line of more than LINE_BYTES_MAX is yielded in parts."""
     while True:
         try:
             line = await stream.readuntil(b"\n")

@@ -16,17 +16,17 @@ class Children:
         self._children: list[Child] = []
 
     def add(self, child: Child) -> None:
-        """Take a child; `start` starts it."""
+        """Add a child, which `start` will start."""
         assert len(self._children) < CHILDREN_MAX
         self._children.append(child)
 
     def start(self) -> None:
-        """Start all children. The broker already serves, because children are its clients."""
+        """Start all children. The broker must serve already, because children are its clients."""
         for child in self._children:
             child.start()
 
     async def stop(self) -> None:
-        """Stop all children at the same time. The broker still serves, so that they can finish their requests."""
+        """Stop all children at the same time. The broker must still serve, so that they can finish their requests."""
         await asyncio.gather(*(child.stop() for child in self._children))
 
     def restarts(self) -> dict[str, int]:

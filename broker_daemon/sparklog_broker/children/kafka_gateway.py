@@ -1,8 +1,8 @@
-"""The gateway that speaks Kafka's protocol, as a child process of the broker (`kafka.listeners`).
+"""The gateway for Kafka's protocol, as a child process of the broker (`kafka.listeners`).
 
-The broker binds the gateway's sockets: a port that is taken is found before any file is touched, and a restarted
-gateway has the same ports, with the clients that have connected meanwhile. The settings go to the gateway in an
-anonymous file, because they may hold secrets.
+The broker binds the gateway's sockets. So a used port is found before any file is changed, and a restarted gateway has
+the same ports, with clients that have connected in between. The settings are passed to the gateway in an anonymous
+file, because they may contain secrets.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sparklog_broker.security_config import BrokerSecurity
 BACKLOG = 1024
 _MODULE = "sparklog.gateway"
 TAKEN_WAIT_S = 10.0
-"""Time for a port that is taken. The gateway of a broker that was killed keeps its ports until it has noticed."""
+"""Longest wait for a used port, in s. The gateway of a broker that was killed keeps its ports until it notices."""
 _PAUSE_S = 0.1
 
 
 class KafkaGateway:
-    """Sockets and settings of a gateway. Made by `of`."""
+    """Sockets and settings of a gateway. Created by `of`."""
 
     def __init__(self, kafka: Listeners, security: BrokerSecurity) -> None:
         """Bind the gateway's sockets. Raises ListenError."""
@@ -38,7 +38,7 @@ class KafkaGateway:
         self._security = security
         self._bound = _bind_all(kafka.bound, time.monotonic() + TAKEN_WAIT_S)
         self.local_sockets: list[tuple[Listener, socket.socket]] = []
-        """The broker's Unix sockets for the gateway's listeners."""
+        """The Unix sockets on which the broker accepts the gateway's connections, by listener."""
         for listener in security.gateways:
             local = bind_local()
             if local is None:
@@ -66,11 +66,11 @@ class KafkaGateway:
         ]
 
     def endpoints(self, places: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
-        """Return the addresses of the gateway for clients of other hosts, by the names that brokers have for its
+        """Return the addresses of the gateway for clients on other hosts, by the names that brokers use for its
         listeners.
 
         Args:
-            places: Where the broker listens.
+            places: By name, the addresses of the broker's own listeners.
         """
         found = {}
         native = self._security.listeners.inter_broker.name
@@ -83,7 +83,7 @@ class KafkaGateway:
         return found
 
     def spec(self) -> ChildSpec:
-        """Return the child process."""
+        """Return the settings of the child process."""
         listeners = [
             GatewayListener(
                 listener.name,
@@ -102,7 +102,7 @@ class KafkaGateway:
         return ChildSpec("kafka-gateway", command, descriptors=(self._settings, *(s.fileno() for _, s in self._bound)))
 
     def close(self) -> None:
-        """Close the sockets. Again is fine."""
+        """Close the sockets. A second call has no effect."""
         close_all(self._bound)
         close_all(self.local_sockets)
         if getattr(self, "_settings", -1) >= 0:
@@ -122,7 +122,7 @@ def _bind_all(listeners: Sequence[Listener], deadline_s: float) -> list[tuple[Li
 
 
 def _tls(settings: Mapping[str, object]) -> dict[str, str | int | float | bool]:
-    """Return settings of TLS, with the values of secrets."""
+    """Return the settings of TLS, with secrets revealed."""
     found: dict[str, str | int | float | bool] = {}
     for name, value in settings.items():
         if name.startswith("ssl."):

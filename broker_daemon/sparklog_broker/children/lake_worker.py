@@ -1,4 +1,4 @@
-"""The lake worker beside the broker: it starts when the first topic has a Delta table."""
+"""The lake worker as a child process of the broker. It starts when the first topic has a Delta table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCATION = "lake.location"
 
 
 def lake_worker_spec(address: str, command_config: str) -> ChildSpec:
-    """Return the worker's process.
+    """Return the settings of the worker's process.
 
     Args:
         address: HOST:PORT of the broker.
@@ -34,7 +34,7 @@ def has_lake(configs: Mapping[str, object]) -> bool:
 
 
 class LakeWorker(Child):
-    """A child that starts when it is needed. Event-loop thread only."""
+    """A child process that starts when a topic has a Delta table. Event-loop thread only."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LakeWorker(Child):
         super().start()
 
     async def stop(self) -> None:
-        """End the process, or the wait for the first table."""
+        """Stop the process, or the wait for the first table."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.cancel()

@@ -1,4 +1,4 @@
-"""Requests to other brokers by their ids, with a pool of connections to each, opened when needed."""
+"""Requests to other brokers by their ids, on pooled connections that are opened when needed."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ M = TypeVar("M", bound=Message)
 
 ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 IDLE_MAX = 8
-"""Idle connections to one broker that are kept."""
+"""Largest number of idle connections to one broker that are kept."""
 
 
 class BrokerPeers:
-    """Pools connections to brokers. Event-loop thread only."""
+    """Pools of connections to brokers. Event-loop thread only."""
 
     def __init__(self, endpoint_of: Callable[[int], tuple[str, int] | None], connect: Connect) -> None:
-        """`endpoint_of`: returns the address of a broker, or None if it is not registered."""
+        """`endpoint_of`: returns the address of a broker; None if it is not registered."""
         self._endpoint_of = endpoint_of
         self._connect = connect
         self._idle: dict[int, list[Peer]] = {}
         self._busy: set[Peer] = set()
 
     async def request(self, broker_id: int, api: Api, message: Message, response: type[M], *, timeout_s: float) -> M:
-        """Send a request and return the answer. Raises as `Peer.request`, and BrokerNotAvailableError for a broker that
-        is not registered.
+        """Send a request to a broker, and return the reply. Raises BrokerNotAvailableError for a broker that is not
+        registered, and the errors of `Peer.request`.
         """
         endpoint = self._endpoint_of(broker_id)
         if endpoint is None:
@@ -55,11 +55,11 @@ class BrokerPeers:
             peer = idle.pop()
             if peer.address == address:
                 return peer
-            peer.close()  # the broker has moved
+            peer.close()  # the broker has another address now
         return Peer(address, self._connect, answer_bytes_max=ANSWER_BYTES_MAX)
 
     def close(self) -> None:
-        """Close all connections; a second call does no harm."""
+        """Close all connections. A second call has no effect."""
         for peer in [*self._busy, *(p for idle in self._idle.values() for p in idle)]:
             peer.close()
         self._idle.clear()

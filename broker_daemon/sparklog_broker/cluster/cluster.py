@@ -1,8 +1,8 @@
-"""The cluster from the view of one broker: its parts, and their start and stop.
+"""The cluster as one broker sees it: its parts, and their start and stop.
 
-Start: `connect` reads the store in ZooKeeper, or `alone` the one in the data directory; the broker opens its logs, its
-server listens, `join` registers it and follows the controller. Stop: `leave` hands leaderships to other brokers,
-`close` ends the session.
+Start: `connect` reads the store in ZooKeeper, or `alone` the store in the data directory. The broker opens its logs,
+its server listens, and `join` registers the broker and follows the controller. Stop: `leave` moves leaderships to other
+brokers, and `close` ends the session.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ from sparklog_broker.security.records import SecurityRecords
 log = logging.getLogger(__name__)
 
 LEAVE_PATIENCE_S = 3.0
-"""Time without progress after which a stopping broker stops anyway: it may be the last one."""
+"""Time in s without progress after which a stopping broker gives up moving leaderships: no other broker may be left."""
 LEAVE_AGAIN_S = 0.2
 NOTE_S = 0.5
-"""Time in which topics gather whose directories have been made: one transaction notes them all."""
+"""Time in s for which created topics are collected, so that one transaction records all of them."""
 JOIN_SLACK_S = 10.0
 RETRY_S = 1.0
 
 
 class Cluster:
-    """The cluster of this broker, made by `connect` or `alone`. Event-loop thread only, except for `serve`, before the
-    loop serves.
+    """The cluster of this broker, created by `connect` or `alone`. Event-loop thread only, except for `serve`, which
+    may be called before the loop runs.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Cluster:
         put_aside: Mapping[str, TopicImage] | None = None,
         made: Mapping[str, int] | None = None,
     ) -> None:
-        """`put_aside`: topics by id, whose files this broker has put aside; None: the store is in the data directory,
-        and needs no copy there. `made`: as `read_made` returns.
+        """`put_aside`: by topic id, the topics whose files this broker has put aside. None if the store is in the data
+        directory, so that no copy of the image is needed. `made`: the result of `read_made`.
         """
         self._zk = coordination
         self._config = config
@@ -100,10 +100,10 @@ class Cluster:
         self._put_aside = put_aside
         self._follows_images = False
         self.has_joined = False
-        """True if clients may ask about the cluster. Before that, this broker has only the store's image of its
+        """True if clients may read the cluster's metadata. Earlier, this broker has only the image that it read at its
         start."""
         self.session = None if put_aside is None else SessionCounters()
-        """Counters of the session with ZooKeeper; None without ZooKeeper."""
+        """Counters of the ZooKeeper session; None without ZooKeeper."""
         if self.session is not None:
             coordination.listen(self.session.on_state)
         self._ids = IdBlocks(coordination)
@@ -118,16 +118,16 @@ class Cluster:
         )
         self._created_topics = dict(made or {})
         self._topics_created_before = tuple(self._created_topics)
-        """Topic ids of the nodes that the life before has left. One transaction deletes them all."""
+        """Topic ids of the nodes that the previous life has left. One transaction deletes all of them."""
         self._made: dict[str, int] = {}
-        """As `made`, of topics of which the store has no note yet."""
+        """By topic id: number of created partitions that the store does not have yet."""
         self._has_made = asyncio.Event()
         self._copies: ImageCopies | None = None
         self._endpoints: tuple[str, ...] = ()
         self.controller = ControllerClient(coordination, config.broker_id, connect)
         self.peers = BrokerPeers(self.endpoint_of, connect)
         self.on_configs: Callable[[Mapping[str, Value]], None] = lambda configs: None
-        """Is told the cluster's settings of each image, before its topics are followed."""
+        """Called with the cluster's settings of each image, before its topics are applied."""
         self._tasks: list[asyncio.Task[None]] = []
         self._follow_lock = asyncio.Lock()
 
@@ -141,7 +141,7 @@ class Cluster:
         connect: Connect = asyncio.open_connection,
     ) -> Cluster:
         """Read the stored metadata, and create the base nodes in an empty store. Raises StorageUnavailableError, also
-        for a store that is older than this broker's newest image.
+        if the store is older than this broker's newest image.
         """
         copy = read_copy(environment.files, config.data_dir)
         try:
@@ -175,8 +175,8 @@ class Cluster:
     def alone(
         cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment, *, create: bool
     ) -> Cluster:
-        """Return the cluster of one broker, whose store is in its data directory. `create`: create a missing store.
-        Blocks. Raises StorageError, StorageFullError.
+        """Return the cluster of one broker, whose store is in its data directory. `create`: True to create a missing
+        store. Blocks. Raises StorageError, StorageFullError.
         """
         path = config.data_dir / METADATA_FILE
         log_dirs = config.log_dirs or [config.data_dir]
@@ -190,8 +190,8 @@ class Cluster:
             raise
 
     def take_epochs(self, logs: LogManager) -> None:
-        """Give the leader epochs of the logs to a store in the data directory that is an older copy. Blocks. Raises
-        StorageError, StorageFullError.
+        """Store the leader epochs of the logs if the store in the data directory is an older copy, which has lower
+        ones. Blocks. Raises StorageError, StorageFullError.
         """
         if isinstance(self._zk, LocalCoordination):
             epochs = {tp: partition_log.leader_epoch for tp, partition_log in logs.logs.items()}
@@ -200,7 +200,7 @@ class Cluster:
     # --- parts of the broker
 
     def serve(self, io: IoThreads) -> Replicas:
-        """Make the replicas of this broker, with the roles of its partitions."""
+        """Create the replicas of this broker, with the roles of its partitions."""
         config = self._config
         self.replicas = Replicas(
             config.broker_id,
@@ -220,7 +220,7 @@ class Cluster:
         return self.replicas
 
     def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> Topics:
-        """Make the topics of the broker."""
+        """Create the topics of this broker."""
         self._storage, self._partitions, self._background = storage, partitions, background
         self.server = ReplicaServer(
             partitions,
@@ -239,12 +239,12 @@ class Cluster:
         return self._topics
 
     def _note_made(self, topic: Topic) -> None:
-        """Note in the store, in a moment, that the directories of all partitions of a topic have been made."""
+        """Record that the directories of all partitions of a topic exist. `_store_notes` stores this soon."""
         self._made[topic.topic_id] = topic.partitions
         self._has_made.set()
 
     async def _store_notes(self) -> None:
-        """Store what `_note_made` has noted, until cancelled."""
+        """Store the topics that `_note_made` has recorded, until cancelled."""
         while True:
             await self._has_made.wait()
             await asyncio.sleep(NOTE_S)
@@ -265,28 +265,28 @@ class Cluster:
             self._created_topics |= made
 
     def follow_security(self, records: SecurityRecords) -> None:
-        """Have `records` follow the images from `join` on."""
+        """Update `records` from the images, from `join` on."""
         self._security = records
 
     @property
     def image(self) -> ClusterImage:
-        """The image that this broker obeys. Before it has joined: the store's image of its start, without brokers."""
+        """The image that this broker has applied; before the join, the one read at its start, without brokers."""
         return self.images.image if self._follows_images else self._first_image
 
     async def as_new_as(self, version: Version, timeout_s: float) -> bool:
-        """Wait until this broker obeys an image of this version or a newer one. Returns False after `timeout_s`."""
+        """Wait until this broker has applied an image of at least this version. Returns False after `timeout_s`."""
         return self.image.version >= version or await self.images.until_true(
             lambda image: image.version >= version, timeout_s
         )
 
     @property
     def is_certain(self) -> bool:
-        """True if this broker would know of another controller: its session with ZooKeeper cannot have ended."""
+        """True if the session with ZooKeeper cannot have ended: this broker would know of another controller."""
         return self._follows_images and self.membership.registration.is_certain()
 
     def endpoint_of(self, broker_id: int, listener: str = "") -> tuple[str, int] | None:
-        """Return the address of a broker for peers on `listener`, or ("") for this broker; None if it is not
-        registered, or has no address for such peers.
+        """Return the address of a broker for clients of `listener`, or for this broker if it is "". None if the broker
+        is not registered or has no such address.
         """
         broker = self.image.brokers.get(broker_id)
         address = endpoint_for(broker.endpoints, listener) if broker is not None else ""
@@ -302,17 +302,17 @@ class Cluster:
         return self.image.brokers
 
     def may_cut_committed(self, topic: str) -> bool:
-        """True if a log of the topic may be cut below its high watermark, as after an unclean election."""
+        """True if a log of the topic may be truncated below its high watermark, after an unclean election."""
         found = self.image.topics.get(topic)
         return found is not None and bool(self.image.setting(found, UNCLEAN_SETTING, False))
 
     # --- life
 
     async def join(self, endpoints: Sequence[str], on_lost: Callable[[str], None]) -> None:
-        """Register this broker at `endpoints` (see `registered_endpoints`), and return when the cluster knows it.
+        """Register this broker at `endpoints` (see `registered_endpoints`), and return when its first image is applied.
 
-        Raises InvalidConfigError if another process has its id. `on_lost` is called with the reason if it has to stop
-        later.
+        `on_lost` is called with the reason if the broker must stop later. Raises InvalidConfigError if another process
+        has the same broker id.
         """
         self._endpoints = tuple(endpoints)
         logs = self._storage.logs
@@ -353,7 +353,7 @@ class Cluster:
             known=self._first_image if self._put_aside is None else None,
         )
         proposals = IsrProposals(self.membership, self.controller, self._config.broker_id)
-        # The image of the start lacks the brokers: the first image comes from the controller, as a whole.
+        # The image read at the start has no brokers; version 0 makes the controller send a whole image.
         first = replace(self._first_image, version=Version())
         self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
         self._follows_images = True
@@ -393,7 +393,7 @@ class Cluster:
 
     @property
     def controller_id(self) -> int:
-        """The controller's broker id, as far as this broker knows; -1 if there is none that it obeys."""
+        """The controller's broker id, as far as this broker knows; -1 if there is no controller that it follows."""
         return -1 if self.older_store else self.controller.controller_id
 
     @property
@@ -442,19 +442,19 @@ class Cluster:
                 log.exception("image %s cannot be applied", image.version)
 
     def _on_offline(self) -> None:
-        """Handle the loss of logs with their disk."""
+        """Release the roles of partitions whose log was lost with its disk, and report them to the controller."""
         self.replicas.follow_image(self.replicas.image)
         self._disks.look()
 
     async def _retry(self) -> None:
-        """Retry the creation of missing replicas (after a full disk), until cancelled."""
+        """Retry to create missing replicas, for example after a full disk, until cancelled."""
         while True:
             await asyncio.sleep(RETRY_S)
             if self._topics.has_to_retry:
                 await self._follow(self.replicas.image)
 
     async def leave(self) -> None:
-        """Hand this broker's leaderships and the controller's role to other brokers, if there are any."""
+        """Move this broker's leaderships and the controller's role to other brokers, if there are any."""
         if any(broker_id != self._config.broker_id for broker_id in self.registered()):
             await self._hand_over()
         self.membership.retire()
@@ -466,7 +466,7 @@ class Cluster:
         while self._loop.time() < until:
             try:
                 left = await self._shut_down(broker_id, epoch)
-            except SparklogError as e:  # the controller may stop, too; then there is another one in a moment
+            except SparklogError as e:  # the controller may be stopping, too: another one is elected soon
                 why = str(e)
             else:
                 if left == 0:
@@ -488,7 +488,7 @@ class Cluster:
         return answer.remaining
 
     async def stop(self) -> None:
-        """Stop following images and copying records."""
+        """Stop applying images and copying records."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -503,18 +503,18 @@ class Cluster:
         self.peers.close()
 
     def close(self) -> None:
-        """End the session, and so the broker's registration. Blocks."""
+        """End the session, which removes the broker's registration. Blocks."""
         self._zk.close()
 
 
 def _absent(before: ClusterImage, after: ClusterImage) -> dict[str, TopicImage]:
-    """Return by topic id the topics of `before` that are missing in `after` without an order to delete them."""
+    """Return by topic id the topics of `before` that `after` lacks without an order to delete them."""
     left = {topic.topic_id for topic in after.topics.values()} | after.deleted.keys()
     return {topic.topic_id: topic for topic in before.topics.values() if topic.topic_id not in left}
 
 
 async def perform(steps: Steps) -> Any:
-    """Run the steps on the event loop and return their result. Raises their errors."""
+    """Run the steps on the event loop, and return their result. Raises their errors."""
     send: Callable[[], Any] = lambda: next(steps)  # noqa: E731
     while True:
         try:

@@ -1,6 +1,6 @@
 """Requests to the controller, on this broker or another.
 
-ZooKeeper names the controller. While ZooKeeper is unreachable, requests go to the last known controller.
+ZooKeeper has the controller's id. While ZooKeeper is unreachable, requests go to the last known controller.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 FIND_S = 2.0
-"""Longest wait for a read: calls wait in ZooKeeper's client for as long as no server can be reached."""
+"""Longest wait for a read, in s. Without a reachable server, calls of ZooKeeper's client wait without limit."""
 MOVES_S = 20.0
-"""Longest wait of a request for the successor of a lost controller: its session ends first."""
+"""Longest wait for the successor of a lost controller, in s. It is elected after the lost one's session."""
 AGAIN_S = 0.1
 FORWARD_TIMEOUT_S = 30.0
 LOOK_S = 1.0
-"""Interval at which a waiting request checks if there is another controller."""
+"""Interval, in s, at which a waiting request checks if another broker is the controller."""
 MOVING = NotControllerError, BrokerNotAvailableError, BrokerShuttingDownError
 ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 
 
 async def done(future: Future[T]) -> T:
-    """Return the result of a call of ZooKeeper's client. The caller may be cancelled; the call continues."""
-    if future.done():  # as reads of a store in memory are
+    """Return the result of a call of ZooKeeper's client. If the caller is cancelled, the call continues."""
+    if future.done():  # reads of a store in memory are done at once
         return future.result()
     return await asyncio.shield(asyncio.wrap_future(future))
 
 
 async def _soon(future: Future[T]) -> T:
-    """Return the result of a read. Raises its error, and TimeoutError after FIND_S."""
+    """Return the result of a read. Raises the read's error, and TimeoutError after FIND_S."""
     if future.done():
         return future.result()
     async with asyncio.timeout(FIND_S):
@@ -76,8 +76,8 @@ class ControllerClient:
         self._address = ""
 
     async def find(self) -> bool:
-        """Return True if this broker is the controller, as far as it can tell. Raises NotControllerError if none is
-        known."""
+        """Return True if this broker is the controller, as far as it knows. Raises NotControllerError if no controller
+        is known."""
         try:
             await self._find()
         except (CoordinationError, msgspec.DecodeError, TimeoutError) as e:
@@ -101,8 +101,8 @@ class ControllerClient:
     async def request(
         self, purpose: str, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> M:
-        """Ask the controller that `find` has found. `purpose`: requests of one purpose go one after the other, those
-        of others beside them. Raises as `Peer.request`."""
+        """Send a request to the controller that `find` has found, and return the reply. Requests of the same `purpose`
+        are sent one after the other, on one connection. Raises the errors of `Peer.request`."""
         if not self._address:
             raise BrokerNotAvailableError("no controller is known")
         peer = self._peers.get(purpose)
@@ -113,12 +113,13 @@ class ControllerClient:
         return (await peer.request(api, message, response, timeout_s=timeout_s))[0]
 
     async def forward(self, forward: ForwardRequest, request: Message) -> tuple[Message | SparklogError, Version]:
-        """Return the controller's response to a client's request, or its error, and the version of its image.
+        """Forward a client's request to the controller. Returns the response or error, and the version of the
+        controller's image.
 
-        A controller of an earlier release takes no forwarded requests: it gets the request as one of this broker.
+        A controller of an earlier release accepts no forwarded requests; it gets the request as one of this broker.
 
         Args:
-            forward: The request as the client sent it. `is_repeated` is set once it is sent.
+            forward: The request as the client sent it. `is_repeated` becomes True when it is sent.
             request: The same request, decoded, for a controller that does not know the client's version.
 
         Raises:
@@ -131,7 +132,7 @@ class ControllerClient:
             version, sent = spoken.version_of(api), replace(forward)
             if version.number < forward.version:
                 sent = replace(forward, version=version.number, request=encode(request, version.older))
-            forward.is_repeated = True  # whatever the outcome is, from here on it may have taken effect
+            forward.is_repeated = True  # from here on the request may have taken effect
             return sent
 
         try:
@@ -149,8 +150,8 @@ class ControllerClient:
     async def request_unless_replaced(
         self, purpose: str, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> M:
-        """Send a request as `request`, but stop waiting when another broker becomes the controller, because the first
-        one hangs or is unreachable. Raises BrokerNotAvailableError then; the request may have taken effect.
+        """Send a request as `request` does, but stop waiting when another broker becomes the controller, because the
+        first one hangs or is unreachable. Then raises BrokerNotAvailableError; the request may have taken effect.
         """
         address = self._address
         asked = asyncio.ensure_future(self.request(purpose, api, message, response, timeout_s=timeout_s))
@@ -166,8 +167,8 @@ class ControllerClient:
             asked.cancel()
 
     async def while_it_moves(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `ask`, which is called again while the controller is being replaced, for MOVES_S at
-        most. A call that failed may have taken effect all the same. Raises the errors of `ask`."""
+        """Return the result of `ask`. While the controller is being replaced, `ask` is called again, for at most
+        MOVES_S. A failed call may have taken effect. Raises the errors of `ask`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + MOVES_S
         while True:

@@ -1,7 +1,7 @@
-"""Reports of partitions with an unusable log (a failed disk, damage) to the controller, which elects other leaders and
-takes this broker out of their ISRs (KIP-112). The broker continues with its other disks.
+"""Reports to the controller of partitions whose log is unusable (a failed disk, damage). The controller elects other
+leaders, and removes this broker from the ISRs (KIP-112). The broker continues with its other disks.
 
-The controller keeps the reports in memory only: the broker repeats them to each new controller, and after each of its
+The controller keeps the reports only in memory. The broker repeats them to each new controller, and after each of its
 own registrations.
 """
 
@@ -28,7 +28,7 @@ RETRY_S = 0.5
 
 
 class FailedDisks:
-    """Watches the partitions and sends the reports. Event-loop thread only."""
+    """Finds offline partitions and reports them. Event-loop thread only."""
 
     def __init__(
         self, broker_id: int, replicas: Replicas, membership: Membership, controller: ControllerClient
@@ -39,17 +39,17 @@ class FailedDisks:
         self._controller = controller
         self._image = ClusterImage()
         self._reported_life: tuple[int, int] | None = None
-        """The epochs of the controller and of this broker in the last report."""
+        """(controller epoch, broker epoch) of the last report."""
         self._reported: frozenset[TopicPartition] = frozenset()
         self._look = asyncio.Event()
 
     def look(self, image: ClusterImage | None = None) -> None:
-        """Check the reports again, after a newer image or another offline partition."""
+        """Check for unreported partitions, after a newer image or another offline partition."""
         self._image = image if image is not None else self._image
         self._look.set()
 
     def offline(self) -> frozenset[TopicPartition]:
-        """Return the partitions of which this broker has an unusable replica."""
+        """Return the partitions whose replica on this broker is unusable."""
         return frozenset(key for key in self._replicas.without_log() if self._has_replica(key))
 
     def _has_replica(self, key: TopicPartition) -> bool:
@@ -73,7 +73,7 @@ class FailedDisks:
         life = self._image.version.controller_epoch, epoch
         offline = self.offline()
         if epoch == NO_EPOCH or self._image.known.get(self._broker_id) != epoch:
-            return  # the next image says so
+            return  # the controller does not know this registration yet: the next image will call `look`
         new = offline - self._reported if life == self._reported_life else offline
         for first in range(0, len(new), PARTITIONS_PER_REQUEST_MAX):
             await self._report_batch(epoch, tuple(sorted(new)[first : first + PARTITIONS_PER_REQUEST_MAX]))

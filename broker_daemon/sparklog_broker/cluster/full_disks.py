@@ -3,10 +3,10 @@
 | event | the broker | the controller |
 |---|---|---|
 | a directory is full | copies nothing into it, so its replicas join no ISR | elects in-sync replicas that have room |
-| it has room again | copies the missing records and reports the room | elects the preferred leaders again |
+| it has room again | copies the missing records, and reports the directory | elects the preferred leaders again |
 
-The controller keeps the reports in memory only. The broker repeats its report every TELL_AGAIN_S, because another
-broker may have become the controller, and another in-sync replica may have appeared.
+The controller keeps the reports only in memory. The broker repeats its report every TELL_AGAIN_S, because another
+broker may have become the controller, or another replica may have joined an ISR.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TIMEOUT_S = 10.0
 
 
 class FullDisks:
-    """Watches the log directories and reports the full ones. Event-loop thread only."""
+    """Finds full log directories and reports them. Event-loop thread only."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class FullDisks:
         self._controller = controller
         self._rooms: dict[Path, Room] = {}
         self._reported: frozenset[TopicPartition] = frozenset()
-        """Partitions whose directories were full in the last report to the controller."""
+        """Partitions that the last report named as being on full directories."""
         self._next_report_s = 0.0
 
     async def run(self) -> None:
-        """Look at the directories every LOOK_S and report changes, until cancelled."""
+        """Check the directories every LOOK_S, and report changes, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:

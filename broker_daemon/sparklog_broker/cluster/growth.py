@@ -1,17 +1,17 @@
-"""From one broker to several: the store of the data directory is copied into an empty ZooKeeper, once, when a broker
-starts there with `zookeeper.connect`.
+"""Growth from one broker to several: when a broker with a store in its data directory first starts with
+`zookeeper.connect`, it copies the store into an empty ZooKeeper.
 
-| step | state after a crash behind this step |
+| step | state after a crash that follows this step |
 |---|---|
 | lock the log directories, look for other nodes in ZooKeeper | nothing has changed |
-| create `/copying` with the cluster's id | other brokers do not start; the next start of this one continues |
+| create `/copying` with the cluster's id | other brokers do not start; this broker's next start continues |
 | copy the nodes | the same; existing nodes are left alone |
 | delete broker-epoch.json from the log directories | the same |
-| delete `/copying` | the next start of this one has the last step left |
+| delete `/copying` | only the last step is left for this broker's next start |
 | `metadata.db` becomes `metadata.db.copied` | done |
 
-The whole store is copied: topics with their ids, schemas and settings, security records, issued ids, and with the
-internal topics all offsets, groups and transactions. Broker epochs are not copied: they are transaction ids, and
+The whole store is copied: topics with their ids, schemas and settings, security records and issued ids. Offsets, groups
+and transactions are in the internal topics, which stay. Broker epochs are not copied: they are transaction ids, and
 ZooKeeper issues its own. Each partition is therefore copied without a leader, and this broker is elected in a new
 leader epoch when it registers. `sparklog reassign` adds replicas.
 """
@@ -45,14 +45,13 @@ from sparklog_broker.config import BrokerConfig
 COPYING = "/copying"
 COPIED_FILE = METADATA_FILE + ".copied"
 WRITE_BYTES = 256 * 1024
-"""Size of the nodes in one transaction: ZooKeeper's limit is 1 MiB."""
+"""Largest size of the nodes in one transaction, in bytes; ZooKeeper's limit is 1 MiB."""
 WRITE_NODES = 500
 _OF_ZOOKEEPER = frozenset({"zookeeper"})
 
 
 def check_not_copying(coordination: Coordination) -> Steps:
-    """Raise StorageUnavailableError while a broker copies its store into ZooKeeper, or after it died during the
-    copy."""
+    """Raise StorageUnavailableError if a broker is copying its store into ZooKeeper, or died during the copy."""
     node = yield coordination.get(COPYING)
     if node is not None:
         raise StorageUnavailableError(
@@ -65,7 +64,7 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
     """Copy the store of the data directory into ZooKeeper. Blocks.
 
     Returns:
-        False if the directory has no store: there is nothing to do.
+        False if the directory has no store, so that nothing was copied.
 
     Raises:
         AdoptionRefusedError: ZooKeeper has other metadata, or a log directory is missing.
@@ -110,7 +109,7 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
 
 
 def _is_to_be_copied(config: BrokerConfig, coordination: Coordination, nodes: Iterable[Node]) -> bool:
-    """False if an earlier start has copied the nodes. Raises AdoptionRefusedError."""
+    """Return False if an earlier start has copied all nodes. Raises AdoptionRefusedError."""
     own = _cluster_id(node for node in nodes if node.path == znodes.CLUSTER)
     copying = wait_for(coordination.get(COPYING))
     if copying is not None and copying.data.decode() == own:
@@ -134,7 +133,7 @@ def _cluster_id(nodes: Iterable[Node]) -> str:
 
 
 def _copied(nodes: Iterable[Node]) -> Iterator[Create]:
-    """Return the nodes in the form in which ZooKeeper gets them."""
+    """Return the operations that create the nodes in ZooKeeper, in the form for several brokers."""
     for node in nodes:
         data = node.data
         if node.path.startswith((f"{znodes.KNOWN}/", MADE)):

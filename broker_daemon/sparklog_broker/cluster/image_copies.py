@@ -22,8 +22,8 @@ WRITE_EVERY_S = 1.0
 
 
 class ImageCopies:
-    """Keeps the copy up to date. A change is written at once, further ones within WRITE_EVERY_S. Event-loop thread
-    only."""
+    """Keeps the copy up to date. The first change is written at once, later ones at intervals of WRITE_EVERY_S.
+    Event-loop thread only."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class ImageCopies:
         self._files = files
         self._storage = storage
         self.put_aside = dict(put_aside)
-        """By topic id; see ImageCopy."""
+        """Topics that were put aside, by topic id; see ImageCopy."""
         self._image = ClusterImage()
         self._timer: asyncio.TimerHandle | None = None
         self._is_changed = False
 
     def follow(self, image: ClusterImage, absent: Iterable[TopicImage]) -> None:
-        """Note that the broker obeys `image`, which lacks the topics `absent` without an order to delete them."""
+        """Note that the broker has applied `image`, which lacks the topics `absent` without an order to delete them."""
         self.put_aside |= {topic.topic_id: topic for topic in absent}
         found = {topic.topic_id for topic in image.topics.values()}
         for topic_id in [i for i in self.put_aside if i in found or i in image.deleted]:

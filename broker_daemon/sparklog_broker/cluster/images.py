@@ -1,4 +1,4 @@
-"""Follows the controller's images: they are pulled one by one, and each is applied before the next request."""
+"""Pulls the controller's images one by one, and applies each before the next request."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 WAIT_S = 10.0
 ANSWER_S = 5.0
-"""Time added to the wait of a request before the controller counts as unresponsive."""
+"""Time in s added to the wait of a request, after which the controller counts as unresponsive."""
 RETRY_S = 0.2
 REACH_S = 30.0
 CATCH_UP_S = 2.0
-"""Time for the image of a new controller's broker to reach the stored one."""
+"""Longest time, in s, in which the image of a new controller's broker must reach the stored one."""
 
 
 class ImageFollower:
-    """Pulls and applies images. `image` is the one that this broker obeys; older versions are dropped."""
+    """Pulls and applies images. `image` is the newest applied one; older versions are dropped."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ImageFollower:
         image: ClusterImage,
         apply: Callable[[ClusterImage], Awaitable[None]],
     ) -> None:
-        """`apply` is called with every newer image; it may skip some versions. It raises nothing."""
+        """`apply` is called with newer images, in order; versions may be skipped. It must not raise."""
         self._membership = membership
         self._controller = controller
         self._broker_id = broker_id
@@ -64,7 +64,7 @@ class ImageFollower:
                 await self._take(news)
 
     async def until_true(self, condition: Callable[[ClusterImage], bool], timeout_s: float) -> bool:
-        """Wait until `condition` holds for the broker's image. Returns False after `timeout_s`."""
+        """Wait until `condition` is true for the broker's image. Returns False after `timeout_s`."""
         if condition(self.image):
             return True
         try:
@@ -76,8 +76,8 @@ class ImageFollower:
         return True
 
     async def decides(self) -> bool:
-        """True if this broker is the controller, and its image has all that the controller has stored. Raises
-        NotControllerError, BrokerNotAvailableError."""
+        """Return True if this broker is the controller, and its image has all changes that the controller has stored.
+        Raises NotControllerError, BrokerNotAvailableError."""
         if not await self._controller.find():
             return False
         version = self._membership.controller_image().version
@@ -86,7 +86,7 @@ class ImageFollower:
         return True
 
     async def reach(self, version: Version) -> None:
-        """Return once this broker's image has the version of a change. Raises RequestTimedOutError."""
+        """Return when this broker's image has `version`, that of a stored change. Raises RequestTimedOutError."""
         if not await self.until_true(lambda image: image.version >= version, REACH_S):
             raise RequestTimedOutError("the change is made, but this broker's metadata lag behind: ask another broker")
 

@@ -1,6 +1,7 @@
-"""A broker's membership in the cluster: its registration, and its part as a possible controller.
+"""A broker's membership in the cluster: its registration, and its role as a possible controller.
 
-All code here runs on the event loop; reports of ZooKeeper's client from its own threads are brought there first.
+All code here runs on the event loop. Events of ZooKeeper's client, which come on its own threads, are passed to the
+loop first.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ T = TypeVar("T")
 
 CONTROLLER_TICK_S = 1.0
 CHANGES_KEPT = 1_000
-"""Changes that a broker may be behind before it gets a whole image."""
+"""Number of kept changes. A broker whose image lacks more changes gets a whole image."""
 
 
 class ImageNews(Struct, frozen=True):
-    """The missing changes of a broker's image in order, or a whole image."""
+    """The changes that a broker's image lacks, in order, or a whole image."""
 
     image: ClusterImage | None = None
     changes: tuple[tuple[Version, ClusterDelta], ...] = ()
@@ -72,14 +73,14 @@ class Membership:
         known: ClusterImage | None = None,
     ) -> None:
         """`on_registered` is called with the broker epoch after every registration, `on_duplicate` if another process
-        is registered under this id. `seen`, `known`: as for ControllerSession.
+        is registered with this broker's id. `seen` and `known` are as for ControllerSession.
         """
         self._loop = loop
         self._controller = Controller(controller)
         self._tokens: Iterator[int] = count()
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._changes: deque[tuple[Version | None, Version, ClusterDelta]] = deque(maxlen=CHANGES_KEPT)
-        """Version before (None for the first image after the election), version after, and the change."""
+        """(version before, version after, change). The version before is None for the first image after an election."""
         self._published = asyncio.Event()
         self._ticking: asyncio.TimerHandle | None = None
         now_ms = lambda: int(clock.monotonic_s() * 1_000)  # noqa: E731
@@ -98,13 +99,13 @@ class Membership:
         )
 
     def start(self) -> None:
-        """Register the broker and stand for election. Both continue across all states of the connection."""
+        """Register the broker, and stand for election. Both are repeated after losses of the connection or session."""
         self.registration.start()
         self._session.start()
         self._tick()
 
     def retire(self) -> None:
-        """Give up the controller's role before a stop, and end the waiting requests for images."""
+        """Give up the controller's role before a stop, and end requests that wait for images."""
         self._session.retire()
 
     def stop(self) -> None:
@@ -122,30 +123,31 @@ class Membership:
 
     @property
     def older_store(self) -> str:
-        """The reason why ZooKeeper's data are older than this broker's newest image, or another cluster's; "" if they
-        are not."""
+        """The reason why ZooKeeper's data are older than this broker's newest image, or belong to another cluster; ""
+        if neither holds."""
         return self._session.older
 
     @property
     def may_take_images(self) -> bool:
-        """False while the store is, or may be, older than this broker's newest image."""
+        """False while the store is older than this broker's newest image, or has not been compared yet."""
         return not self._session.older and not self._session.is_comparing
 
     def controller_image(self) -> ClusterImage:
-        """Return the stored image. Raises NotControllerError."""
+        """Return the stored image. Raises NotControllerError if this broker is not the controller."""
         if self._controller.image is None:
             raise NotControllerError("this broker is not the controller")
         return self._controller.image
 
     @property
     def version(self) -> Version:
-        """Version of the stored image, if this broker is the controller."""
+        """Version of the stored image; the lowest version if this broker is not the controller."""
         image = self._controller.image
         return Version() if image is None else image.version
 
     async def ask(self, make: Callable[[int], Request]) -> Any:
-        """Return the controller's answer to the request that `make` makes with a token. Raises NotControllerError if
-        this broker is not the controller, or no longer is at the outcome; otherwise the controller's error.
+        """Pass a request to this broker's controller, and return the answer. `make` creates the request for a token.
+        Raises the controller's error, and NotControllerError if this broker is not the controller, or loses the role
+        before the outcome is known.
         """
         token = next(self._tokens)
         answer = self._pending[token] = self._loop.create_future()
@@ -156,14 +158,17 @@ class Membership:
             del self._pending[token]
 
     async def news(self, known: Version, wait_s: float) -> ImageNews:
-        """Return the changes since the image `known`; wait for them up to `wait_s`. Raises NotControllerError."""
+        """Return the changes since version `known`; wait for changes for at most `wait_s`. Raises
+        NotControllerError.
+        """
         return await self._first(lambda: self._newer_than(known), wait_s)
 
     async def newer_image(self, known: Version, wait_s: float) -> ClusterImage | None:
-        """Return this controller's image if it is newer than `known`; wait for it up to `wait_s`, then None. Raises
-        NotControllerError.
+        """Return this controller's image if it is newer than `known`. Wait for it for at most `wait_s`, then return
+        None.
 
-        The image of the election has no brokers, and is not returned: the first write follows, which names them.
+        The image of an election is not returned, because it has no brokers; the first write, which follows soon, adds
+        them. Raises NotControllerError.
         """
 
         def find() -> ClusterImage | None:
@@ -173,8 +178,7 @@ class Membership:
         return await self._first(find, wait_s)
 
     async def _first(self, find: Callable[[], T], wait_s: float) -> T:
-        """Return the first result of `find` that is true, asked again after each publication; after `wait_s` the last
-        one."""
+        """Call `find` after each publication until its result is true. After `wait_s`, return the last result."""
         deadline = self._loop.time() + wait_s
         while True:
             found = find()
@@ -184,7 +188,7 @@ class Membership:
             await self.until_published(left_s)
 
     async def until_published(self, timeout_s: float) -> None:
-        """Wait until this broker, as the controller, has a newer image, or the time is over."""
+        """Wait until this broker, as the controller, publishes a newer image, or `timeout_s` has passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._published.wait()

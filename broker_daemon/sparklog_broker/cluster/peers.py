@@ -25,14 +25,14 @@ from sparklog_broker.config import parse_address
 M = TypeVar("M", bound=Message)
 
 InSpoken = Callable[[SpokenVersions], Message]
-"""Makes a request that depends on the versions that the other broker speaks."""
+"""Returns a request that depends on the versions that the other broker supports."""
 
 Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Opens a stream to a host and port; a simulation has its own."""
+"""Opens a stream to a host and port. Simulations have their own."""
 
 
 def is_due(connect: Connect, writer: asyncio.StreamWriter) -> bool:
-    """True if a connection made by `connect` should be replaced by another."""
+    """True if a connection that `connect` has opened should be replaced."""
     return isinstance(connect, SecureConnect) and connect.is_due(writer)
 
 
@@ -41,8 +41,8 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class Peer:
-    """Another broker at one address. One request is in progress at a time; others wait. The connection is opened for a
-    request when needed. A failure closes it, and the next request opens another.
+    """A connection to another broker at one address. It has one request at a time; other requests wait. It is opened
+    for a request when needed. A failure closes it, and the next request opens another one.
     """
 
     def __init__(self, address: str, connect: Connect = asyncio.open_connection, *, answer_bytes_max: int) -> None:
@@ -58,11 +58,11 @@ class Peer:
     async def request(
         self, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> tuple[M, bytes]:
-        """Return the answer and its payload.
+        """Return the reply and its payload.
 
         Raises the peer's error, BrokerNotAvailableError (no connection, a broken one, or no known address),
         RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (the received bytes are
-        no answer).
+        not a reply).
         """
         async with self._turn:
             try:
@@ -81,11 +81,11 @@ class Peer:
             finally:
                 if self._is_torn or (
                     self._streams is not None and is_due(self._connect, self._streams[1])
-                ):  # cut off in the middle of an exchange
+                ):  # a request was interrupted: its reply may still arrive
                     self.close()
 
     def close(self) -> None:
-        """Close the connection; a second call does no harm."""
+        """Close the connection. A second call has no effect."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
@@ -113,7 +113,7 @@ class Peer:
         reader, writer = self._streams
         version = self._spoken.version_of(api)
         header = encode(message if isinstance(message, Message) else message(self._spoken), version.older)
-        self._is_torn = True  # until all of the answer has been read
+        self._is_torn = True  # until the whole reply has been read
         self._next_id = (self._next_id + 1) & 0xFFFF_FFFF
         writer.write(frames.encode_request(api, version.number, self._next_id, header))
         await writer.drain()

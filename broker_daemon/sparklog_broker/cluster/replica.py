@@ -1,7 +1,7 @@
-"""The role of this broker for one partition of the cluster: leader, follower, or neither.
+"""The role of this broker for one partition: leader, follower, or neither.
 
-Holds the rules' state machine, and carries out its effects on the high watermark and the ISR. `replicas.py` changes the
-logs of followers, `replica_server.py` answers followers.
+A ClusterReplica has the state machine of the role, and carries out its effects on the high watermark and the ISR.
+`replicas.py` changes the logs of followers, `replica_server.py` answers followers.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ FetchVerdict = FetchAccepted | FetchDiverging | FetchRefused
 
 
 class Surroundings(Protocol):
-    """The broker around a replica. Event-loop thread only."""
+    """The parts of the broker that a replica uses. Event-loop thread only."""
 
     def now_ms(self) -> int: ...
 
     def heard_ms(self, broker_id: int) -> int:
-        """Return the time of the broker's last request for records; 0: never."""
+        """Return the time of a broker's last request for records, in ms; 0 if there was none."""
         ...
 
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
-        """Propose another ISR to the controller."""
+        """Propose an ISR to the controller."""
         ...
 
     def has_resigned(self, key: TopicPartition) -> None:
-        """Note that this broker does not lead the partition any more, before an image says so."""
+        """Note that this broker no longer leads the partition, although its image still names it."""
         ...
 
     def has_news(self, key: TopicPartition) -> None:
-        """Wake the followers that wait for records, marks or another leader of this partition."""
+        """Wake the followers that wait for this partition, after new records, marks or a change of the leader."""
         ...
 
 
@@ -84,7 +84,7 @@ class ClusterReplica:
         self.image = image
         self.state: Leader | Follower | None = None
         self.may_be_written = False
-        """True if appends of a leadership may be on their way to the log."""
+        """True if appends of an earlier leadership may not have reached the log yet."""
         self.on_high_watermark: Callable[[], None] = lambda: None
         """Called after a rise of `replicated_to`."""
         self._broker_id = broker_id
@@ -92,11 +92,11 @@ class ClusterReplica:
         self._around = around
         self._replicated_to = 0
         self._partition_epoch = image.partition_epoch
-        """The highest known epoch, of images and of the controller's answers."""
+        """The highest partition epoch in images and in the controller's answers."""
         self._proposed: ProposeIsr | None = None
-        """The last leadership's proposal without an answer."""
+        """The proposal of the last leadership, if it has no answer yet."""
         self._deletions: list[tuple[int, asyncio.Future[int]]] = []
-        """Requests that wait until no live replica begins below an offset."""
+        """Requests that wait until every live replica's log start has reached an offset."""
 
     # --- ReplicaRole
 
@@ -122,9 +122,9 @@ class ClusterReplica:
         return self._replicated_to
 
     def all_have(self, offset: int) -> bool:
-        """Return True if all in-sync replicas have the records below `offset`. A leader's high watermark passes only
-        records that all in-sync replicas have. A follower's image can be older than its high watermark, so the leader's
-        answer counts, too."""
+        """Return True if every replica is in sync and has the records below `offset`. A leader's high watermark passes
+        only records that all in-sync replicas have. A follower's image may be older than its high watermark, so the
+        offset in the leader's answer must confirm it."""
         state = self.state
         if state is None or not set(self.replicas) <= set(self.isr):
             return False
@@ -170,8 +170,8 @@ class ClusterReplica:
             self._check_deletions()
 
     async def until_deleted(self, offset: int, timeout_s: float) -> int:
-        """Return the low watermark when no live replica begins below `offset` (KIP-107). Raises RequestTimedOutError,
-        NotLeaderError.
+        """Wait until the log start of every live replica has reached `offset` (KIP-107), and return the low watermark.
+        Raises RequestTimedOutError, NotLeaderError.
         """
         self.check_leads()
         assert isinstance(self.state, Leader)
@@ -206,8 +206,8 @@ class ClusterReplica:
     def lead(self, changed: ImageChanged, broker_epoch: int, log: PartitionLog) -> bool:
         """Lead the partition according to `changed`. Returns True if this broker leads.
 
-        It does not lead if the controller has answered with a later state of the partition, whose image is on its way:
-        another broker may lead. Raises FencedLeaderEpochError, StorageError.
+        It does not lead if the controller has answered with a later state of the partition, whose image will follow:
+        another broker may lead in it. Raises FencedLeaderEpochError, StorageError.
         """
         self.image = changed.partition
         before = self.state
@@ -215,7 +215,7 @@ class ClusterReplica:
             self._hear_of(changed.partition)
             self.handle(changed, log)
             return True
-        self.resign(changed.partition)  # its proposals name the broker in its former life
+        self.resign(changed.partition)  # its proposals name the broker's former epoch
         if changed.partition.partition_epoch < self._partition_epoch:
             return False
         now_ms = self._around.now_ms()
@@ -223,7 +223,7 @@ class ClusterReplica:
         if proposed is not None:
             life = dict(proposed.isr).get(self._broker_id)
             if (life, proposed.leader_epoch) != (broker_epoch, changed.partition.leader_epoch):
-                proposed = None  # the image contains the outcome
+                proposed = None  # the image already has the proposal's outcome
         leader = Leader(
             self._broker_id,
             broker_epoch,
@@ -239,14 +239,14 @@ class ClusterReplica:
         self.state = leader
         self.may_be_written = True
         self._replicated_to = leader.high_watermark
-        self._carry_out(effects, None)  # the epoch has begun
+        self._carry_out(effects, None)  # the epoch is in the log already
         return True
 
     def _hear_of(self, image: PartitionImage) -> None:
         self._partition_epoch = max(self._partition_epoch, image.partition_epoch)
 
     def resign(self, image: PartitionImage) -> None:
-        """Stop leading: this broker is not the leader, or is no longer certain of it."""
+        """Stop leading, because this broker is not the leader or no longer certain that it is."""
         self.image = image
         self._hear_of(image)
         if isinstance(self.state, Leader):
@@ -257,7 +257,7 @@ class ClusterReplica:
             self._check_deletions()
 
     def forget(self, image: PartitionImage) -> None:
-        """End the replica on this broker."""
+        """End the role: this broker has no replica of the partition any more."""
         self.resign(image)
         self.state = None
         self._replicated_to = 0
@@ -265,7 +265,7 @@ class ClusterReplica:
     # --- leading
 
     def handle(self, event: LeaderEvent, log: PartitionLog | None = None) -> None:
-        """Pass an event to the leader's rules; ignored if this broker does not lead."""
+        """Pass an event to the leader's rules. Ignored if this broker does not lead."""
         if isinstance(event, AlterAnswered) and event.partition is not None:
             self._hear_of(event.partition)
         if isinstance(self.state, Leader):
@@ -274,11 +274,11 @@ class ClusterReplica:
             if self.state.has_resigned:
                 self._around.has_resigned(self.key)
             if self.isr != before:
-                self._around.has_news(self.key)  # followers ask which records all replicas have
+                self._around.has_news(self.key)  # answers tell followers which records all replicas have
             self._check_deletions()
 
     def take_fetch(self, fetch: FollowerFetch) -> FetchVerdict | None:
-        """Note a follower's fetch, and return the verdict on it; None if this broker does not lead."""
+        """Pass a follower's fetch to the rules, and return their verdict; None if this broker does not lead."""
         if not isinstance(self.state, Leader):
             return None
         effects = self.state.handle(fetch, self._around.now_ms())
@@ -296,7 +296,7 @@ class ClusterReplica:
                 case BeginEpoch(epoch, _):
                     if log is not None:
                         log.replica.begin_epoch(epoch)
-                    self._around.has_news(self.key)  # earlier reports of followers may not count any more
+                    self._around.has_news(self.key)  # followers must report their log ends again
                 case SetHighWatermark(offset):
                     self._replicated_to = offset
                     self.on_high_watermark()
@@ -304,4 +304,4 @@ class ClusterReplica:
                 case ProposeIsr():
                     self._around.propose(self, effect)
                 case _:
-                    pass  # answers to fetches are taken by `take_fetch`; no other request waits in the rules
+                    pass  # `take_fetch` handles the answers to fetches

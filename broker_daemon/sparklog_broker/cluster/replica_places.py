@@ -2,7 +2,7 @@
 
 | finding | action |
 |---|---|
-| the image names this broker, there is no log | make an empty log: its leader fills it, and it joins the ISR |
+| the image names this broker, there is no log | create an empty log, into which the leader's records are copied |
 | a log, and the image does not name this broker | end the role, close the log, rename its directory, unlink it |
 | a directory of a partition that is on other brokers (first image after a start) | rename it, then unlink it |
 | a directory of a topic with an order in the image to delete it (first image after a start) | rename, then unlink |
@@ -10,8 +10,8 @@
 | a directory of a topic that the image lacks without an order to delete it (first image after a start) | put aside |
 | a replica with records of a newer leader epoch than the image, which does not name this broker | put aside |
 
-A replica that is assigned again never uses the files of an earlier one, which are out of date. It is not in the ISR, so
-no record is lost. A failed creation (a full disk) is tried again.
+A replica that is assigned again never uses files of an earlier assignment, which are out of date. It is not in the ISR,
+so no record is lost. A failed creation, for example on a full disk, is retried.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RETRY_MS = 5_000
 
 
 class ReplicaPlaces:
-    """Makes and removes replicas. Event-loop thread only."""
+    """Creates and removes replicas. Event-loop thread only."""
 
     def __init__(
         self, config: BrokerConfig, clock: MachineClock, storage: Storage, partitions: Partitions, replicas: Replicas
@@ -58,7 +58,7 @@ class ReplicaPlaces:
         """Time of the next attempt to create the missing directories, in ms; 0 if none is missing."""
 
     async def follow(self, image: ClusterImage) -> None:
-        """Make a log for each partition that `image` assigns to this broker, and remove the others."""
+        """Create a log for each partition that `image` assigns to this broker, and remove logs of other partitions."""
         if not self._has_cleared:
             self._has_cleared = True
             await self._storage.run(partial(self._clear, image))
@@ -84,7 +84,7 @@ class ReplicaPlaces:
 
     @property
     def has_to_retry(self) -> bool:
-        """True if `follow` has work although the image is the same."""
+        """True if `follow` must be called again with the same image, to retry failed creations."""
         return bool(self._retry_at_ms) and self._now_ms() >= self._retry_at_ms
 
     def _now_ms(self) -> int:
@@ -109,7 +109,7 @@ class ReplicaPlaces:
             try:
                 ending = STRAY_ENDING if owner.topic_partition in newer else REMOVED_ENDING
                 await asyncio.shield(self._storage.run(partial(logs.remove_replica, owner, gone, ending)))
-            except SparklogError as e:  # the next start finds it
+            except SparklogError as e:  # the next start removes it
                 log.error("the files of %s, which was moved to other brokers, stay: %s", owner.topic_partition, e)  # noqa: TRY400
         log.info("%d replicas have moved to other brokers", len(removed))
         if newer:
@@ -136,8 +136,8 @@ class ReplicaPlaces:
             self._storage.run(partial(self._storage.topic_directories.note, topic))
 
     async def make_room(self, specs: Sequence[PartitionSpec]) -> None:
-        """Put aside the directories of earlier partitions with the same names: they belong to a history in which the
-        topic already had these partitions.
+        """Put aside directories of earlier partitions with the same names. They belong to a history in which the topic
+        already had these partitions.
         """
         job = partial(self._make_room, specs)
         try:
@@ -146,21 +146,21 @@ class ReplicaPlaces:
             log.error("files of earlier partitions cannot be put aside: %s", e)  # noqa: TRY400
 
     def _make_room(self, specs: Sequence[PartitionSpec]) -> None:
-        """Put the directories aside, on the admin thread."""
+        """Put the directories aside. Runs on the admin thread."""
         for spec in specs:
             owner = spec.owner
             self._storage.logs.remove_replicas(_is_of(owner.topic_id), [owner.directory_name], ending=STRAY_ENDING)
 
     def _create(self, specs: list[PartitionSpec]) -> None:
-        """Make the logs, on the admin thread."""
+        """Create the logs. Runs on the admin thread."""
         for spec in specs:
             wanted = spec.owner
             self._storage.logs.remove_replicas(_is_of(wanted.topic_id), [wanted.directory_name])
         self._storage.logs.create_partitions(specs)
 
     def _clear(self, image: ClusterImage) -> None:
-        """Remove the replicas that were taken away while this broker was down, on the admin thread; the module's text
-        has the rules. Records of topics that the store has lost are kept.
+        """Remove replicas that left this broker while it was down, by the rules in the module's text. Records of topics
+        that the store has lost are kept. Runs on the admin thread.
         """
         topics = {topic.topic_id: topic for topic in image.topics.values()}
         logs = self._storage.logs
@@ -178,7 +178,7 @@ class ReplicaPlaces:
             )
 
         def is_unused(owner: PartitionMeta, _: int) -> bool:
-            """True for a partition that a topic was about to get when this broker died. Its log has no segment."""
+            """True for a partition that its topic was about to get when this broker died. Its log has no segments."""
             name = f"{owner.topic}-{owner.partition}"
             return (
                 owner.topic_id in topics
@@ -213,10 +213,10 @@ class ReplicaPlaces:
 
 
 def is_end_of_replica(state: PartitionImage, newest_epoch: int) -> bool:
-    """Tell whether a state that does not name the broker orders it to delete its replica.
+    """Return True if a state that does not name the broker is an order to delete its replica.
 
-    A replica that leaves an assignment ends the leader epoch (`election.settled`). A state whose epoch is in the log
-    belongs to an older history, before the replica was added.
+    A replica that leaves an assignment ends the leader epoch (`election.settled`). If the log has records of the
+    state's epoch or a newer one, the state is of an older history, before the replica was added.
     """
     return state.leader_epoch > newest_epoch
 

@@ -1,4 +1,4 @@
-"""All replicas of this broker: their roles, and copying from their leaders."""
+"""All replicas of this broker: their roles, and the copying from their leaders."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 ANSWER_SLACK_BYTES = 1100 * 1024 * 1024
-"""An answer holds one batch even if it is larger than `replica.fetch.response.max.bytes`; a batch ends at 1 GiB."""
+"""Bytes by which a reply may exceed `replica.fetch.response.max.bytes`: it has at least one batch, of at most 1 GiB."""
 
 
 def _nothing() -> None:
-    """Do nothing: the job whose completion shows that all earlier ones are done."""
+    """Do nothing. When this job is done, all earlier jobs are."""
 
 
 class _FollowedImage(NamedTuple):
-    """The facts that the roles are based on."""
+    """The facts from which the roles were derived."""
 
     image: ClusterImage
     is_sure: bool
     full: frozenset[TopicPartition]
 
     def differs_in_topics_only(self, before: _FollowedImage) -> bool:
-        """False if all roles have to be checked, as when the same image is followed again."""
+        """Return False if all roles must be checked, for example because the same image is applied again."""
         one, other = self.image, before.image
         return one is not other and (one.brokers, one.known, one.configs, self.is_sure, self.full) == (
             other.brokers,
@@ -72,7 +72,7 @@ class _FollowedImage(NamedTuple):
 
 
 class Replicas:
-    """The replicas, and the `Surroundings` of every `ClusterReplica`. Event-loop thread only."""
+    """The replicas. Implements the `Surroundings` of every `ClusterReplica`. Event-loop thread only."""
 
     def __init__(
         self,
@@ -95,26 +95,26 @@ class Replicas:
         self._follower_states: dict[TopicPartition, FollowerState] = {}
         self._fetchers: dict[int, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
         self._fetches = 0
-        """The largest number of a fetch so far: answers to fetches of an earlier role are recognised as late."""
+        """The largest number of a fetch so far, by which late answers to an earlier role's fetches are recognised."""
         self._ticking: asyncio.TimerHandle | None = None
         self._quota = Quota(self.now_ms)
         self.on_leadership: Callable[[TopicPartition, bool], None] = lambda key, leads: None
-        """Called when this broker begins or ceases to lead a partition."""
+        """Called with the partition, and True when this broker begins to lead it, False when it ceases to."""
         self.image = ClusterImage()
         self.noted_epoch = NO_EPOCH
-        """The broker epoch in the log directories: partitions are neither led nor copied in another life."""
+        """The broker epoch that the log directories contain. With another epoch, no partition is led or copied."""
         self.full: frozenset[TopicPartition] = frozenset()
-        """Partitions on a full disk: no records are copied into them."""
+        """Partitions on full disks, into which no records are copied."""
         self.counters = ReplicationCounters()
         self._was_certain = True
         self._is_at_rest = False
-        """True from a tick that no leader had to be told of until a partition has news."""
+        """True from a tick with which no leader had anything to do until a partition has news."""
         self._followed = _FollowedImage(ClusterImage(), False, frozenset())
         self._idle: dict[TopicPartition, None] = {}
-        """Partitions that this broker neither leads nor copies; every image may give them a role."""
+        """Partitions that this broker neither leads nor copies. Any image may give them a role."""
         self._eligible: dict[int, int] = {}
         self._new_leaderships = 0
-        """Leaderships begun since the last line about them in the log."""
+        """Number of leaderships begun since the last log line about them."""
 
     def start(
         self,
@@ -124,7 +124,7 @@ class Replicas:
         registration: BrokerRegistration,
         log_starts: LogStarts,
     ) -> None:
-        """Connect the parts that are made later, and start the clock."""
+        """Set the parts that are created later, and start the ticks."""
         self._log_starts = log_starts
         self._partitions, self._server, self._proposals = partitions, server, proposals
         self._registration = registration
@@ -161,8 +161,7 @@ class Replicas:
     # --- roles
 
     def role_of(self, key: TopicPartition, partition_log: PartitionLog | None) -> ClusterReplica:
-        """Make the role of a partition that is about to be served; it leads and follows nothing before
-        `follow_image`."""
+        """Create the role of a partition that will be served. It neither leads nor follows before `follow_image`."""
         image = self.image.partition(key) or UNKNOWN
         replica = self._replicas[key] = ClusterReplica(key, self._broker_id, image, self._config, self)
         self._idle[key] = None
@@ -171,8 +170,8 @@ class Replicas:
     def follow_image(self, image: ClusterImage) -> None:
         """Give every served partition its role in `image`.
 
-        Roles wait for the log directories to have a broker epoch, and for an image that a controller has written:
-        as it is read from the store, it names no broker that could lead.
+        Roles begin only when the log directories have a broker epoch and the image has brokers. The image that a broker
+        reads from the store has none.
         """
         self.image = image
         if self.noted_epoch == NO_EPOCH or not image.brokers:
@@ -183,7 +182,7 @@ class Replicas:
         self._server.quota.set_rate(image.throttle_bytes)
         self._was_certain = self._is_sure
         for leader in list(self._fetchers):
-            self._fetcher(leader)  # it may have another address, or its first one
+            self._fetcher(leader)  # its address may be new or changed
         before, self._followed = self._followed, _FollowedImage(image, self._is_sure, self.full)
         if self._followed.differs_in_topics_only(before):
             known = before.image.topics
@@ -202,16 +201,16 @@ class Replicas:
         self._stop_idle_fetchers()
 
     def without_log(self) -> list[TopicPartition]:
-        """Return the partitions whose log is not open on this broker."""
+        """Return the partitions without an open log on this broker."""
         return [p.key for p in self._partitions.of((), self._idle) if p.open_log is None]
 
     def _is_at_work(self, key: TopicPartition) -> bool:
-        """True if this broker leads the partition or copies it."""
+        """True if this broker leads or copies the partition."""
         state = self._replicas[key].state
         return key in self._follower_states or (isinstance(state, Leader) and not state.has_resigned)
 
     def drop(self, key: TopicPartition) -> None:
-        """End the role of a partition that is no longer served."""
+        """End the role of a partition that is not served any more."""
         replica = self._replicas.pop(key, None)
         self._unfollow(key)
         if replica is not None:
@@ -221,7 +220,7 @@ class Replicas:
         self._idle.pop(key, None)
 
     def release(self, partition: Partition, image: PartitionImage) -> None:
-        """End this broker's replica of the partition: it neither leads nor copies it."""
+        """End this broker's replica of the partition. The broker then neither leads nor copies it."""
         replica, key = self._replicas[partition.key], partition.key
         was_leading = isinstance(replica.state, Leader)
         self._unfollow(key)
@@ -232,7 +231,7 @@ class Replicas:
             self.on_leadership(key, False)
 
     def _follow(self, partition: Partition) -> None:
-        """Give the partition its role in the image."""
+        """Give the partition its role in the present image."""
         self._take_role(partition)
         if self._is_at_work(partition.key):
             self._idle.pop(partition.key, None)
@@ -263,12 +262,12 @@ class Replicas:
 
     @property
     def _is_sure(self) -> bool:
-        """True if this broker's registration cannot have ended, and the directories have its epoch."""
+        """True if this broker's registration cannot have ended, and the log directories have its broker epoch."""
         return self._registration.is_certain() and self.noted_epoch == self._registration.broker_epoch
 
     def _is_settled(self, partition: Partition, image: PartitionImage) -> bool:
-        """True if no job of an earlier role is on its way to the log. Otherwise the partition follows the image after
-        the last such job: a new role begins at the log's real end.
+        """True if no job of an earlier role will still change the log. Otherwise the partition gets its role after the
+        last such job, because a new role begins at the log's real end.
         """
         key = partition.key
         following = self._follower_states.get(key)
@@ -334,7 +333,7 @@ class Replicas:
         if replica.may_be_written:
             self._let_appends_end(partition, replica)
             return
-        if partition_log.leader_epoch > image.leader_epoch:  # a leader of an older history would cut the log
+        if partition_log.leader_epoch > image.leader_epoch:  # an older history: it would cut the log
             log.error(
                 "partition %s is not fetched from broker %d: the log has records of leader epoch %d, newer than "
                 "epoch %d of the cluster's metadata",
@@ -348,8 +347,8 @@ class Replicas:
         partition.on_role_changed()
 
     def _let_appends_end(self, partition: Partition, replica: ClusterReplica) -> None:
-        """Let the appends of this broker's leadership finish on the partition's thread: a follower begins after
-        them."""
+        """Wait on the partition's thread for the appends of this broker's leadership. Then give the partition its
+        role."""
 
         def done(_: None, __: Exception | None) -> None:
             if not isinstance(replica.state, Leader):
@@ -369,7 +368,7 @@ class Replicas:
     # --- copying
 
     def _carry_out(self, following: FollowerState, effects: Sequence[FollowerEffect]) -> None:
-        """Carry out effects on the log on the partition's thread, and send the next fetch afterwards."""
+        """Carry out effects on the log, on the partition's thread, and then send the next fetch."""
         fetch = next((e for e in effects if isinstance(e, Fetch)), None)
         on_log = [e for e in effects if not isinstance(e, Fetch | RefreshMetadata)]
         if fetch is not None:
@@ -377,7 +376,7 @@ class Replicas:
         if on_log:
             self._submit(following, fetch, on_log)
         elif is_not_durable(following.log) or not is_written(following.log):
-            # an fsync or a checkpoint has failed, or this broker has just led
+            # flush first: an earlier fsync or checkpoint failed, or this broker led just before
             wait_s = 0.0 if fetch is None else max(0, fetch.at_ms - self.now_ms()) / 1_000
             self._loop.call_later(wait_s, self._submit_if_current, following, fetch)
         else:
@@ -413,7 +412,7 @@ class Replicas:
         partition = self._partitions.find(following.key)
         if error is not None:
             log.warning("partition %s: the leader's response cannot be applied: %s", following.key, error)
-            # not the error itself: in an answer it would name the leader's log end
+            # not `error` itself, which the rules would take for the leader's reply
             failed = FetchFailure(fetch.number, StorageError(str(error)))
             self._carry_out(following, following.follower.handle(failed, self.now_ms()))
             return
@@ -428,7 +427,7 @@ class Replicas:
                 self._carry_out(one.following, one.following.follower.handle(one.event, now_ms))
 
     def _fetcher(self, leader: int) -> ReplicaFetcher:
-        """Return the fetcher for `leader`; replace it if the leader's address has changed."""
+        """Return the fetcher for `leader`. A fetcher with an outdated address is replaced."""
         broker = self.image.brokers.get(leader)
         found = self._fetchers.get(leader)
         address = broker.endpoints[0] if broker is not None and broker.endpoints else ""
@@ -456,7 +455,7 @@ class Replicas:
         self.counters.copied(size_bytes, self._broker_id, self.image.partition(key))
 
     def _is_throttled(self, key: TopicPartition) -> bool:
-        """True if a reassignment is adding this broker's replica."""
+        """True if a reassignment is adding this broker's replica, so that the throttle applies."""
         partition = self.image.partition(key)
         return partition is not None and is_throttled(partition, self._broker_id)
 

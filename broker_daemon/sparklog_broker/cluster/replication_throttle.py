@@ -1,7 +1,8 @@
-"""The speed limit for copies to replicas that are being added (KIP-73), on the sending and the receiving broker.
+"""The limit of the rate at which records are copied to replicas that are being added (KIP-73), at the leader and at the
+follower.
 
 Only out-of-sync replicas of a reassignment are slowed down; followers in the ISR never wait. The limit is the image's
-`throttle_bytes`; it ends with the last reassignment.
+`throttle_bytes`, and ends with the last reassignment.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from sparklog.replication.cluster_image import PartitionImage
 
 
 class Quota:
-    """Bytes per second, with a stock of one second. A single amount may exceed the stock; the excess has to be made up
-    before the next one.
+    """A rate limit in bytes per second. Unused bytes of up to one second are kept. One amount may exceed the kept
+    bytes; the next one then waits longer.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -23,12 +24,12 @@ class Quota:
         self._at_ms = now_ms()
 
     def set_rate(self, rate_bytes: int) -> None:
-        """Set the limit; 0: none."""
+        """Set the limit in bytes per second; 0 for no limit."""
         if rate_bytes != self.rate_bytes:
             self.rate_bytes, self._left, self._at_ms = rate_bytes, float(rate_bytes), self._now_ms()
 
     def wait_ms(self) -> int:
-        """Return 0 if bytes may be taken, otherwise the time in ms until the next attempt."""
+        """Return 0 if bytes may be sent now, otherwise the time in ms until the next attempt."""
         if not self.rate_bytes:
             return 0
         now_ms = self._now_ms()
@@ -41,5 +42,5 @@ class Quota:
 
 
 def is_throttled(partition: PartitionImage, replica_id: int) -> bool:
-    """True if copies of the partition to this replica are slowed down."""
+    """True if the throttle applies to copies of the partition to this replica."""
     return replica_id in partition.adding and replica_id not in partition.isr

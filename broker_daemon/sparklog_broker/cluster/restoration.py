@@ -1,12 +1,12 @@
-"""Writes the cluster's metadata back into ZooKeeper, from the copies in the data directories of its brokers.
+"""Writes the cluster's metadata back into ZooKeeper, from the copies in the brokers' data directories.
 
-| step | after a crash behind this step |
+| step | state after a crash that follows this step |
 |---|---|
 | read the copies and the store, and decide the changes (`replication/restoration.py`) | nothing has changed |
-| skip ids of producers and schemas that may have been given out since the copy | the next run skips more ids |
-| write the topics, then all other records, each write fenced | brokers go on refusing; the next run writes the rest |
-| raise the cluster's generation and the controller epoch, in one write | brokers follow the store again |
-| delete `/controller` | the next write of a controller that is still at work is fenced |
+| skip ids of producers and schemas that may have been issued since the copy | the next run skips more ids |
+| write the topics, then all other records, each write fenced | brokers still refuse; the next run writes the rest |
+| raise the cluster's generation and the controller epoch, in one write | brokers use the store again |
+| delete `/controller` | a controller that still works is fenced at its next write |
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
     why: str
     """The reason why the store is older than the copy; "" if the store only lacks topics."""
     found: StoreMark
-    """The point in its history at which the store stands."""
+    """The store's point in its history."""
     fence: int
     """Version of `/controller_epoch` that the first write requires."""
     stored: ClusterImage
@@ -69,10 +69,10 @@ class Plan(NamedTuple):
 
 
 def newest_copy(files: FileSystem, data_dirs: Sequence[Path]) -> ImageCopy:
-    """Read the copies of several brokers and return the newest one, with the topics put aside by any broker.
+    """Read the copies of several brokers, and return the newest one with the topics that any broker has put aside.
 
     Raises:
-        AdoptionRefusedError: There is no copy, or they are of several clusters.
+        AdoptionRefusedError: There is no copy, or the copies are of several clusters.
         StorageError: A directory cannot be read.
     """
     copies = [copy for path in data_dirs if (copy := read_copy(files, path)) is not None]
@@ -92,7 +92,7 @@ def newest_copy(files: FileSystem, data_dirs: Sequence[Path]) -> ImageCopy:
 
 
 def plan(coordination: Coordination, copy: ImageCopy) -> Plan:
-    """Decide the changes to the store. Creates the base nodes if ZooKeeper has none; writes nothing else.
+    """Decide the changes to the store. The base nodes are created if ZooKeeper lacks them; nothing else is written.
 
     Raises:
         AdoptionRefusedError: ZooKeeper has another cluster.
@@ -120,7 +120,7 @@ def write_back(coordination: Coordination, copy: ImageCopy) -> Plan:
 
     Raises:
         AdoptionRefusedError: ZooKeeper has another cluster.
-        StorageUnavailableError: ZooKeeper cannot be reached or read, or the controller writes all the time.
+        StorageUnavailableError: ZooKeeper cannot be reached or read, or a controller wrote during every attempt.
     """
     for _ in range(TRIES_MAX):
         planned = plan(coordination, copy)
@@ -129,7 +129,7 @@ def write_back(coordination: Coordination, copy: ImageCopy) -> Plan:
         try:
             _write(coordination, planned)
         except BadVersionError:
-            continue  # a controller was elected or has written: look again
+            continue  # a controller was elected or has written: plan again
         except (CoordinationError, TimeoutError) as e:
             raise StorageUnavailableError(f"ZooKeeper cannot be reached: {e!r}; run the command again") from e
         return planned

@@ -1,4 +1,4 @@
-"""Authenticated connections to other brokers through the inter-broker listener, with TLS."""
+"""Authenticated connections to other brokers through the inter-broker listener, with or without TLS."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ CLIENT_NAME = "sparklog-broker"
 ANSWER_BYTES_MAX = 1024 * 1024
 STEPS_MAX = 8
 RENEWED_AFTER = 0.85
-"""Share of a session's lifetime after which its connection is replaced at the next request."""
+"""Share of a session's lifetime after which the next request replaces its connection."""
 LONGEST_WAIT_S = 12.0
-"""Longest request that such a session still allows, if its lifetime is at least twice as long: a request for the
-controller's image waits for 10 s. With shorter sessions it is repeated at once.
+"""Longest request, in s, that a session must still allow, if its lifetime is at least twice as long: a request for the
+controller's image waits for 10 s. In shorter sessions such a request may fail and be repeated.
 """
 TOKEN_TIMEOUT_S = 5.0
 
@@ -55,7 +55,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def due_after_s(lifetime_s: float) -> float:
-    """Return the age at which a session of this length is replaced: no request may still wait at its end."""
+    """Return the age, in s, at which a session with this lifetime is replaced, so that no request waits at its end."""
     return min(lifetime_s * RENEWED_AFTER, max(lifetime_s - LONGEST_WAIT_S, lifetime_s / 2))
 
 
@@ -63,8 +63,8 @@ class SecureConnect:
     """Opens connections in place of `asyncio.open_connection`. Event-loop thread only, except for `renew`; `threads`
     compute SCRAM.
 
-    A connection is closed between two requests when its session is about to end, or when the certificates or
-    authorities on the disk have changed since: a revoked certificate is not used any longer.
+    A connection is closed between two requests if its session will end soon, or if the certificates or authorities in
+    the files have changed since it was opened, so that no revoked certificate stays in use.
     """
 
     def __init__(self, security: ClientSecurity, threads: Executor, now_s: Callable[[], float]) -> None:
@@ -80,24 +80,24 @@ class SecureConnect:
         )
 
     def renew(self) -> bool:
-        """Read certificates and authorities again; return True if they have changed. Blocks; any thread. Raises
-        InvalidConfigError; the old ones then stay.
+        """Read certificates and authorities again, and return True if they have changed. Blocks; callable on any
+        thread. Raises InvalidConfigError; the old ones then stay in use.
         """
         return self._context is not None and self._context.renew()
 
     def close_when_idle(self, writer: asyncio.StreamWriter, close_if_idle: Callable[[], None]) -> None:
-        """Have `retire` call `close_if_idle`, a bound method, which is not kept alive."""
+        """Let `retire` call `close_if_idle`, a bound method, to which only a weak reference is kept."""
         self._idle[writer] = weakref.WeakMethod(close_if_idle)
 
     def retire(self) -> None:
-        """Close the idle connections that are due for replacement; the others are closed after their request."""
+        """Close idle connections that must be replaced. Busy ones are closed after their request."""
         for writer, reference in list(self._idle.items()):
             close_if_idle = reference()
             if close_if_idle is not None and self.is_due(writer):
                 close_if_idle()
 
     def is_due(self, writer: asyncio.StreamWriter) -> bool:
-        """True if the connection is due for replacement; the class has the reasons."""
+        """True if the connection must be replaced, for the reasons in the class's text."""
         if self._context is not None and self._made_with.get(writer) is not self._context.current:
             return True
         due_s = self._due.get(writer)
@@ -144,7 +144,7 @@ class SecureConnect:
             if found.session_lifetime_ms:
                 used_s = due_after_s(found.session_lifetime_ms / 1000)
                 self._due[streams[1]] = began_s + used_s
-                loop.call_later(used_s, self.retire)  # before the other side ends it
+                loop.call_later(used_s, self.retire)  # before the other broker ends the session
         raise SaslAuthenticationFailedError("the other broker does not complete the authentication")
 
     def _client(self) -> SaslClient:
@@ -155,7 +155,7 @@ class SecureConnect:
 
 
 class _Exchange:
-    """Requests one by one on a new connection."""
+    """Requests, one after the other, on a new connection."""
 
     def __init__(self, streams: Streams) -> None:
         self._reader, self._writer = streams
@@ -163,7 +163,7 @@ class _Exchange:
         self._id = 0
 
     async def ask(self, api: Api, message: Message, response: type[M]) -> M:
-        """Send a request and return the answer. Raises the answer's error, EOFError, OSError."""
+        """Send a request, and return the reply. Raises the reply's error, EOFError, OSError."""
         version = self.spoken.version_of(api)
         self._id += 1
         self._writer.write(frames.encode_request(api, version.number, self._id, encode(message, version.older)))

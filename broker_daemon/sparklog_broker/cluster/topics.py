@@ -1,4 +1,4 @@
-"""Topics: changed by the controller, and followed from its images."""
+"""Topics of the broker: changes through the controller, and updates from its images."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ from sparklog_broker.partitions.topic_owners import TopicOwners
 log = logging.getLogger(__name__)
 
 REPLICATION_FACTOR_MAX = 3
-"""Replication factor for `default.replication.factor` = -1, if there are enough brokers."""
+"""Largest replication factor that `default.replication.factor` = -1 selects."""
 CHANGE_TIMEOUT_S = 30.0
 TAKEN_S = 2.0
-"""Time for this broker's image to get a change that is stored."""
+"""Longest wait, in s, until this broker's image has a stored change."""
 KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 """Key types of FIND_COORDINATOR."""
 
 
 class Topics:
-    """Changes are the controller's: they are called on its broker once `ImageFollower.decides`, and return when the
-    broker's image has them. Event-loop thread only."""
+    """The topics of the broker. Changes are called on the controller's broker, after `ImageFollower.decides`. They
+    return when this broker's image has them. Event-loop thread only."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Topics:
     ) -> None:
         self.partitions = partitions
         self.owners: TopicOwners | None = None
-        """Numbers of topics by owner; None without limits."""
+        """Limits of topics by owner; None without limits."""
         self._config = config
         self._environment = environment
         self._storage = storage
@@ -101,24 +101,24 @@ class Topics:
         self._pace = pace
         self._replicas = replicas
         self._unmade: dict[TopicPartition, SparklogError] = {}
-        """New partitions whose directories could not be made, and the error."""
+        """New partitions whose directories could not be created, with the errors."""
         self._growing = asyncio.Lock()
         self.on_made: Callable[[Topic], None] = lambda topic: None
-        """Called when the directories of a new topic, or of new partitions, have been made on this broker."""
+        """Called when the directories of a new topic, or of new partitions, exist on this broker."""
         self._followed: Mapping[str, TopicImage] = {}
         self._places = ReplicaPlaces(config, environment.clock, storage, partitions, replicas)
 
     def join(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
-        """Connect the parts that are made later."""
+        """Set the parts that are created later."""
         self._membership, self._controller, self._images = membership, controller, images
 
     # --- changes
 
     async def create(self, spec: TopicSpec) -> Topic:
-        """Create a topic; the one that an earlier attempt with the same `request_id` has created is returned.
+        """Create a topic. If an earlier attempt with the same `request_id` has created it, return that topic.
 
         Raises TopicAlreadyExistsError, Invalid…Error, PolicyViolationError, NotControllerError,
-        StorageUnavailableError, RequestTimedOutError (it may be created all the same)."""
+        StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
         there = self.partitions.topics.get(spec.name)
         if there is not None and there.is_made_by(spec.request_id):
             return there
@@ -153,20 +153,22 @@ class Topics:
                 await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
                 made = self.partitions.topics.get(spec.name)
                 if made is None or not made.is_made_by(spec.request_id):
-                    raise  # else by the same request, which has come by another broker, too
+                    raise  # otherwise the same request, forwarded by another broker, has created it
             made = self._existing_topic(spec.name)
             await self._take_back_unmade(made)
         log.info("created topic %s: %s, %d partitions", made.name, made.kind, made.partitions)
         return made
 
     async def create_internal(self, spec: TopicSpec) -> Topic:
-        """Create an internal topic, on any broker. Raises as `create`, and BrokerNotAvailableError."""
+        """Create an internal topic. May be called on any broker. Raises the errors of `create`, and
+        BrokerNotAvailableError.
+        """
 
         async def ask() -> Topic:
             if await self._images.decides():
                 return await self.create(spec)
             request = FindCoordinatorRequest(spec.name, KEY_TYPES[spec.name])
-            with contextlib.suppress(CoordinatorNotAvailableError):  # made, and nobody leads it yet
+            with contextlib.suppress(CoordinatorNotAvailableError):  # created, but without leaders so far
                 await self._controller.request_unless_replaced(
                     "internal topics",
                     Api.FIND_COORDINATOR,
@@ -180,8 +182,7 @@ class Topics:
         return await self._controller.while_it_moves(ask)
 
     async def _take_back_unmade(self, topic: Topic) -> None:
-        """Delete the new topic again if a partition without another replica could not be created,
-        and raise the error."""
+        """If a new partition without other replicas could not be created, delete the new topic, and raise the error."""
         if not self._unmade:
             return
         image = self._images.image
@@ -193,7 +194,7 @@ class Topics:
                 raise type(error)(str(error))
 
     def _wanted_factor(self, spec: TopicSpec) -> int | None:
-        """Return the requested factor. None: as many as there are brokers for, which the controller decides."""
+        """Return the requested replication factor; None if the controller should choose it by the number of brokers."""
         wanted = spec.replication_factor if spec.replication_factor > 0 else self._config.default_replication_factor
         return wanted if wanted > 0 else None
 
@@ -202,7 +203,7 @@ class Topics:
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Change the settings of a topic. Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
+        """Change a topic's settings. Raises UnknownTopicOrPartitionError, InvalidConfigError, errors of `create`."""
         wanted = altered_topic(self._existing_topic(name), configs)
         self._check_tier(name, configs)
         if MIN_INSYNC_SETTING in configs:
@@ -215,7 +216,7 @@ class Topics:
         return self._existing_topic(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """Change the schema of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
+        """Change a topic's schema. Raises UnknownTopicOrPartitionError, InvalidTopicError, errors of `create`."""
         known = self._existing_topic(name)
         schema_id = await self._storage.run(self._ids.take_schema_id)
         wanted = altered_schema(known, change, schema_id)
@@ -227,8 +228,8 @@ class Topics:
         return self._existing_topic(name)
 
     async def add_partitions(self, name: str, total: int, *, is_repeated: bool = False) -> Topic:
-        """Add partitions to a topic. Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`.
-        `is_repeated`: an earlier attempt may have added them."""
+        """Add partitions to a topic. `is_repeated`: an earlier attempt may have added them. Raises
+        UnknownTopicOrPartitionError, InvalidPartitionsError, and the errors of `create`."""
         async with self._growing:
             there = self._existing_topic(name)
             if is_repeated and there.partitions == total:
@@ -241,7 +242,7 @@ class Topics:
                         lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
                     )
                 except (NotControllerError, RequestTimedOutError):
-                    raise  # it may be decided all the same
+                    raise  # the change may have been stored
                 except SparklogError:
                     await self._unmake(grown, there.partitions)
                     raise
@@ -251,10 +252,10 @@ class Topics:
         return topic
 
     async def _make_first(self, grown: Topic, first: int) -> None:
-        """Make the directories of new partitions before the decision, if this broker is the only one: partitions cannot
-        be taken back from a topic.
+        """If this broker is the only one, create the directories of new partitions before the decision: a topic cannot
+        lose partitions again.
 
-        Directories that a crash leaves without the decision are put aside at the next start. Raises StorageFullError,
+        Directories without a decision, which a crash leaves, are put aside at the next start. Raises StorageFullError,
         StorageError; then no directory is left.
         """
         if set(self._membership.controller_image().brokers) != {self._config.broker_id}:
@@ -273,8 +274,8 @@ class Topics:
         await asyncio.shield(self._storage.run(lambda: directories.delete_files(grown, first)))
 
     async def delete(self, name: str, topic_id: str = "", *, is_repeated: bool = False) -> str:
-        """Return the id of the deleted topic. Raises UnknownTopicOrPartitionError and as `create`. `is_repeated`: an
-        earlier attempt may have deleted it."""
+        """Delete a topic, and return its id. `is_repeated`: an earlier attempt may have deleted it. Raises
+        UnknownTopicOrPartitionError, and the errors of `create`."""
         there = self.partitions.topics.get(name)
         if is_repeated and not topic_id:
             raise RequestTimedOutError(
@@ -289,7 +290,7 @@ class Topics:
         return topic.topic_id
 
     def _draw(self) -> int:
-        """Return a random start for a placement: it must not be the same broker for every topic."""
+        """Return a random start for a placement, so that topics begin on different brokers."""
         return int.from_bytes(self._environment.randomness.token_bytes(3), "little")
 
     async def _decide(self, make: Callable[[int], Request]) -> None:
@@ -297,15 +298,15 @@ class Topics:
         await self._images.reach(self._membership.version)
 
     def _existing_topic(self, name: str) -> Topic:
-        """Return the topic, on the controller. Raises UnknownTopicOrPartitionError."""
+        """Return the topic from this broker's image. Raises UnknownTopicOrPartitionError."""
         topic = self.partitions.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
         return topic
 
     def _room_for(self, owner: str, topics: int, partitions: int) -> AbstractContextManager[None]:
-        """Return the context that counts new topics and partitions of the owner. Raises PolicyViolationError at its
-        entry."""
+        """Return a context that counts new topics and partitions of an owner. Entering it raises PolicyViolationError
+        beyond the owner's limits."""
         return nullcontext() if self.owners is None else self.owners.room_for(owner, topics, partitions)
 
     def _check_tier(self, name: str, configs: Mapping[str, object | None]) -> None:
@@ -326,8 +327,8 @@ class Topics:
             )
 
     async def delete_records(self, deletions: Sequence[tuple[Partition, int]]) -> list[int | SparklogError]:
-        """Delete each partition's records below an offset (-1: all). Returns the log start, which is on the disk, or
-        the error."""
+        """Delete each partition's records below an offset; -1 for all committed records. Returns for each partition its
+        log start, which is stored, or the error."""
         logs = [(partition.log, before_offset) for partition, before_offset in deletions]
         files = self._storage.topic_directories
         done = await asyncio.shield(self._storage.run(lambda: files.delete_records(logs)))
@@ -339,11 +340,11 @@ class Topics:
     # --- images
 
     async def follow(self, image: ClusterImage) -> list[TopicImage]:
-        """Serve the topics of `image`, and no others. Files of a topic are deleted if `image` has the order to delete
-        it, otherwise they are put aside.
+        """Serve exactly the topics of `image`. The files of other topics are deleted if `image` has the order to delete
+        the topic, otherwise they are put aside.
 
         Returns:
-            The topics whose files were put aside, in their last state.
+            The last states of the topics whose files were put aside.
         """
         absent: list[TopicImage] = []
         topics, followed = self.partitions.topics, self._followed
@@ -381,7 +382,7 @@ class Topics:
 
     @property
     def has_to_retry(self) -> bool:
-        """True if `follow` has work although the image is the same."""
+        """True if `follow` must be called again with the same image, to retry failed creations."""
         return self._places.has_to_retry
 
     async def _change(self, there: Topic, wanted: Topic) -> None:
@@ -403,7 +404,7 @@ class Topics:
             await self._make(restored, take_back=True)
             added: list[Partition] = await self._pace.list_of(self.partitions.opened(wanted, there.partitions))
             configs = {s.owner.partition: s.config for s in specs}
-            for partition in added:  # the broker may have made it with older settings
+            for partition in added:  # it may have been created with older settings
                 partition.use_schemas(wanted.schemas.__getitem__, wanted.schema_id)
                 if partition.open_log is not None:
                     partition.open_log.reconfigure(configs[partition.key.partition])
@@ -413,7 +414,7 @@ class Topics:
             self._storage.run(partial(self._storage.topic_directories.note, there))
 
     def on_defaults_changed(self) -> None:
-        """Apply the new defaults of topic settings to all open logs."""
+        """Apply new defaults of topic settings to all open logs."""
         self._reconfigure(list(self.partitions.topics.values()))
 
     def _reconfigure(self, topics: Sequence[Topic]) -> None:
@@ -428,7 +429,7 @@ class Topics:
         self._background.tierer.run_soon()
 
     def _flush(self, partition: Partition, partition_log: PartitionLog) -> None:
-        """Flush records from before flush.mode=group: they count after the flush, even without later appends."""
+        """Flush records from before flush.mode=group, so that they can be committed without later appends."""
 
         def flushed(future: asyncio.Future[None]) -> None:
             if future.cancelled():
@@ -461,7 +462,7 @@ class Topics:
         return partition_specs(topic, self._config, first=first, is_here=is_here(image, self._config.broker_id))
 
     async def _make(self, specs: Sequence[PartitionSpec], *, take_back: bool = False) -> None:
-        """Make the logs. A partition whose log cannot be made is offline. `take_back`: reuse files that were put
+        """Create the logs. A partition whose log cannot be created is offline. `take_back`: use files that were put
         aside."""
         logs = self._storage.logs
         for spec in specs:
@@ -475,7 +476,7 @@ class Topics:
 
 
 def _check_min_insync(name: str, configs: Mapping[str, object], replication_factor: int) -> None:
-    """Raise InvalidConfigError if the topic can never have that many in-sync replicas."""
+    """Raise InvalidConfigError if the topic has fewer replicas than min.insync.replicas requires."""
     wanted = int(str(configs.get(MIN_INSYNC_SETTING, 1)))
     if wanted > max(1, replication_factor):
         raise InvalidConfigError(
@@ -485,7 +486,7 @@ def _check_min_insync(name: str, configs: Mapping[str, object], replication_fact
 
 
 def check_id(topic: Topic, topic_id: str) -> None:
-    """Raise UnknownTopicOrPartitionError if the topic has another id than the requested one ("": any)."""
+    """Raise UnknownTopicOrPartitionError if the topic's id is not `topic_id`; "" accepts any id."""
     if topic_id not in ("", topic.topic_id):
         raise UnknownTopicOrPartitionError(
             f"no topic {topic.name!r} with id {topic_id} exists: another topic has the name"
@@ -499,7 +500,7 @@ def _log_failure(purging: asyncio.Future[int]) -> None:
 
 
 def _is_same(before: TopicImage, wanted: TopicImage) -> bool:
-    """True if only leaders and ISRs differ. A delta keeps the objects that it does not change."""
+    """True if the two states differ at most in leaders and ISRs. A delta keeps the objects that it does not change."""
     return (
         before.configs is wanted.configs
         and before.schemas is wanted.schemas
@@ -509,7 +510,7 @@ def _is_same(before: TopicImage, wanted: TopicImage) -> bool:
 
 
 def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
-    """Return a function that tells whether the broker has a replica of a partition."""
+    """Return a function of (topic, partition) that is True if the broker has a replica."""
 
     def found(topic: str, number: int) -> bool:
         partition = image.partition(TopicPartition(topic, number))
@@ -519,12 +520,12 @@ def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
 
 
 def was_made(image: ClusterImage, made: Mapping[str, int]) -> Callable[[str, int], bool | None]:
-    """Return a function that tells whether a partition's directory was made by a sole broker: True if certainly, None
-    if possibly. Each life except the one that made a directory has begun a leader epoch.
+    """Return a function of (topic, partition) for a sole broker: True if the directory was certainly created, None if
+    possibly. Every life after the creation has begun a leader epoch.
 
     Args:
         image: The stored image.
-        made: Numbers of partitions, by topic id, whose directories the last life has made.
+        made: By topic id: number of partitions whose directories the last life has created.
     """
 
     def found(topic: str, number: int) -> bool | None:

@@ -1,1 +1,1 @@
-"""Groups and transactions, and the internal topics that hold their state."""
+"""Coordinators of groups and transactions, and the internal topics with their state."""

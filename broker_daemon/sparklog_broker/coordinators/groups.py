@@ -1,5 +1,5 @@
-"""The group coordinator's shell: a shard for each partition of `__consumer_offsets`, their clock, and the routing of
-requests to shards. Event-loop thread only.
+"""The group coordinator's shell: a shard for each partition of `__consumer_offsets`, their ticks, and the routing of
+requests. Event-loop thread only.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 TICKS_PER_HEARTBEAT = 20
 TICK_S_MIN, TICK_S_MAX = 0.02, 0.25
 STALL_S = 1.0
-"""Pause of the broker itself after which its members' sessions are prolonged: it could not read their heartbeats."""
+"""Pause of the event loop, in s, after which members' sessions are extended: the broker could not read heartbeats."""
 
 A = TypeVar("A")
 
 
 class _Change(NamedTuple):
-    """The change of one request. Without records it only waits for earlier changes."""
+    """The records of one request. Without records, the request waits only for earlier changes."""
 
     records: list[Record]
     producer: Producer | None
@@ -63,23 +63,23 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
     # -- requests
 
     async def change(self, make: Callable[[GroupCoordinator], Step[A]], producer: Producer | None = None) -> A:
-        """Run `make` and return its answer when its records are safe. Raises the error of `make`,
-        CoordinatorLoadingError and the errors of an append.
+        """Run `make`, and return its reply when its records are below the high watermark. Raises the error of `make`,
+        CoordinatorLoadingError, and the errors of an append.
         """
         answer, records = make(self.ready())
         await self._write(records, producer)
         return answer
 
     async def safe(self, coordinator: GroupCoordinator) -> None:
-        """Wait until all earlier changes of `coordinator` are safe. Raises CoordinatorLoadingError if they were
-        lost."""
+        """Wait until the records of all earlier changes of `coordinator` are below the high watermark. Raises
+        CoordinatorLoadingError if they were lost."""
         await self._write([])
         if self.ready() is not coordinator:
             raise CoordinatorLoadingError(f"the groups of partition {self.number} were reloaded: try again")
 
     async def _write(self, records: list[Record], producer: Producer | None = None) -> None:
         if records or self._writer is not None:
-            # not cancelled with the request: the records are part of the state
+            # shielded: the records are part of the state even if the request is cancelled
             await asyncio.shield(self._enqueued(records, producer))
 
     def _enqueued(self, records: list[Record], producer: Producer | None = None) -> asyncio.Future[None]:
@@ -91,14 +91,14 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
     # -- events
 
     def do(self, change: Callable[[GroupCoordinator], list[Record]]) -> None:
-        """Apply a change without waiting; ignored while the state is loading."""
+        """Apply a change without waiting for its records. Ignored while the state is loading."""
         if self.coordinator is not None:
             records = change(self.coordinator)
             if records:
                 self._enqueued(records)
 
     def on_marker(self, producer_id: int, *, committed: bool) -> None:
-        """Note the marker of a transaction in the partition."""
+        """Apply the marker of a transaction in the partition; during loading, apply it afterwards."""
         if self.coordinator is None:
             self._markers.append((producer_id, committed))
         else:
@@ -139,7 +139,7 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
 
 
 class Groups:
-    """All groups of the broker."""
+    """All groups that this broker coordinates."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Groups:
 
     @property
     def partitions(self) -> list[GroupPartition]:
-        """All partitions of `__consumer_offsets`, including those of other leaders."""
+        """All partitions of `__consumer_offsets`, including those that other brokers lead."""
         return self._shards.all
 
     def now_ms(self) -> int:
@@ -179,13 +179,13 @@ class Groups:
         return self._clock.now_ms()
 
     def topics(self) -> Topics:
-        """Return the topics that members can be assigned."""
+        """Return the topics that members can be assigned, by name: topic id and number of partitions."""
         return {t.name: (t.topic_id, t.partitions) for t in self._served.topics.values()}
 
     # -- life
 
     def start(self) -> None:
-        """Begin to read the state of the partitions that `follow` has named. Members' sessions begin after that."""
+        """Begin to load the partitions that this broker leads. Members' sessions begin after the load."""
         self._shards.start(self.topic.partitions)
         for partition in self._shards.led:
             partition.load()
@@ -194,24 +194,24 @@ class Groups:
         self._ticker.start(self._tick_s)
 
     async def begin(self) -> None:
-        """Create the internal topic, and wait until this broker coordinates the partitions that it leads. Raises as
-        `InternalTopic.ensure`.
+        """Create the internal topic, and wait until the partitions that this broker leads are loaded. Raises the errors
+        of `InternalTopic.ensure`.
         """
         await self.topic.ensure()
         await self._shards.until_loaded(BEGIN_S)
 
     def follow(self, number: int, *, leads: bool) -> None:
-        """Note that this broker leads a partition of `__consumer_offsets`, or no longer does."""
+        """Note that this broker now leads a partition of `__consumer_offsets`, or no longer does."""
         self._shards.follow(number, leads=leads)
 
     async def stop(self) -> None:
-        """Stop the shards and the clock. Appends in progress are finished by the broker's threads."""
+        """Stop the shards and the ticks. The broker's threads complete appends in progress."""
         await self._ticker.stop()
         ending = [task for partition in self.partitions for task in partition.stop()]
         await asyncio.gather(*ending, return_exceptions=True)
 
     def on_topics_changed(self) -> None:
-        """Schedule one update of the coordinators' topics; several changes at once share it."""
+        """Schedule an update of the coordinators' topics. Changes before the update share it."""
         if not self._topics_changed and self.partitions:
             self._topics_changed = True
             self.loop.call_soon(self._set_topics)
@@ -222,7 +222,7 @@ class Groups:
         self._each(lambda c: c.set_topics(topics, self.wall_ms()))
 
     def on_offsets_marker(self, partition: int, producer_id: int, committed: bool) -> None:
-        """Note the marker of a transaction in this partition of `__consumer_offsets`."""
+        """Apply the marker of a transaction in a partition of `__consumer_offsets`."""
         if partition < len(self.partitions):
             self.partitions[partition].on_marker(producer_id, committed=committed)
 
@@ -237,7 +237,7 @@ class Groups:
             self._each(lambda c: c.expire_offsets(self._expiry_ms()))
 
     def _each(self, change: Callable[[GroupCoordinator], list[Record]]) -> None:
-        """Apply a change to each partition; a failure in one does not affect others."""
+        """Apply a change to each partition. A failure in one partition does not affect others."""
         for partition in self.partitions:
             try:
                 partition.do(change)
@@ -264,7 +264,7 @@ class Groups:
     async def commit(
         self, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None
     ) -> list[m.OffsetResult]:
-        """Commit offsets. With `producer` they belong to its transaction, which must have the partition already."""
+        """Commit offsets. With `producer` they belong to its transaction, which must contain the partition already."""
         sequence = request.sequence if isinstance(request, m.OffsetCommitRequest) else -1
         return await self.partition_of(request.group_id).change(
             lambda c: c.commit(
@@ -280,11 +280,13 @@ class Groups:
         )
 
     def loaded(self) -> list[GroupCoordinator]:
-        """Return the coordinators that have been loaded. Any thread."""
+        """Return the loaded coordinators. Callable on any thread."""
         return [c for partition in self.partitions if (c := partition.coordinator) is not None]
 
     def coordinators(self) -> dict[GroupPartition, GroupCoordinator]:
-        """Return the coordinators of all partitions that this broker leads. Raises CoordinatorLoadingError."""
+        """Return the coordinators of all partitions that this broker leads, by partition. Raises
+        CoordinatorLoadingError.
+        """
         if not self.partitions:
             raise CoordinatorLoadingError("the broker is starting: try again")
         return {p: p.ready() for p in self._shards.led}
@@ -294,8 +296,8 @@ class Groups:
 
 
 def _for_client(error: Exception) -> Exception:
-    """Return the error for a client. A failed disk becomes CoordinatorLoadingError: members keep trying, as during an
-    absence of the broker.
+    """Return the error for a client. A failed disk becomes CoordinatorLoadingError, so that members retry as during a
+    restart of the broker.
     """
     if isinstance(error, SparklogError) and not isinstance(error, StorageError):
         return error
@@ -303,6 +305,6 @@ def _for_client(error: Exception) -> Exception:
 
 
 def _retrieved(done: asyncio.Future[None]) -> None:
-    """Retrieve the error of a change whose waiting request may be gone."""
+    """Retrieve the error of a change, because its request may have been cancelled."""
     if not done.cancelled():
         done.exception()

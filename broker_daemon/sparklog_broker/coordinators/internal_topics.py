@@ -1,7 +1,8 @@
-"""The topics of the broker's own state: ordinary compacted envelope topics, written by coordinators only.
+"""The topics with the broker's own state: compacted envelope topics that only coordinators write.
 
-A topic is created at its first write. A key belongs to the partition CRC-32(key) mod the number of partitions, which
-never changes. A replay gives a partition's records in order; the last record of a key counts, and null deletes the key.
+A topic is created at its first write. The partition of a key is CRC-32(key) mod the number of partitions, which never
+changes. A replay returns a partition's records in order; the last record of a key is its value, and null deletes the
+key.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 
 SEGMENT_BYTES = 16 * 1024 * 1024
-"""Only whole segments are compacted, so up to this size of stale records is replayed per partition at a start or a
-change of leaders. After 15,000 appends per second of 900 bytes each, that takes a second or two.
+"""Size of a segment. Only whole segments are compacted, so a load replays up to this size of outdated records per
+partition. This takes a second or two after 15,000 appends per second of 900 bytes each.
 """
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""A decision names all committed participants of a shared transaction: more than a topic's default size allows."""
+"""Largest batch in bytes. The decision of a shared transaction names all committed participants, for which the default
+of a topic is too small.
+"""
 INTERNAL_CONFIGS: Mapping[str, Mapping[str, int | float | str | bool]] = {
     name: {
         "cleanup.policy": "compact",
@@ -57,10 +60,10 @@ INTERNAL_CONFIGS: Mapping[str, Mapping[str, int | float | str | bool]] = {
 """Settings of each internal topic at its creation."""
 APPEND_TIMEOUT_MS = 30_000
 REPLAY_BYTES = 256 * 1024
-"""Size of a piece of a replay: the amount that the event loop takes at once."""
+"""Size of a piece of a replay in bytes, which the event loop processes at once."""
 
 Record = tuple[bytes, bytes | None]
-"""Key and value; None deletes the key."""
+"""Key and value; a value of None deletes the key."""
 
 
 class Producer(NamedTuple):
@@ -93,7 +96,7 @@ class ReplayedRecord(NamedTuple):
 
 
 class InternalTopic:
-    """One internal topic of a broker. Event-loop thread only."""
+    """An internal topic on one broker. Event-loop thread only."""
 
     def __init__(
         self, name: str, config: BrokerConfig, clock: Clock, topics: Topics, appender: Appender, io: IoThreads
@@ -113,7 +116,7 @@ class InternalTopic:
 
     @property
     def partitions(self) -> int:
-        """Number of partitions, or the configured number before the topic's creation."""
+        """Number of partitions; before the topic's creation, the configured number."""
         topic = self._served.topics.get(self.name)
         if topic is not None:
             return topic.partitions
@@ -124,11 +127,11 @@ class InternalTopic:
         return counts[self.name]
 
     def partition_for(self, key: str) -> int:
-        """Return the partition of `key`: a group, an application or a transactional id."""
+        """Return the partition of `key`: a group id, an application id or a transactional id."""
         return zlib.crc32(key.encode()) % self.partitions
 
     async def ensure(self) -> Topic:
-        """Return the topic, created if necessary. Raises StorageError, StorageFullError."""
+        """Return the topic, and create it if it does not exist. Raises StorageError, StorageFullError."""
         async with self._making:
             found = self._served.topics.get(self.name)
             if found is not None:
@@ -143,10 +146,9 @@ class InternalTopic:
     async def append(
         self, partition: int, records: Sequence[Record], *, producer: Producer | None = None
     ) -> AppendInfo:
-        """Append `records` as one batch: all of them or none. Returns when the batch is below the high watermark.
-
-        With `producer` they belong to its open transaction, or begin one. Raises StorageError, StorageFullError,
-        RequestTimedOutError (the batch may stay or be lost), InvalidProducerEpochError (the transaction has ended).
+        """Append `records` as one batch, and return when it is below the high watermark. With `producer` they belong to
+        its open transaction, or begin one. Raises StorageError, StorageFullError, RequestTimedOutError (the batch may
+        be kept or lost), InvalidProducerEpochError (the transaction has ended).
         """
         await self.ensure()
         batch = encode_records(records, self._clock.now_ms(), producer)
@@ -163,13 +165,13 @@ class InternalTopic:
         return outcome
 
     async def make_durable(self, partition: int) -> None:
-        """Wait until all earlier appends to a partition are on the disk. Raises StorageError, StorageFullError."""
+        """Wait until all earlier appends to a partition are fsynced. Raises StorageError, StorageFullError."""
         where = self.partition_of(partition)
         await self._io.run(where.thread, where.log.flusher.flush)
 
     async def replay(self, partition: int) -> AsyncIterator[list[ReplayedRecord]]:
-        """Yield all records of a partition below its present high watermark, in order, in pieces decoded off the event
-        loop; nothing before the topic's creation.
+        """Yield all records of a partition below its present high watermark, in order, in pieces that are decoded off
+        the event loop. Yields nothing before the topic's creation.
 
         Raises StorageError, LogCorruptError, CorruptBatchError.
         """
@@ -183,7 +185,7 @@ class InternalTopic:
             yield found
 
     def leader_of(self, partition: int) -> int:
-        """Return the leader of a partition, as far as this broker knows; -1 for none."""
+        """Return the leader of a partition, as far as this broker knows; -1 if there is none."""
         found = self._served.find(TopicPartition(self.name, partition))
         return -1 if found is None else found.replicas.leader
 
@@ -219,7 +221,7 @@ class _ReplayStep:
 
 
 def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[ReplayedRecord]:
-    """Decode the records of one batch with a correct checksum, or its marker. Raises CorruptBatchError."""
+    """Decode the records of one batch, or its marker. Its checksum must have been checked. Raises CorruptBatchError."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return [ReplayedRecord(header.base_offset, None, None, header)]
     small = decode_small_batch(data, 0, header) if header.is_dense else None
@@ -235,8 +237,8 @@ def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> li
 
 
 def _binary(values: Iterable[bytes | None]) -> pa.Array:
-    """Make an Arrow array of bytes. `pa.array` would import pandas to check its input, and stop the event loop for 0.3
-    s."""
+    """Return an Arrow array of byte strings. `pa.array` would import pandas to check its input, and stop the event loop
+    for 0.3 s."""
     builder = StringBuilder()
     builder.append_values(values)
     return builder.finish().view(pa.binary())
@@ -276,7 +278,7 @@ def check_not_internal(topic: str, action: str) -> None:
 
 
 def check_internal_configs(topic: str, configs: Mapping[str, object | None]) -> None:
-    """Raise InvalidConfigError for settings of an internal topic on which its coordinator depends."""
+    """Raise InvalidConfigError for a change to a setting on which an internal topic's coordinator depends."""
     fixed = sorted({"cleanup.policy", "message.timestamp.type", "max.message.bytes"} & set(configs))
     if topic in INTERNAL_TOPICS and fixed:
         raise InvalidConfigError(f"topic {topic!r} is internal: {', '.join(fixed)} cannot be changed")

@@ -10,42 +10,42 @@ from typing import Any, Generic, TypeVar
 from sparklog_broker.coordinators.shard import Shard
 
 BEGIN_S = 5.0
-"""Longest wait of the first request for the shards of a new internal topic."""
+"""Longest wait, in s, of a topic's first request until the new topic's shards are loaded."""
 
 S = TypeVar("S", bound=Shard[Any, Any])
 
 
 class LedShards(Generic[S]):
-    """All shards; `make` makes the shard of a partition."""
+    """All shards of a topic. `make` creates the shard of a partition."""
 
     def __init__(self, make: Callable[[int], S]) -> None:
         self._make = make
         self.all: list[S] = []
-        """Shards by partition number; empty before the start."""
+        """The shards by partition number; empty before the start."""
         self._led: set[int] = set()
 
     @property
     def led(self) -> list[S]:
-        """The present shards: those of the partitions that this broker leads."""
+        """The shards of the partitions that this broker leads now."""
         return [shard for shard in self.all if self.leads(shard.number)]
 
     def leads(self, number: int) -> bool:
         return number in self._led
 
     async def until_loaded(self, timeout_s: float) -> None:
-        """Wait until the led shards have read their records once, at most `timeout_s`."""
+        """Wait until the led shards have loaded once, for at most `timeout_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*(shard.loaded() for shard in self.led))
 
     def start(self, count: int) -> None:
-        """Make `count` shards. They do not work yet."""
+        """Create `count` shards, and those of other led partitions. None is loaded yet."""
         self.all = [self._make(number) for number in range(count)]
         for number in self._led:
             self._at(number)
 
     def follow(self, number: int, *, leads: bool) -> None:
-        """Start or park the shard of a partition whose leadership has changed."""
+        """Load the shard of a partition that this broker begins to lead, or park that of one that it ceases to lead."""
         if leads == (number in self._led):
             return
         (self._led.add if leads else self._led.discard)(number)
@@ -57,6 +57,6 @@ class LedShards(Generic[S]):
             self._at(number).park()
 
     def _at(self, number: int) -> S:
-        while number >= len(self.all):  # created by a broker with another number in its configuration
+        while number >= len(self.all):  # the topic's creator had a larger number in its configuration
             self.all.append(self._make(len(self.all)))
         return self.all[number]

@@ -1,6 +1,6 @@
-"""Requests of a coordinator to other brokers: markers, a transaction's partitions, owners, and offsets.
+"""Requests of a coordinator to other brokers, for markers, partitions of transactions, owners and offsets.
 
-All of them are idempotent: a failed request is repeated.
+All of these requests are idempotent, and are repeated after a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.partitions.offset_snapshots import Extent
 
 MARKERS_TIMEOUT_S = 35.0
-"""Longer than a leader waits for its followers."""
+"""Timeout of a request to write markers, in s. It is longer than a leader waits for its followers."""
 ASK_TIMEOUT_S = 25.0
 MARKERS_PER_REQUEST = PARTITIONS_PER_REQUEST = 10_000
 
@@ -51,7 +51,7 @@ class OtherBrokers:
     async def write_markers(
         self, leader: int, markers: Sequence[Marker], coordinator_epoch: int, started_ms: int = -1
     ) -> set[Marker]:
-        """Write markers; return the written ones. Raises as `BrokerPeers.request`."""
+        """Write markers on their leader, and return the written ones. Raises the errors of `BrokerPeers.request`."""
         written: set[Marker] = set()
         for first in range(0, len(markers), MARKERS_PER_REQUEST):
             piece = markers[first : first + MARKERS_PER_REQUEST]
@@ -78,8 +78,8 @@ class OtherBrokers:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> int:
-        """Add partitions to a transaction; return the time at which it began. Raises the coordinator's error, and as
-        `BrokerPeers.request`."""
+        """Add partitions to a transaction, and return the time at which it began. Raises the coordinator's error, and
+        the errors of `BrokerPeers.request`."""
         request = AddPartitionsToTxnRequest(
             transactional_id, producer_id, producer_epoch, [TransactionPartitionName(*tp) for tp in partitions]
         )
@@ -91,8 +91,9 @@ class OtherBrokers:
     async def extents(
         self, leader: int, partitions: Sequence[TopicPartition], isolation: int
     ) -> tuple[dict[TopicPartition, Extent], set[TopicPartition]]:
-        """Return the first and end offsets of partitions, each at one moment, without partitions whose leader reports
-        an error; and the partitions with commits behind their ends. Raises as `BrokerPeers.request`."""
+        """Return the first and end offsets of partitions, and the set of partitions with commits above their ends.
+        Partitions for which the leader reports an error are left out. All first offsets are of one time, and all ends
+        of another. Raises the errors of `BrokerPeers.request`."""
         behind: set[TopicPartition] = set()
         found: dict[int, dict[TopicPartition, int]] = {EARLIEST_TIMESTAMP: {}, LATEST_TIMESTAMP: {}}
         for timestamp_ms, offsets in found.items():
@@ -110,8 +111,8 @@ class OtherBrokers:
     async def commits(
         self, leader: int, offsets: Mapping[TopicPartition, int], since_ms: int
     ) -> dict[TopicPartition, list[Commit]]:
-        """Return the transactions that are committed behind the offsets, or since a time; see `LogReader.commits`.
-        Raises as `BrokerPeers.request`, and what the leader does."""
+        """Return the transactions committed above the offsets, or since `since_ms`; see `LogReader.commits`. Raises the
+        leader's error, and the errors of `BrokerPeers.request`."""
         found: dict[TopicPartition, list[Commit]] = {}
         wanted = list(offsets.items())
         for first in range(0, len(wanted), PARTITIONS_PER_REQUEST):
@@ -130,7 +131,7 @@ class OtherBrokers:
 
     async def hold(self, broker_id: int, name: str, hold_s: float, *, release: bool = False) -> dict[int, int]:
         """Hold the transactions that a broker coordinates, or release them. Returns the leader epochs by partition of
-        the state topic. Raises as `BrokerPeers.request`.
+        the state topic. Raises the errors of `BrokerPeers.request`.
         """
         request = HoldTransactionsRequest(name, int(hold_s * 1000), release)
         answer = await self._peers.request(
@@ -139,8 +140,8 @@ class OtherBrokers:
         return dict(zip(answer.partitions, answer.leader_epochs, strict=False))
 
     async def owners(self, broker_id: int, tp: TopicPartition) -> dict[int, str]:
-        """Return transactional ids by producer id, as far as the broker coordinates them. Raises as
-        `BrokerPeers.request`."""
+        """Return, by producer id, the transactional ids that a broker coordinates and whose open transactions include
+        the partition. Raises the errors of `BrokerPeers.request`."""
         answer = await self._peers.request(
             broker_id, Api.FIND_TXN_OWNERS, FindTxnOwnersRequest(*tp), FindTxnOwnersResponse, timeout_s=ASK_TIMEOUT_S
         )

@@ -1,9 +1,9 @@
-"""One partition of an internal topic at work: the coordinator whose state it holds, and the appends of its decisions.
+"""The coordinator of one partition of an internal topic, and the appends of its decisions.
 
-A request changes the coordinator at once. The records of the change go into a queue. Its effects (answers, other
-actions) happen when these and all earlier records are below the high watermark. One append at a time is in progress;
-records that arrive meanwhile share the next one. If an append fails, the content of the log is unknown: the coordinator
-is discarded and rebuilt from the log, and until then requests get COORDINATOR_LOADING.
+A request changes the coordinator at once, and its records go into a queue. Its effects (replies, other actions) happen
+when these and all earlier records are below the high watermark. One append is in progress at a time; records that are
+queued during it share the next one. If an append fails, the content of the log is unknown. The coordinator is then
+discarded and loaded again from the log; until then requests get COORDINATOR_LOADING.
 """
 
 from __future__ import annotations
@@ -38,44 +38,44 @@ E = TypeVar("E", bound=Change)
 
 
 class Shard(ABC, Generic[C, E]):
-    """Base of the shards of one kind of coordinator, which implements the abstract methods. Event-loop thread only."""
+    """Base of the shards of one kind of coordinator, which implement the abstract methods. Event-loop thread only."""
 
     def __init__(self, number: int, loop: asyncio.AbstractEventLoop, topic: InternalTopic) -> None:
         self.number = number
         self.coordinator: C | None = None
-        """None while the records are read."""
+        """The coordinator; None while its records are being loaded."""
         self._loop = loop
         self._topic = topic
         self._queue: deque[E] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        """Tasks of the present coordinator, in the order of their start; they end with it."""
+        """Tasks of the present coordinator, in the order of their start. They are cancelled with it."""
         self._stopped = False
         self._has_loaded = asyncio.Event()
 
     @abstractmethod
     def _new(self) -> C:
-        """Make a coordinator without any state."""
+        """Return a coordinator without state."""
 
     @abstractmethod
     def _replay(self, coordinator: C, record: ReplayedRecord) -> None:
-        """Give the coordinator the next record."""
+        """Apply the next record to the coordinator."""
 
     @abstractmethod
     def _loaded(self, coordinator: C) -> None:
-        """Begin to answer requests, after the last record."""
+        """Prepare the coordinator for requests, after the last record."""
 
     @abstractmethod
     async def _append(self, changes: Sequence[E]) -> None:
-        """Append the records of `changes` (`_append_records`); return when they are safe."""
+        """Append the records of `changes` with `_append_records`, and return when they are below the high watermark."""
 
     @abstractmethod
     def _done(self, changes: Sequence[E]) -> None:
-        """Carry out the effects of changes whose records are safe."""
+        """Carry out the effects of changes whose records are below the high watermark."""
 
     @abstractmethod
     def _lost(self, failed: Sequence[E], waiting: Sequence[E], error: Exception) -> None:
-        """Fail the changes whose records are lost: `failed` with `error`, and `waiting`, which were queued behind
+        """Fail changes whose records are lost: `failed` with `error`, and those in `waiting`, which were queued after
         them."""
 
     def ready(self) -> C:
@@ -92,11 +92,11 @@ class Shard(ABC, Generic[C, E]):
     # -- loading
 
     async def loaded(self) -> None:
-        """Wait until the partition's records have been read once."""
+        """Wait until the partition's records have been loaded once."""
         await self._has_loaded.wait()
 
     def load(self) -> asyncio.Task[None]:
-        """Read the partition's records, in repeated attempts until one succeeds."""
+        """Load the partition's records. Failed attempts are repeated."""
         return self._begin(self._load())
 
     async def _load(self) -> None:
@@ -120,7 +120,7 @@ class Shard(ABC, Generic[C, E]):
         if self._topic.exists:
             partition_log = self._topic.partition_of(self.number).log
             while partition_log.log_end_offset > partition_log.high_watermark:
-                await asyncio.sleep(RELOAD_S)  # records that are not replicated yet may still count
+                await asyncio.sleep(RELOAD_S)  # wait: records that are not replicated yet may become committed
         coordinator = self._new()
         async for piece in self._topic.replay(self.number):
             for record in piece:
@@ -153,7 +153,7 @@ class Shard(ABC, Generic[C, E]):
                 self._writer = None
 
     def _take(self) -> list[E]:
-        """Take the queued changes for one batch: of one producer, in order."""
+        """Remove queued changes for one batch, in order. They have the same producer."""
         taken = [self._queue.popleft()]
         count = len(taken[0].records)
         while self._queue and self._queue[0].producer == taken[0].producer:
@@ -182,7 +182,7 @@ class Shard(ABC, Generic[C, E]):
             log.error("%s: a task of its coordinator failed", self, exc_info=task.exception())
 
     def _abandon(self, failed: Sequence[E], error: Exception) -> None:
-        """Discard the coordinator and all its tasks."""
+        """Discard the coordinator, and cancel all its tasks."""
         self.coordinator = None
         waiting, self._queue = self._queue, deque()
         current = asyncio.current_task()
@@ -193,11 +193,11 @@ class Shard(ABC, Generic[C, E]):
         self._lost(failed, list(waiting), error)
 
     def park(self) -> None:
-        """End the work of this partition, which another broker leads now; `load` resumes it."""
+        """Stop the shard, because another broker leads the partition now. `load` starts it again."""
         self._abandon((), NotCoordinatorError(f"{self} has moved to another broker"))
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Stop the shard and fail the waiting requests. Returns the tasks that are still ending."""
+        """Stop the shard, and fail the waiting requests. Returns the tasks that have not ended yet."""
         self._stopped = True
         self._abandon((), BrokerShuttingDownError("the broker is stopping"))
         return list(self._tasks)

@@ -22,13 +22,13 @@ from sparklog_broker.coordinators.transactions import TransactionCoordinator
 T = TypeVar("T")
 
 HOLD_S = 3.0
-"""Longest hold of a coordinator, in s: the requester may have died."""
+"""Longest hold of a coordinator, in s. It ends by itself because the requesting broker may have died."""
 HOLD_ATTEMPTS = 8
 HOLD_BACKOFF_S, HOLD_BACKOFF_S_MAX = 0.05, 2.0
 
 
 class TransactionAccess:
-    """Finds the coordinator of a transaction. Event-loop thread only."""
+    """Sends requests to the coordinator of a transaction. Event-loop thread only."""
 
     def __init__(self, here: TransactionCoordinator, topic: InternalTopic, other_brokers: OtherBrokers) -> None:
         self._here = here
@@ -39,7 +39,7 @@ class TransactionAccess:
     async def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> int:
-        """Add partitions as `TransactionCoordinator.add_partitions` does. Raises the same errors, and
+        """Add partitions like `TransactionCoordinator.add_partitions`. Raises the same errors, and
         CoordinatorNotAvailableError while the coordinator cannot be reached."""
         wanted = tuple(partitions)
         try:
@@ -48,7 +48,7 @@ class TransactionAccess:
             return await self._ask(transactional_id, producer_id, producer_epoch, wanted)
 
     async def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
-        """Return the error for a producer whose batch a partition has refused for its old epoch."""
+        """Return the error for a producer after a partition has refused its batch for an old epoch."""
         found = self._here.stale(transactional_id, producer_id, producer_epoch)
         if not isinstance(found, NotCoordinatorError):
             return found
@@ -59,8 +59,9 @@ class TransactionAccess:
         return UnknownServerError(f"the coordinator of {transactional_id!r} has no newer epoch")
 
     async def owners(self, tp: TopicPartition) -> dict[int, str]:
-        """Return the transactional ids, by producer id, of all brokers' open transactions that include the partition.
-        Raises CoordinatorLoadingError, CoordinatorNotAvailableError: an unreachable coordinator may have one.
+        """Return, by producer id, the transactional ids of all open transactions that include the partition, from all
+        brokers. Raises CoordinatorLoadingError, and CoordinatorNotAvailableError if a coordinator cannot be reached,
+        because it may have such transactions.
         """
         found = self._here.owners(tp)
         for broker_id in self._other_brokers.ids():
@@ -70,8 +71,9 @@ class TransactionAccess:
     async def while_nothing_is_decided(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run `work` while no transaction is partly visible, and return its result.
 
-        No coordinator decides anything during the work, and earlier decisions are visible everywhere before it. Raises
-        the errors of `work`, and CoordinatorNotAvailableError if some coordinators cannot be held.
+        All coordinators are held: they decide nothing during the work, and their earlier decisions are visible in all
+        partitions before it. Raises the errors of `work`, and CoordinatorNotAvailableError if some coordinators cannot
+        be held.
         """
         other_brokers = self._other_brokers
         if not self._topic.exists:
@@ -91,7 +93,7 @@ class TransactionAccess:
                     *(self._hold(b, name, release=True) for b in brokers), return_exceptions=True
                 )
             if any(isinstance(o, UnsupportedApiError) for o in found):
-                return await work()  # a broker of an earlier release, before its upgrade
+                return await work()  # a broker of an earlier release cannot be held
             still: dict[int, int] = {}
             for outcome in ended:
                 still |= outcome if isinstance(outcome, dict) else {}

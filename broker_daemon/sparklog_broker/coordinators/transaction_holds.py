@@ -1,7 +1,8 @@
-"""Pauses of coordinators during a snapshot of several leaders, so that it contains no half transaction.
+"""Holds of a transaction coordinator during a snapshot of several leaders, so that the snapshot has no half
+transaction.
 
-A hold ends by itself, because its requester may have died. The release returns the partitions that were held all the
-time; a partition whose leader changed meanwhile is not among them.
+A hold ends after its time, because the requesting broker may have died. The release returns the partitions that were
+held without interruption: those whose leader has not changed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class TransactionHolds:
     """The holds by name. Event-loop thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, partitions: Callable[[], dict[int, int]]) -> None:
-        """`partitions`: returns the partitions of the state topic that this broker coordinates now, with leader
+        """`partitions`: returns the partitions of the state topic that this broker coordinates now, with their leader
         epochs."""
         self._loop = loop
         self._partitions = partitions
@@ -34,7 +35,7 @@ class TransactionHolds:
         self._none.set()
 
     async def passed(self) -> None:
-        """Wait until there is no hold. The caller may decide until its next await."""
+        """Wait until there is no hold. The caller may then decide without another await."""
         while self._holds:
             await self._none.wait()
 
@@ -47,14 +48,14 @@ class TransactionHolds:
         self._none.clear()
 
     def took_effect(self, name: str) -> dict[int, int]:
-        """Note and return the held partitions; empty if the hold has ended already."""
+        """Record the partitions that are held now, and return them; empty if the hold has ended already."""
         hold = self._holds.get(name)
         if hold is not None:
             hold.partitions = self._partitions()
         return {} if hold is None else dict(hold.partitions)
 
     def end(self, name: str) -> dict[int, int]:
-        """End a hold. Returns the partitions that were held all the time."""
+        """End a hold. Returns the partitions that were held without interruption."""
         hold = self._holds.pop(name, None)
         if not self._holds:
             self._none.set()

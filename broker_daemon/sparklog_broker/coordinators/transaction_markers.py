@@ -1,4 +1,4 @@
-"""Writes the markers of decided transactions: to all partitions at once, repeated until each has its marker."""
+"""Writes the markers of decided transactions to all partitions, with retries until each has its marker."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from sparklog_broker.partitions.partitions import Partitions
 log = logging.getLogger(__name__)
 
 MARKER_BYTES = 1024
-"""Approximate size of a marker; decides if the event loop may write it."""
+"""Assumed size of a marker in bytes, for the decision if the event loop may append it."""
 REPLICATION_TIMEOUT_MS = 30_000
 BACKOFF_S, BACKOFF_S_MAX = 0.1, 10.0
 
 OnOffsetsMarker = Callable[[int, int, bool], None]
-"""Called with (partition of __consumer_offsets, producer id, committed) after a marker was written."""
+"""Called with (partition of __consumer_offsets, producer id, committed) after a marker was written there."""
 
 
 class MarkerWriter:
-    """Writes markers to the partitions of all brokers. Event-loop thread only."""
+    """Writes markers to partitions on this broker and on others. Event-loop thread only."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class MarkerWriter:
         on_offsets_marker: OnOffsetsMarker,
         other_brokers: OtherBrokers,
     ) -> None:
-        """`other_brokers`: writes to the partitions of other brokers."""
+        """`other_brokers`: writes to the partitions that other brokers lead."""
         self._other_brokers = other_brokers
         self._partitions = partitions
         self._appender = appender
         self._on_offsets_marker = on_offsets_marker
 
     def wait_for_disk(self, markers: Iterable[Marker]) -> bool:
-        """True if one of the partitions acknowledges only after an fsync."""
+        """True if one of the markers' partitions acknowledges appends only after an fsync."""
         for tp in {marker.partition for marker in markers}:
             partition = self._partitions.find(tp)
             if partition is not None and partition.waits_for_disk:
@@ -64,8 +64,8 @@ class MarkerWriter:
         done: Callable[[set[Marker]], None],
         started_ms: int = -1,
     ) -> None:
-        """Write all markers, in repeated attempts. `done` is called with each written set. A deleted partition needs no
-        marker."""
+        """Write all markers, in repeated attempts. `done` is called with each set of written markers. A deleted
+        partition counts as written."""
         left, backoff_s = list(markers), BACKOFF_S
         while True:
             written = await self.write(left, coordinator_epoch, started_ms)
@@ -79,7 +79,7 @@ class MarkerWriter:
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     async def write(self, markers: Iterable[Marker], coordinator_epoch: int, started_ms: int = -1) -> set[Marker]:
-        """Attempt once to write markers, here and on other brokers. Returns the written and the unnecessary ones."""
+        """Try once to write markers, here and on other brokers. Returns the markers that are written or unnecessary."""
         here: list[Marker] = []
         away: dict[int, list[Marker]] = {}
         written: set[Marker] = set()
@@ -109,9 +109,9 @@ class MarkerWriter:
     async def write_here(self, markers: Iterable[Marker], coordinator_epoch: int, started_ms: int = -1) -> set[Marker]:
         """Write markers to partitions that this broker leads, and return the written ones.
 
-        Markers of other brokers' partitions are not written, nor markers of topics that are not yet in this broker's
-        image. Readers see the partitions' new ends at the same moment, after the attempt: one request for all of them
-        contains the whole transaction or nothing of it.
+        Markers of other partitions are not written, and neither are markers of topics that this broker's image lacks.
+        The new ends of all partitions become visible at the same time, after the attempt: a request for all of them
+        returns the whole transaction or nothing of it.
         """
         by_partition: dict[TopicPartition, list[Marker]] = {}
         for marker in markers:
@@ -174,7 +174,7 @@ class _PartitionMarkers:
                     keeps_epoch=marker.keeps_epoch,
                 )
             except (InvalidProducerEpochError, CoordinatorFencedError) as e:
-                # The partition is ahead of this transaction, which has ended there.
+                # The transaction has ended in this partition, which has a newer epoch.
                 log.warning("partition %s does not need a marker: %s", marker.partition, e)
                 continue
             if last is None or last.duplicate or not info.duplicate:

@@ -1,7 +1,7 @@
-"""One partition of `__transaction_state` at work: carries out the decisions of its coordinator's rules.
+"""The shard of one partition of `__transaction_state`, which carries out the decisions of its coordinator's rules.
 
-Joins of many tasks share one append. If any topic of a transaction acknowledges only after an fsync, the decision is on
-the disk before its markers: after a power cut no marker may exist without it.
+Joins of many tasks share one append. If a topic of a transaction acknowledges appends only after an fsync, the decision
+is fsynced before its markers: after a power cut there must be no marker without its decision.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Change(NamedTuple):
 
 
 async def _at_once() -> None:
-    """Return at once: there are no holds."""
+    """Return at once, because there are no holds."""
 
 
 class TransactionShard(Shard[Coordinator, _Change]):
@@ -79,14 +79,14 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._unfinished: set[Marker] = set()
         self._recovered = asyncio.Event()
         self.wait_s_max = WAIT_S_MAX
-        """Longest wait of a request for a transaction's end, in s; its client then asks again."""
+        """Longest wait of a request for the end of a transaction, in s. The client then repeats the request."""
         self.may_go_on: Callable[[], Awaitable[None]] = _at_once
-        """Returns when requests are not held (`TransactionHolds`)."""
+        """Returns when no hold (`TransactionHolds`) is in effect."""
 
     # -- the coordinator's life
 
     async def recovered(self) -> None:
-        """Wait until the records are read, and the earlier decisions have all their markers."""
+        """Wait until the records are loaded, and all earlier decisions have their markers."""
         await self._recovered.wait()
 
     def _new(self) -> Coordinator:
@@ -100,7 +100,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         effects = coordinator.loaded(self._clock.now_ms(), from_elsewhere=not self._storage.metadata.is_sole)
         for number in coordinator.numbers():
             self._storage.producer_ids.note_used(number)
-        self._tokens = self._storage.fencing_tokens()  # the former coordinator had blocks of its own
+        self._tokens = self._storage.fencing_tokens()  # another broker may have issued larger tokens
         if self._topic.partition_for(FENCING_TOKENS_ID) == self.number:
             self._tokens.take_ahead()
         self._unfinished = {m for a in effects.actions if isinstance(a, WriteMarkers) for m in a.markers}
@@ -108,7 +108,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._finished(set())
 
     async def draw_fencing_token(self) -> int:
-        """Return a token larger than all earlier ones. Raises CoordinatorLoadingError, StorageError."""
+        """Return a token that is larger than all earlier ones. Raises CoordinatorLoadingError, StorageError."""
         coordinator, tokens = self.ready(), self._tokens
         assert tokens is not None
         token = await tokens.next()
@@ -125,8 +125,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
     # -- requests
 
     async def request(self, request: Request) -> Any:
-        """Return the answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError if
-        the end of the previous transaction takes too long.
+        """Return the reply to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError if
+        the previous transaction takes too long to end.
         """
         self._reserve_at_hand()
         if isinstance(request, InitProducer | Join):
@@ -148,7 +148,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
             del self._waiting[token]
 
     async def tick(self, expiry_ms: int | None = None) -> None:
-        """Pass the present time to the coordinator; `expiry_ms` as for `Coordinator.tick`."""
+        """Pass the present time to the coordinator. `expiry_ms` is as for `Coordinator.tick`."""
         if self.coordinator is None or self.coordinator.is_empty:
             return
         self._reserve_at_hand()
@@ -156,8 +156,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
             self._apply(self.coordinator.tick(self._clock.now_ms(), expiry_ms))
 
     def _reserve_at_hand(self) -> None:
-        """Reserve ids ahead. The few requests that need an id then do not wait, and the other requests do not wait
-        either while the store is away."""
+        """Reserve ids in advance, so that requests do not wait for the metadata store."""
         while len(self._ids) < IDS_MIN and (taken := self._storage.id_source.reserve_at_hand()) is not None:
             self._ids.add(taken)
 

@@ -1,8 +1,8 @@
 """The broker's transaction coordinator: routing to shards, loading, timeouts, and operators' requests.
 
-A transactional id belongs to the partition of `__transaction_state` that its hash selects, and to that partition's
-leader. All state is in that topic. A new leader reads it first, answers requests with COORDINATOR_LOADING meanwhile,
-and continues decided transactions afterwards.
+The hash of a transactional id selects a partition of `__transaction_state`, whose leader is the id's coordinator. All
+state is in that topic. A new leader loads it first, replies with COORDINATOR_LOADING until then, and afterwards
+continues decided transactions.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class TransactionCoordinator:
         topic: InternalTopic,
         markers: MarkerWriter,
     ) -> None:
-        self._clock = SteadyClock(clock)  # timeouts and leases must not end because the clock is set
+        self._clock = SteadyClock(clock)  # a change of the wall clock must not end timeouts and leases
         self._storage = storage
         self._partitions = partitions
         self.topic = topic
@@ -104,8 +104,8 @@ class TransactionCoordinator:
     # -- life
 
     def start(self) -> None:
-        """Begin to read the state of the partitions that `follow` has named, and to end overdue transactions. Readers
-        of committed records wait for `joined`.
+        """Begin to load the partitions that this broker leads, and to abort overdue transactions. Readers of committed
+        records wait until `joined`.
         """
         self._shards.start(self.topic.partitions)
         for shard in self._shards.led:
@@ -115,21 +115,21 @@ class TransactionCoordinator:
         self._ticker.start(self._tick_s)
 
     def joined(self, *, is_sole: bool) -> None:
-        """Note that the broker has joined its cluster and has its roles. `is_sole`: True if it is the only broker."""
+        """Note that the broker has joined its cluster. `is_sole`: True if it is the cluster's only broker."""
         if is_sole and (not self.topic.exists or len(self._shards.led) == self.topic.partitions):
             self._tasks = [self._loop.create_task(self._load()), self._loop.create_task(self._settle())]
         else:
             self._settled.set()
 
     async def begin(self) -> None:
-        """Create the internal topic, and wait until this broker coordinates the partitions that it leads. Raises as
-        `InternalTopic.ensure`.
+        """Create the internal topic, and wait until the partitions that this broker leads are loaded. Raises the errors
+        of `InternalTopic.ensure`.
         """
         await self.topic.ensure()
         await self._shards.until_loaded(BEGIN_S)
 
     def follow(self, number: int, *, leads: bool) -> None:
-        """Note that this broker leads a partition of `__transaction_state`, or no longer does."""
+        """Note that this broker now leads a partition of `__transaction_state`, or no longer does."""
         self._shards.follow(number, leads=leads)
 
     def _new_shard(self, number: int) -> TransactionShard:
@@ -143,12 +143,12 @@ class TransactionCoordinator:
         """Return the partitions of the state topic that this broker coordinates, with their leader epochs."""
         found = {}
         for shard in self._shards.led:
-            with contextlib.suppress(SparklogError):  # it has just got another leader
+            with contextlib.suppress(SparklogError):  # its leader has just changed
                 found[shard.number] = self.topic.partition_of(shard.number).replicas.leader_epoch
         return found
 
     async def hold(self, name: str, hold_s: float) -> dict[int, int]:
-        """Hold requests until `release`, at most `hold_s`, and wait until earlier decisions have all their markers.
+        """Hold requests until `release`, for at most `hold_s`, and wait until earlier decisions have all their markers.
         Returns the leader epochs by partition of the state topic. Raises CoordinatorLoadingError,
         ConcurrentTransactionsError.
         """
@@ -161,17 +161,17 @@ class TransactionCoordinator:
         return self._holds.took_effect(name)
 
     def release(self, name: str) -> dict[int, int]:
-        """Release a hold. Returns those of its partitions that were held all the time."""
+        """Release a hold. Returns the leader epochs of the partitions that were held without interruption."""
         return self._holds.end(name)
 
     async def loaded(self) -> None:
-        """Wait until a sole broker has read the state that existed when it joined."""
+        """Wait until a sole broker has loaded the state that existed when it joined."""
         if self._tasks:
             await asyncio.wait(self._tasks[:1])
 
     async def settled(self) -> None:
         """Wait until no transaction is partly committed because the broker died between its markers. Readers of
-        committed records await this; it takes time only just after a start, at most SETTLE_S_MAX.
+        committed records await this; it waits only after a start, for at most SETTLE_S_MAX.
         """
         await self._settled.wait()
 
@@ -191,9 +191,9 @@ class TransactionCoordinator:
         await self._end_unknown()
 
     async def _end_unknown(self) -> None:
-        """Abort transactions that are open in a partition but missing in the state topic, all of which this broker has
-        read. A power cut took the record, or the files were restored without the topic. No producer could end such a
-        transaction.
+        """Abort transactions that are open in a partition but missing in the state topic, which this broker has loaded
+        completely. A power cut has lost the record, or the files were restored without the topic. No producer could end
+        such a transaction.
         """
         partitions = [TopicPartition(t.name, n) for t in self._partitions.topics.values() for n in range(t.partitions)]
         for tp in partitions:
@@ -208,12 +208,12 @@ class TransactionCoordinator:
                 log.warning("%s: transactions unknown to all coordinators may hang (%s): %s", tp, e.name, e)
 
     async def end_overdue(self) -> None:
-        """Abort transactions that are open longer than their timeout, and forget ids that were unused for long."""
+        """Abort transactions that exceed their timeout, and remove ids that are unused for their expiration time."""
         for shard in self._shards.led:
             await shard.tick(self._storage.expiry_ms())
 
     def stop_waiting(self) -> None:
-        """End waiting requests soon, because the broker stops."""
+        """End waiting requests after STOP_GRACE_S, because the broker stops."""
         self._settled.set()
         if self._shards.all:
             self._loop.call_later(STOP_GRACE_S, self._stop_shards)
@@ -223,7 +223,7 @@ class TransactionCoordinator:
             shard.stop()
 
     async def stop(self) -> None:
-        """Stop all shards. Decided transactions are continued at the next start."""
+        """Stop all shards. The next start continues decided transactions."""
         ending = [task for shard in self._shards.all for task in shard.stop()]
         await self._ticker.stop()
         for task in self._tasks:
@@ -235,8 +235,9 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1
     ) -> ProducerIdAndEpoch:
-        """Return the identity of a transactional id. Raises InvalidTransactionTimeoutError, ProducerFencedError,
-        InvalidProducerIdMappingError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
+        """Return the identity of a producer with a transactional id. Raises InvalidTransactionTimeoutError,
+        ProducerFencedError, InvalidProducerIdMappingError, ConcurrentTransactionsError, CoordinatorLoadingError,
+        StorageError.
         """
         if is_shared(transactional_id):
             raise InvalidRequestError(f"a transactional id cannot begin with {SHARED_PREFIX!r}")
@@ -251,8 +252,8 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> int:
-        """Note durably that the producer's open transaction (which this may begin) includes these partitions; return
-        the time at which the transaction began, or -1 if it has ended.
+        """Add partitions durably to the producer's open transaction, or begin one with them. Returns the time at which
+        the transaction began; -1 if it has ended.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,
         InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
@@ -268,7 +269,7 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool, keeps_epoch: bool = False
     ) -> ProducerIdAndEpoch:
-        """End the open transaction. Returns the identity for the next one, after all markers are written."""
+        """End the open transaction. Returns the producer's next identity after all markers are written."""
         if is_shared(transactional_id):
             raise InvalidRequestError("a shared transaction can only be ended as a whole")
         request = End(transactional_id, producer_id, producer_epoch, commit, keeps_epoch)
@@ -276,7 +277,7 @@ class TransactionCoordinator:
         return found
 
     def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
-        """Return the error for a producer whose batch a partition has refused for its old epoch."""
+        """Return the error for a producer after a partition has refused its batch for an old epoch."""
         try:
             coordinator = self._shard(transactional_id).ready()
         except SparklogError as e:
@@ -286,7 +287,7 @@ class TransactionCoordinator:
     # -- shared transactions
 
     async def draw_fencing_token(self) -> int:
-        """Return a token larger than all earlier ones of any broker. Raises NotCoordinatorError,
+        """Return a token that is larger than all earlier ones of any broker. Raises NotCoordinatorError,
         CoordinatorLoadingError, StorageError.
         """
         return await self._shard(FENCING_TOKENS_ID).draw_fencing_token()
@@ -294,7 +295,7 @@ class TransactionCoordinator:
     async def join(
         self, app_id: str, version: int, run_id: str, fencing_token: int, timeout_ms: int, lease_ms: int = 0
     ) -> JoinAnswer:
-        """Return an identity of a new participant. Raises InvalidProducerIdMappingError (the fencing token was not
+        """Return the identity of a new participant. Raises InvalidProducerIdMappingError (the fencing token was not
         issued), ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError,
         StorageError.
         """
@@ -314,8 +315,8 @@ class TransactionCoordinator:
         commit: bool,
         made_of: str = "",
     ) -> bool:
-        """End a version of a shared transaction. Returns True if the version is committed. Raises as `join`, and
-        InvalidProducerIdMappingError for a producer id that does not take part.
+        """End a version of a shared transaction. Returns True if the version is committed. Raises the errors of `join`,
+        and InvalidProducerIdMappingError for a producer id that is not a participant's.
         """
         transactional_id = shared_transactional_id(app_id)
         number = number_of(fencing_token)
@@ -325,13 +326,13 @@ class TransactionCoordinator:
         return bool(await self._shard_of_run(request).request(request))
 
     async def renew(self, app_id: str, version: int, run_id: str) -> RenewAnswer:
-        """Restart the lease of the transaction. Raises CoordinatorLoadingError."""
+        """Begin the lease of the transaction again. Raises CoordinatorLoadingError."""
         request = Renew(shared_transactional_id(app_id), version, run_id)
         found: RenewAnswer = await self._shard(request.transactional_id).request(request)
         return found
 
     def last_committed(self, app_id: str) -> tuple[int, str]:
-        """Return the application's newest committed version and its `made_of` text; (-1, "") for none. Raises
+        """Return the application's newest committed version and its `made_of` text; (-1, "") if there is none. Raises
         CoordinatorLoadingError.
         """
         transactional_id = shared_transactional_id(app_id)
@@ -342,10 +343,10 @@ class TransactionCoordinator:
 
     def _shard_of_run(self, request: Join | EndShared) -> TransactionShard:
         """Return the shard of a run. Raises InvalidProducerIdMappingError for a fencing token that was not issued: a
-        token above all later ones would fence every later run.
+        token that is too large would fence every later run.
         """
         shard = self._shard(request.transactional_id)
-        shard.ready()  # it may know newer fencing tokens than the metadata store
+        shard.ready()  # loaded records may have newer fencing tokens than the metadata store
         if not self._storage.is_issued(request.fencing_token):
             raise InvalidProducerIdMappingError(
                 f"fencing token {request.fencing_token} of run {request.run_id!r} was never issued: request one with "
@@ -356,14 +357,14 @@ class TransactionCoordinator:
     # -- operators
 
     def loaded_shards(self) -> list[Coordinator]:
-        """Return the coordinators that have been loaded. Any thread."""
+        """Return the loaded coordinators. Callable on any thread."""
         return [c for shard in self._shards.all if (c := shard.coordinator) is not None]
 
     def summaries(
         self, states: Iterable[str] = (), running_ms_min: int = 0, after: str = ""
     ) -> Iterator[TransactionSummary]:
-        """Yield the transactional ids after `after` by name, restricted to `states` and to transactions open for at
-        least `running_ms_min`. Raises CoordinatorLoadingError at once.
+        """Yield the transactional ids above `after`, sorted, in one of `states` (empty: all), with transactions open
+        for at least `running_ms_min`. The call itself raises CoordinatorLoadingError.
         """
         coordinators = [shard.ready() for shard in self._shards.led]
         found = heapq.merge(
@@ -385,8 +386,8 @@ class TransactionCoordinator:
                 yield summary
 
     def describe(self, transactional_id: str) -> TransactionDetails:
-        """Return an id with the partitions of its open transaction; an unknown id has an error code. Raises
-        CoordinatorLoadingError.
+        """Return a transactional id with the partitions of its open transaction; an error code for an unknown id.
+        Raises CoordinatorLoadingError.
         """
         coordinator = self._shard(transactional_id).ready()
         try:
@@ -402,15 +403,15 @@ class TransactionCoordinator:
         )
 
     async def abort(self, transactional_id: str) -> int:
-        """Abort the open transaction of an id; return the number of markers. Raises InvalidTxnStateError if none is
-        open, InvalidProducerIdMappingError.
+        """Abort the open transaction of an id, and return the number of its markers. Raises InvalidTxnStateError if
+        there is none, InvalidProducerIdMappingError.
         """
         return int(await self._shard(transactional_id).request(Abort(transactional_id)))
 
     async def abort_hanging(self, tp: TopicPartition, producer_id: int, owners: Mapping[int, str]) -> int:
-        """End a transaction that is open in a partition but unknown to all coordinators. `owners` are the open
-        transactions of all brokers in the partition. Raises InvalidTxnStateError if the producer is among them or has
-        no open transaction, and UnknownTopicOrPartitionError.
+        """End a transaction that is open in a partition but unknown to all coordinators. `owners` are the owners from
+        all brokers. Raises InvalidTxnStateError if the producer is among them or has no open transaction, and
+        UnknownTopicOrPartitionError.
         """
         partition = self._partitions.get(*tp)
         owner = owners.get(producer_id)
@@ -428,7 +429,7 @@ class TransactionCoordinator:
         return 1
 
     def describe_producers(self, tp: TopicPartition, owners: Mapping[int, str]) -> DescribeProducersResponse:
-        """Describe the producers of a partition; `owners` as for `abort_hanging`. Raises
+        """Return the producers of a partition. `owners` is as for `abort_hanging`. Raises
         UnknownTopicOrPartitionError."""
         partition_log = self._partitions.get(*tp).log
         producers = [
@@ -445,8 +446,8 @@ class TransactionCoordinator:
         return DescribeProducersResponse(producers, partition_log.last_stable_offset)
 
     def owners(self, tp: TopicPartition) -> dict[int, str]:
-        """Return the transactional ids, by producer id, whose open transactions include the partition, as far as this
-        broker coordinates them. Raises CoordinatorLoadingError.
+        """Return, by producer id, the transactional ids that this broker coordinates and whose open transactions
+        include the partition. Raises CoordinatorLoadingError.
         """
         return {
             producer_id: transactional_id

@@ -1,7 +1,7 @@
-"""Verifies, before a transactional batch is written, that it belongs to an open transaction (KIP-890).
+"""Verification, before the append of a transactional batch, that it belongs to an open transaction (KIP-890).
 
 Before a producer's first batch in a partition, the log sets a guard, and the coordinator durably adds the partition to
-the transaction. A marker that arrives in between voids the guard, and the log refuses the batch.
+the transaction. A marker that arrives in between voids the guard, and the log then refuses the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparklog_broker.coordinators.transaction_access import TransactionAccess
 from sparklog_broker.partitions.partitions import Partitions
 
 Verified = Guard | SparklogError
-"""The guard for a partition's batches, or the error of their refusal. Batches without a verdict needed no check."""
+"""The guard for a partition's batches, or the error that refuses them. Batches that need no check have no entry."""
 
 
 class Verification:
@@ -30,7 +30,7 @@ class Verification:
     async def verify(
         self, transactional_id: str, pieces: Sequence[tuple[TopicPartition, memoryview]]
     ) -> dict[int, Verified]:
-        """Return verdicts by position in `pieces`, the partitions and batches of one producer."""
+        """Return guards and errors by position in `pieces`, the partitions and batches of one producer."""
         verified: dict[int, Verified] = {}
         asked: dict[tuple[int, int], list[int]] = {}
         for i, (tp, piece) in enumerate(pieces):
@@ -66,6 +66,6 @@ class Verification:
         return verified
 
     async def refusal(self, transactional_id: str, piece: memoryview) -> SparklogError:
-        """Return the error for a batch that the log has refused for its older epoch."""
+        """Return the error for a batch that the log has refused for its old epoch."""
         header: BatchHeader = decode_header(piece)
         return await self._transactions.stale(transactional_id, header.producer_id, header.producer_epoch)

@@ -1,1 +1,1 @@
-"""The broker's counters: plain numbers, kept where the work is done and read by `metrics`."""
+"""The broker's counters: numbers that the working code changes and `metrics` reads."""

@@ -10,9 +10,9 @@ class AuthenticationCounters:
 
     def __init__(self) -> None:
         self.succeeded: Counter[str] = Counter()
-        """By mechanism."""
+        """Successful authentications by mechanism."""
         self.repeated: Counter[str] = Counter()
-        """Re-authentications (KIP-368), by mechanism."""
+        """Re-authentications (KIP-368) by mechanism."""
         self.failed: Counter[str] = Counter()
-        """By reason: credentials, mechanism, order, timeout, expired, certificate, tls (the handshake), too-many
-        (closed for newer ones, `connections.authenticating.max`)."""
+        """Failures by reason: credentials, mechanism, order, timeout, expired, certificate, tls (the handshake),
+        too-many (closed in favour of newer connections, `connections.authenticating.max`)."""

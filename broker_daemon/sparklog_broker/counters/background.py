@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class CleanerCounters(Struct):
-    """Counters of compaction. `failing`: logs that wait after a failure, or are not tried again."""
+    """Counters of compaction. `failing`: number of logs whose last compaction failed."""
 
     runs: int = 0
     failures: int = 0
@@ -18,7 +18,7 @@ class CleanerCounters(Struct):
 
 
 class TierCounters(Struct):
-    """Counters of tiering, in segments. `failing`: partitions whose last round failed."""
+    """Counters of tiering, in segments. `failing`: number of partitions whose last round failed."""
 
     rounds: int = 0
     failures: int = 0
@@ -29,7 +29,7 @@ class TierCounters(Struct):
 
 
 class RetentionCounters(Struct):
-    """Counters of retention. `raised`: number of raised log starts."""
+    """Counters of retention. `raised`: number of times that a log start was raised."""
 
     runs: int = 0
     raised: int = 0

@@ -9,22 +9,22 @@ from sparklog.replication.cluster_image import PartitionImage
 
 
 class ReplicationCounters(Struct):
-    """Counters of the partitions that this broker leads."""
+    """Counters of replication on this broker."""
 
     isr_shrinks: int = 0
     isr_expands: int = 0
     unclean_elections: int = 0
-    """Elections of this broker without the certainty that it had all records."""
+    """Elections of this broker as a leader that may lack committed records."""
     bytes_in: int = 0
     """Bytes copied into partitions that this broker follows."""
     bytes_out: int = 0
     reassignment_bytes_in: int = 0
-    """Bytes among `bytes_in` for replicas that a reassignment adds."""
+    """The part of `bytes_in` for replicas that a reassignment adds."""
     reassignment_bytes_out: int = 0
-    """Bytes among `bytes_out` to replicas that a reassignment adds."""
+    """The part of `bytes_out` for replicas that a reassignment adds."""
 
     def count(self, before: PartitionImage, after: PartitionImage) -> None:
-        """Count the changes in a new image of a partition that this broker leads."""
+        """Count the differences between two states of a partition that this broker leads."""
         if before.leader == after.leader:
             was, is_now = set(before.isr), set(after.isr)
             self.isr_shrinks += bool(was - is_now)
@@ -32,13 +32,13 @@ class ReplicationCounters(Struct):
         self.unclean_elections += after.recovering and before.leader_epoch < after.leader_epoch
 
     def copied(self, size_bytes: int, follower: int, image: PartitionImage | None) -> None:
-        """Count bytes that this broker, `follower`, has received."""
+        """Count bytes that this broker, as `follower`, has received."""
         self.bytes_in += size_bytes
         if image is not None and follower in image.adding:
             self.reassignment_bytes_in += size_bytes
 
     def sent(self, size_bytes: int, follower: int, image: PartitionImage) -> None:
-        """Count bytes that this broker has sent to another one, `follower`."""
+        """Count bytes that this broker has sent to the broker `follower`."""
         self.bytes_out += size_bytes
         if follower in image.adding:
             self.reassignment_bytes_out += size_bytes
@@ -49,12 +49,12 @@ class SessionCounters(Struct):
 
     is_connected: bool = True
     connects: int = 0
-    """Connections after the first one."""
+    """Number of connections after the first one."""
     disconnects: int = 0
     expirations: int = 0
 
     def on_state(self, state: SessionState) -> None:
-        """Note a change of the session's state. Called by the client's own thread."""
+        """Count a change of the session's state. Called on the thread of ZooKeeper's client."""
         self.is_connected = state is SessionState.CONNECTED
         match state:
             case SessionState.CONNECTED:

@@ -1,8 +1,8 @@
-"""Counters of requests: their number, errors, times by phase, and slow ones.
+"""Counters of requests: number, errors, times by phase, and slow requests.
 
-The phases of a request follow each other: `queue` from its last byte to its handler, `handle` the handler's work (its
-disk included), `wait` for other events (records of a fetch, replicas of an append), `send` until the kernel has the
-last byte of the answer.
+A request has these phases: `queue` from its last byte to its handler; `handle` in the handler, including its disk;
+`wait` for other events (records of a fetch, replicas of an append); `send` until the kernel has the last byte of the
+reply.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ log = logging.getLogger(__name__)
 UNKNOWN_API = "UNKNOWN"
 SLOW_LINES_MAX = 10
 SLOW_LINES_S = 10.0
-"""Interval in s with at most SLOW_LINES_MAX lines about slow requests; the next line has the number of omitted ones."""
+"""Interval, in s, with at most SLOW_LINES_MAX lines about slow requests. The next line counts the omitted ones."""
 
 
 _LONG_POLLS = frozenset({Api.FETCH, Api.REPLICA_FETCH, Api.METADATA_FETCH})
-"""Their wait for records or metadata is not slowness."""
+"""APIs whose wait for records or metadata does not make a request slow."""
 
 
 class RequestTimes(Struct):
-    """The times of one request, in seconds of the loop's clock."""
+    """The times of one request, in s of the loop's clock."""
 
     received_s: float = 0.0
     begun_s: float = 0.0
     answered_s: float = 0.0
     wait_s: float = 0.0
-    """A duration, not a time: handlers add to it."""
+    """A duration, unlike the other fields, to which handlers add."""
 
 
 class ApiCounters:
-    """Counters of one API. `errors`: by code; of requests and of single partitions in them."""
+    """Counters of one API. `errors`: by code, errors of requests and of single partitions."""
 
     __slots__ = ("errors", "handle", "queue", "request_bytes", "requests", "response_bytes", "send", "total", "wait")
 
@@ -58,8 +58,8 @@ class ApiCounters:
 class RequestCounters:
     """Counters of all APIs. Event-loop thread only, except for `items` and `slow_count`.
 
-    `slow_s`: duration from which a request gets a line in the log; negative: never. The client's own pace does not
-    count: the wait of a fetch for records, and the time in which its answer is not read.
+    `slow_s`: duration above which a request gets a line in the log; negative for never. Times that depend on the client
+    are excluded: the wait of a fetch for records, and the time in which the client does not read the reply.
     """
 
     def __init__(self, slow_s: float = -1.0) -> None:
@@ -72,11 +72,11 @@ class RequestCounters:
         self._without_line = 0
 
     def set_slow(self, slow_s: float) -> None:
-        """Set the time in s from which on a request is slow; negative: none is."""
+        """Set the duration, in s, above which a request is slow; negative for never."""
         self._slow_s = slow_s if slow_s >= 0 else float("inf")
 
     def items(self) -> Iterator[tuple[str, ApiCounters]]:
-        """Yield the counters by name, of APIs with requests only. Any thread."""
+        """Yield the names and counters of APIs that have had requests. Callable on any thread."""
         for api in Api:
             if self._by_api[api].requests or self._by_api[api].errors:
                 yield api.name, self._by_api[api]
@@ -84,7 +84,7 @@ class RequestCounters:
             yield UNKNOWN_API, self._unknown
 
     def begin(self, api: int, size_bytes: int) -> None:
-        """Count a request and the `size_bytes` after its prefix."""
+        """Count a request, and the `size_bytes` after its prefix."""
         counters = self._by_api.get(api, self._unknown)
         counters.requests += 1
         counters.request_bytes += size_bytes
@@ -96,7 +96,7 @@ class RequestCounters:
             errors[code] = errors.get(code, 0) + 1
 
     def done(self, api: int, times: RequestTimes, now_s: float, sent_bytes: int, peer: str) -> None:
-        """Count an answer that the kernel has taken (or a request without an answer)."""
+        """Count a reply that the kernel has taken, or a request without a reply."""
         counters = self._by_api.get(api, self._unknown)
         counters.response_bytes += sent_bytes
         queue_s = times.begun_s - times.received_s
@@ -146,7 +146,7 @@ class RequestCounters:
 
 
 def api_name(api: int) -> str:
-    """Return the name of an API's number; UNKNOWN_API for invented ones."""
+    """Return the name of an API's number; UNKNOWN_API for a number without an API."""
     return Api(api).name if api in Api._value2member_map_ else UNKNOWN_API
 
 

@@ -1,8 +1,8 @@
 """Traffic by topic.
 
-Up to `metrics.topics.max` topics have numbers of their own: those of the broker's start, by name, then new ones in
-order of their creation. A topic keeps its entry until it is deleted. All other topics are counted together, so that
-created topics cannot fill the memory, or a dashboard.
+Up to `metrics.topics.max` topics have separate numbers: those that exist at the broker's start, by name, then new ones
+in the order of their creation. A topic keeps its entry until its deletion. All other topics are counted together, so
+that many topics fill neither the memory nor a dashboard.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 OTHERS = "(others)"
-"""Name of the topics without numbers of their own. No topic can have this name."""
+"""Name for all topics without separate numbers. No topic can have this name."""
 
 
 class TopicTraffic:
@@ -33,11 +33,11 @@ class TopicTraffic:
         self.records_in = 0
         self.bytes_out = 0
         self.records_out = 0
-        """A difference of offsets: records removed by compaction between them count too."""
+        """Counted as a difference of offsets, so that records which compaction has removed in between count too."""
         self.located_bytes = 0
-        """Bytes that clients of this host read from the files themselves."""
+        """Bytes that clients on this host read from the files themselves."""
         self.produces = 0
-        """Each partition of a request counts."""
+        """Number of partitions in produce requests."""
         self.failed_produces = 0
         self.fetches = 0
         self.failed_fetches = 0
@@ -52,7 +52,7 @@ class Traffic:
         self.others = TopicTraffic()
 
     def of(self, topic: str) -> TopicTraffic:
-        """Return the topic's entry, which is valid until `forget`."""
+        """Return the topic's entry, which is valid until `forget`; the common entry if there are too many topics."""
         found = self._by_topic.get(topic)
         if found is None:
             if len(self._by_topic) >= self._topics_max:
@@ -65,10 +65,10 @@ class Traffic:
         self._by_topic.pop(topic, None)
 
     def has_own(self, topic: str) -> bool:
-        """True if the topic has numbers of its own. Any thread."""
+        """True if the topic has separate numbers. Callable on any thread."""
         return topic in self._by_topic
 
     def items(self) -> Iterator[tuple[str, TopicTraffic]]:
-        """Yield the entries by topic, the common one last. Any thread."""
+        """Yield the entries by topic, the common one last. Callable on any thread."""
         yield from list(self._by_topic.items())
         yield OTHERS, self.others

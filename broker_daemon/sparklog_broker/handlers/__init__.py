@@ -1,1 +1,1 @@
-"""One module per group of APIs; each handler is `async def handle(request, payload, context) -> Response`."""
+"""Handlers, one module per group of APIs. A handler is `async def handle(request, payload, context) -> Response`."""

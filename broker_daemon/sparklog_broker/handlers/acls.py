@@ -1,5 +1,5 @@
-"""CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS. A change is in effect on this broker when it is answered, on other brokers
-of a cluster with the next image.
+"""CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS. The answer comes when a change is in effect on this broker. Other brokers of
+a cluster apply it with their next image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Automatic creation of topics before their first write (`auto.create.topics.enable`)."""
+"""Automatic creation of missing topics at their first write (`auto.create.topics.enable`)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sparklog_broker.dispatcher import RequestContext
 log = logging.getLogger(__name__)
 
 AUTO_CREATED = "auto.create.topics.enable"
-"""The reason in the audit log."""
+"""The reason that the audit log names for the creation."""
 
 
 async def create_missing(context: RequestContext, topics: Sequence[str] | None) -> RequestContext:
-    """Create the missing topics among `topics` as envelope topics, because the columns of a typed topic are unknown.
+    """Create the missing topics of `topics`, as envelope topics: the columns of a typed topic are unknown.
 
-    Topics that the peer may not create are denied in the returned context. Raises InvalidRequestError if there are too
+    In the returned context, topics that the peer may not create are denied. Raises InvalidRequestError if there are too
     many, StorageFullError, StorageError.
     """
     broker = context.broker
@@ -53,8 +53,8 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
 
 
 async def _make(context: RequestContext, name: str) -> bool:
-    """Create the topic; return False if another request was quicker. Each attempt, successful or not, is a line in the
-    audit log, as with CREATE_TOPIC."""
+    """Create a topic. Returns False if another request has just created it. Each attempt is a line in the audit log, as
+    for CREATE_TOPIC."""
     code = UnknownServerError.code
     try:
         assert context.ask_controller is not None
@@ -77,7 +77,7 @@ def _may_make(context: RequestContext, name: str) -> bool:
 
 
 def _may_be_made(name: str) -> bool:
-    """True for a valid topic name without the prefix of the broker's own topics."""
+    """True for a valid topic name without the prefix of internal topics."""
     try:
         check_topic_name(name)
     except InvalidTopicError:

@@ -18,7 +18,7 @@ from sparklog_broker.network.reply import Response
 async def alter_broker_configs(
     request: AlterBrokerConfigsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when the change is stored. Brokers take it over with the next image."""
+    """Answer when the change is stored. Brokers apply it with their next image."""
     membership = context.broker.cluster.membership
     image = membership.controller_image()
     if request.broker_id != ALL_BROKERS and request.broker_id not in image.known:

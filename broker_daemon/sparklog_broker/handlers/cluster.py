@@ -29,7 +29,7 @@ from sparklog_broker.network.reply import Response
 
 
 async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when a follower's partitions have something new, or after its `max_wait_ms`."""
+    """Answer when the follower's partitions have new records, or after the request's `max_wait_ms`."""
     return await context.broker.cluster.server.answer(request, context.times)
 
 
@@ -51,7 +51,7 @@ async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, con
 
 
 async def alter_partition(request: AlterPartitionRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the decisions are stored. Only the controller answers."""
+    """Answer when the controller's decisions are stored. Only the controller answers."""
     return Response(AlterPartitionResponse(await decide(context.broker.cluster.membership, request)))
 
 
@@ -66,7 +66,7 @@ async def controlled_shutdown(
 
 
 async def directory_failed(request: DirectoryFailedRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the broker no longer leads any of the partitions. Only the controller answers."""
+    """Answer when other brokers lead the partitions of the failed or full disk, if they can. Controller only."""
     partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
     if request.room:
         moved = await context.broker.cluster.membership.ask(

@@ -22,7 +22,7 @@ from sparklog_broker.network.reply import Response
 
 
 async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the markers that this broker can write are replicated."""
+    """Answer when the markers for partitions that this broker leads are replicated."""
     broker = context.broker
     markers = await broker.pace.list_of(
         Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, m.commit, m.keeps_epoch)
@@ -35,7 +35,7 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview
 async def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when the partitions are in the log of the transaction's coordinator."""
+    """Answer when the coordinator's log contains the partitions."""
     transactions = context.broker.transactions
     identity = request.transactional_id, request.producer_id, request.producer_epoch
     if not request.partitions:
@@ -46,7 +46,7 @@ async def add_partitions_to_txn(
 
 
 async def find_txn_owners(request: FindTxnOwnersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the owners among the transactions that this broker coordinates."""
+    """Answer with the open transactions that include the partition, of those that this broker coordinates."""
     owners = context.broker.transactions.owners(TopicPartition(request.topic, request.partition))
     return Response(FindTxnOwnersResponse([TransactionOwner(*owner) for owner in owners.items()]))
 

@@ -14,8 +14,8 @@ KEY_GROUP = 0
 
 
 def of_groups(handler: Handler) -> Handler:
-    """Wrap a handler that needs a coordinator of groups. A client of an earlier release does not look for one first, so
-    the internal topic is created if necessary.
+    """Wrap a handler that needs the group coordinator, so that a missing internal topic is created first. Clients of an
+    earlier release send no FIND_COORDINATOR, which would create it.
     """
 
     async def handle(request: Any, payload: memoryview, context: RequestContext) -> Response:
@@ -27,7 +27,7 @@ def of_groups(handler: Handler) -> Handler:
 
 
 def of_transactions(handler: Handler) -> Handler:
-    """Do as `of_groups` for transactions. Producers that are only idempotent need no coordinator."""
+    """Wrap a handler that needs the transaction coordinator, like `of_groups`. Idempotent producers need none."""
 
     async def handle(request: Any, payload: memoryview, context: RequestContext) -> Response:
         is_plain = isinstance(request, InitProducerIdRequest) and request.transactional_id is None
@@ -39,13 +39,13 @@ def of_transactions(handler: Handler) -> Handler:
 
 
 async def find_coordinator(request: FindCoordinatorRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the leader of the key's partition of the internal topic, which is created if necessary."""
+    """Answer with the leader of the key's partition of the internal topic. A missing topic is created."""
     broker = context.broker
     topic = broker.groups.topic if request.key_type == KEY_GROUP else broker.transactions.topic
     await topic.ensure()
     leader = topic.leader_of(topic.partition_for(request.key))
     if leader == broker.config.broker_id and not broker.cluster.has_endpoints:
-        return Response(FindCoordinatorResponse(leader))  # the address that the client has connected to
+        return Response(FindCoordinatorResponse(leader))  # the client keeps the address of this connection
     endpoint = broker.cluster.endpoint_of(leader, context.listener)
     if endpoint is None:
         raise CoordinatorNotAvailableError(f"the partition of {topic.name} for {request.key!r} has no leader now")

@@ -1,5 +1,5 @@
-"""FETCH: file ranges of whole batches, up to the high watermark or, for read_committed, to the last stable offset.
-Waits while there are too few bytes.
+"""FETCH: file ranges of whole batches, up to the high watermark or, for read_committed, to the last stable offset. The
+answer waits for `min_bytes`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from sparklog_broker.partitions import page_cache
 from sparklog_broker.partitions.partition import Partition
 
 SLICES_PER_PARTITION_MAX = 32
-"""A partition of tiny segments must not take all of a request's time."""
+"""Largest number of slices of one partition, because tiny segments would take a request's whole time."""
 SLICES_PER_ANSWER_MAX = 1_000
-"""Each may keep a segment file open; the next fetch continues."""
+"""Largest number of slices in an answer; each may keep a segment file open. The next fetch continues."""
 WAITING_PARTITIONS_MAX = 2_000
-"""Largest number of partitions whose appends wake a fetch; a fetch of more partitions waits for its full `max_wait_ms`.
+"""Largest number of partitions whose appends wake a fetch. A fetch of more partitions waits for its full
+`max_wait_ms`.
 """
 
 
 async def fetch(request: FetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer at once with `min_bytes`, an error, or without a reason to wait; otherwise wait in the purgatory."""
+    """Answer at once if there are `min_bytes`, an error, or no reason to wait; otherwise wait in the purgatory."""
     if len(payload):
         raise InvalidRequestError("a FETCH request has no payload")
     if request.isolation == READ_COMMITTED:
@@ -48,13 +49,13 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
     await reading.read_remote()
     fresh = False
     if not reading.complete:
-        # the end of a transaction shows records that may be old
+        # the end of a transaction may make old, cold records readable
         fresh = not reading.slices and request.isolation != READ_COMMITTED
         reading.release()
         await reading.wait(context.times)
         await reading.read()
         await reading.read_remote()
-    if not fresh:  # fresh slices have just been written
+    if not fresh:  # fresh slices are in the page cache
         try:
             reading.drop(await page_cache.warm(reading.slices, context.broker.io))
         except BaseException:
@@ -67,8 +68,8 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
 
 
 class _Offsets(NamedTuple):
-    """A log's offsets, taken before it is read: everything below the stable end is then decided, so that the aborted
-    ranges are complete.
+    """A log's offsets, read before its records. All transactions below the stable end are decided at that time, so that
+    the list of aborted ranges is complete.
     """
 
     high_watermark: int = -1
@@ -82,13 +83,13 @@ class _Offsets(NamedTuple):
 
 
 class _FetchReader:
-    """One fetch request, which can be read several times, and tells if another read is worthwhile."""
+    """One fetch request, which may be read several times until the answer is worthwhile."""
 
     def __init__(self, broker: Broker, request: FetchRequest) -> None:
         self._broker = broker
         self._request = request
         self._max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
-        # An answer cannot hold more, so there is no use in waiting for it.
+        # The answer can contain no more than this, so do not wait for more.
         room = min(self._max_bytes, sum(p.max_bytes for p in request.partitions))
         self._min_bytes = min(request.min_bytes, room) if request.max_bytes else request.min_bytes
         self._available = [0] * len(request.partitions)
@@ -96,16 +97,16 @@ class _FetchReader:
         self.slices: list[FileSlice] = []
         self._by_partition: list[list[FileSlice]] = []
         self._remote: list[int] = []
-        """Positions of the partitions whose data are in the object store; `read` skips them."""
+        """Indexes of the partitions whose records are in the object store. `read` skips them."""
         self._positions: dict[Hashable, list[int]] = {}
         self._failed = False
-        """True if the answer must not wait."""
+        """True if the answer must be sent without waiting."""
         self._committed = request.isolation == READ_COMMITTED
         self._from_followers = bool(request.rack) and bool(broker.config.replica_selector_class)
 
     @property
     def complete(self) -> bool:
-        """True if the last `read` is worth an answer."""
+        """True if the result of the last `read` should be sent without waiting."""
         return (
             self._failed
             or self._request.max_wait_ms == 0
@@ -118,7 +119,7 @@ class _FetchReader:
         self.slices = []
 
     def drop(self, failed: Mapping[FileSlice, SparklogError]) -> None:
-        """Replace the results of partitions with unreadable slices by errors."""
+        """Replace the results of partitions whose slices cannot be read with errors."""
         for i, slices in enumerate(self._by_partition):
             error = next((failed[s] for s in slices if s in failed), None)
             if error is None:
@@ -130,7 +131,7 @@ class _FetchReader:
             self.results[i] = self._failure(wanted, _Offsets(), error)
 
     async def wait(self, times: RequestTimes) -> None:
-        """Wait until another read is worthwhile, or the request's `max_wait_ms` has passed."""
+        """Wait until another `read` may return more, or the request's `max_wait_ms` has passed."""
         clock = self._broker.environment.clock
         began_s = clock.monotonic_s()
         try:
@@ -139,7 +140,7 @@ class _FetchReader:
             times.wait_s += clock.monotonic_s() - began_s
 
     async def count(self) -> None:
-        """Count the answered bytes and records by topic. Releases the slices if it is cancelled."""
+        """Add the answer's bytes and records to the counters of topics. If cancelled, releases the slices."""
         find, pace = self._broker.partitions.find, self._broker.pace
         try:
             for i, (result, slices) in enumerate(zip(self.results, self._by_partition, strict=True), 1):
@@ -167,7 +168,7 @@ class _FetchReader:
             await fetches.wait(self._positions, self._satisfied, wait_s)
 
     async def read(self) -> None:
-        """Fill `results` and `slices` with the present data."""
+        """Fill `results` and `slices` with the present records."""
         self.results, self._by_partition, self._remote, self._failed = [], [], [], False
         left = self._max_bytes
         pace = self._broker.pace
@@ -188,8 +189,8 @@ class _FetchReader:
             raise
 
     async def read_remote(self) -> None:
-        """Read the partitions that `read` has skipped, on threads that may wait for the object store. The first
-        partition gets a batch even if it is too large for the answer, so that every partition advances.
+        """Read the partitions that `read` has skipped, on threads that may wait for the object store. The first one
+        gets a batch even if it is too large for the answer, so that every partition makes progress.
         """
         left = self._max_bytes - sum(s.length_bytes for s in self.slices)
         try:
@@ -236,7 +237,7 @@ class _FetchReader:
             if self._from_followers and not self._is_caught_up(partition, wanted.fetch_offset):
                 return FetchResult(wanted.topic, wanted.partition, 0, *offsets), []
             end = self._end(offsets)
-            # The first batch of an answer is sent even if it is too large, or no reader could get past it.
+            # Send the first batch of an answer even if it is too large; otherwise no reader could pass it.
             one = first and left > 0 and wanted.max_bytes > 0
             _read_into(slices, log, wanted.fetch_offset, room, end, min_one_batch=one, may_wait=False)
         except RemoteReadRequired:
@@ -245,7 +246,7 @@ class _FetchReader:
         except SparklogError as e:
             if not slices:
                 return self._failure(wanted, offsets, e), []
-            # the batches read so far are valid; the error comes with the next fetch
+            # send the batches read so far; the next fetch gets the error
         return self._answer(log, wanted, offsets, slices)
 
     def _end(self, offsets: _Offsets) -> int:
@@ -274,8 +275,8 @@ class _FetchReader:
         return partition
 
     def _is_caught_up(self, partition: Partition, offset: int) -> bool:
-        """True if this broker leads the partition, or knows that everything below `offset` is committed. A follower
-        learns of commits later than the leader; its reader waits meanwhile. Raises OffsetNotAvailableError if the
+        """True if this broker leads the partition, or knows that all records below `offset` are committed. A follower
+        learns of commits later than the leader; until then its reader waits. Raises OffsetNotAvailableError if the
         follower lacks the records.
         """
         if partition.replicas.leader == self._broker.config.broker_id:
@@ -293,7 +294,7 @@ class _FetchReader:
         return result
 
     def _satisfied(self, key: Hashable | None) -> bool:
-        """True if `read` would now return enough bytes, or an error. Checks only the partitions of `key`."""
+        """True if `read` would now return enough bytes, or an error. Checks only the partition `key`; None for all."""
         for i in range(len(self._available)) if key is None else self._positions[key]:
             wanted = self._request.partitions[i]
             try:
@@ -311,7 +312,7 @@ class _FetchReader:
 
 
 def _brokers_named(result: FetchResult) -> tuple[int, int]:
-    """Return the ids of the brokers that the result names for the reader."""
+    """Return the ids of the brokers that the result refers the reader to."""
     return result.leader_id, result.preferred_replica
 
 
@@ -325,10 +326,10 @@ def _read_into(
     min_one_batch: bool,
     may_wait: bool,
 ) -> None:
-    """Append slices of [offset, end) to the empty list `slices`: at most `max_bytes`, but with `min_one_batch` at least
-    one batch. Raises the errors of `LogReader.read`; earlier slices stay in the list.
+    """Append slices of [start, end) to the empty list `slices`, where start is `offset`: at most `max_bytes`, but at
+    least one batch with `min_one_batch`. Raises the errors of `LogReader.read`; earlier slices then stay in the list.
     """
-    # At least one read, even without room, reports an offset out of range.
+    # Read at least once, even without room, to report an offset out of range.
     while len(slices) < SLICES_PER_PARTITION_MAX:
         one = min_one_batch and not slices
         given = log.reader.read(offset, max(max_bytes, 0), min_one_batch=one, may_wait=may_wait, end=end)
@@ -342,8 +343,8 @@ def _read_into(
 
 
 def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> list[FileSlice]:
-    """Return slices of [offset, end) of at most `max_bytes`, but at least one batch; wait for the object store. Raises
-    only if there is no slice.
+    """Return slices from `offset` to `end`: at most `max_bytes`, but at least one batch. Waits for the object store.
+    Raises only if there is no slice.
     """
     slices: list[FileSlice] = []
     try:
@@ -355,7 +356,7 @@ def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> l
 
 
 async def _run(broker: Broker, job: Callable[[], list[FileSlice]]) -> list[FileSlice]:
-    """Run `job` on a thread that may wait. Its slices are released if the caller has been cancelled."""
+    """Run `job` on a thread that may wait. If the caller is cancelled, its slices are released."""
     running = broker.storage.remote_reads.submit(job)
     try:
         return await asyncio.wrap_future(running)

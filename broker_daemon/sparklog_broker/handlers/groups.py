@@ -25,7 +25,7 @@ from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one
 from sparklog_broker.network.reply import Response
 
 TOGETHER_MAX = 1_000
-"""Number of offsets or partitions up to which unknown partitions are not removed before the commit."""
+"""Largest number of offsets that are committed at once. In larger requests, unknown partitions are removed first."""
 
 
 async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -41,8 +41,8 @@ async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview,
 
 
 async def _sorted_out(broker: Broker, owned: Iterable[m.TopicPartitions]) -> list[m.TopicPartitions]:
-    """Remove unknown partitions except one of each topic: the member's claim of a partition that it cannot have stays
-    visible. The indivisible work is then bounded by the cluster's partitions and the request's topics.
+    """Remove unknown partitions, except one of each topic, which shows that the member claims a partition that it
+    cannot have. This bounds the indivisible work by the cluster's partitions and the request's topics.
     """
     found: list[m.TopicPartitions] = []
     for named in owned:
@@ -64,7 +64,9 @@ async def offset_commit(request: m.OffsetCommitRequest, payload: memoryview, con
 async def txn_offset_commit(
     request: m.TxnOffsetCommitRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Add the group's partition to the transaction first: the transaction's end must reach the offsets in any case."""
+    """Commit offsets in a transaction. The group's partition is first added to the transaction, so that its marker will
+    reach the offsets.
+    """
     await check_each_once(context.broker.pace, request.offsets)
     groups = context.broker.groups
     number = groups.partition_of(request.group_id).number
@@ -78,7 +80,7 @@ async def txn_offset_commit(
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
         results = await _commit(context.broker, request, producer)
-    except InvalidProducerEpochError:  # the transaction has ended meanwhile
+    except InvalidProducerEpochError:  # the transaction has just ended
         identity = request.transactional_id, request.producer_id, request.producer_epoch
         raise await context.broker.transaction_access.stale(*identity) from None
     return Response(m.TxnOffsetCommitResponse(results))
@@ -87,8 +89,8 @@ async def txn_offset_commit(
 async def _commit(
     broker: Broker, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None
 ) -> list[m.OffsetResult]:
-    """Commit the offsets together. Of very many, those of unknown partitions are removed first, in slices: the
-    indivisible work is then bounded by the cluster's partitions.
+    """Commit the offsets at once. In a large request, offsets of unknown partitions are removed first, in slices of the
+    loop's time, which bounds the indivisible work by the cluster's partitions.
     """
     if len(request.offsets) <= TOGETHER_MAX:
         return await broker.groups.commit(request, producer)
@@ -187,8 +189,8 @@ def _described(
     response: m.DescribeGroupsResponse,
     seen: dict[GroupPartition, GroupCoordinator],
 ) -> Iterator[Iterable[bytes]]:
-    """Yield the parts of each group, with as many members as fit. Continues after a group only when it is in the
-    answer. Notes in `seen` the coordinators whose state is in the answer.
+    """Yield the parts of each group, with as many members as fit. The iteration continues after a group only when the
+    group is in the answer. Adds to `seen` the coordinators whose state is in the answer.
     """
     groups, limit_bytes = context.broker.groups, context.broker.long_answers.limit_bytes
     first = request.members_from
@@ -214,7 +216,7 @@ def _described(
 
 def _members(coordinator: GroupCoordinator, group_id: str, member_ids: Iterable[str]) -> Iterator[m.GroupMember]:
     for member_id in member_ids:
-        with contextlib.suppress(KeyError):  # it has left meanwhile
+        with contextlib.suppress(KeyError):  # the member has left in the meantime
             yield coordinator.member(group_id, member_id)
 
 

@@ -13,11 +13,11 @@ from sparklog_broker.network.reply import Response
 
 
 async def report_lake(request: ReportLakeRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Note the report of a worker."""
+    """Store the report of a lake worker."""
     context.broker.lakes.report(request)
     return Response(ReportLakeResponse())
 
 
 async def describe_lakes(request: DescribeLakesRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Return the newest reports."""
+    """Answer with the newest reports about the requested topics."""
     return Response(DescribeLakesResponse(context.broker.lakes.states(request.topics)))

@@ -1,5 +1,5 @@
-"""Addresses of other brokers in answers: the leader of a partition that this broker does not lead (KIP-951), and other
-replicas for a reader (KIP-392). They spare the client a request for metadata.
+"""Addresses of other brokers in answers, which save the client a METADATA request: the leader of a partition that this
+broker does not lead (KIP-951), and a closer replica for a reader (KIP-392).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ UNKNOWN = -1
 
 
 class LeaderHint(NamedTuple):
-    """The leader and its epoch; -1: no leader is known."""
+    """The leader and its epoch; -1 if no leader is known."""
 
     leader_id: int = UNKNOWN
     leader_epoch: int = UNKNOWN
 
 
 def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None) -> LeaderHint:
-    """Return the hint for a client whose `error` shows that it believes in another leader or epoch."""
+    """Return the hint for a client whose `error` shows that it knows another leader or epoch."""
     if not isinstance(error, NotLeaderError | FencedLeaderEpochError):
         return LeaderHint()
     partition = broker.partitions.find(TopicPartition(topic, number))
@@ -42,8 +42,8 @@ def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None
 
 
 def endpoint_of(context: RequestContext, broker_id: int) -> tuple[str, int] | None:
-    """Return the peer's address of a broker. A broker without a registered one has the address that the peer has
-    connected to. None: the broker is not registered, or not for this listener.
+    """Return the address of a broker for the peer; None if the broker is not registered, or not for the peer's
+    listener. A sole broker without a registered address has the address of the peer's connection.
     """
     broker = context.broker
     found = broker.cluster.endpoint_of(broker_id, context.listener)
@@ -53,7 +53,7 @@ def endpoint_of(context: RequestContext, broker_id: int) -> tuple[str, int] | No
 
 
 def endpoints(broker: Broker, broker_ids: Iterable[int], listener: str = "") -> list[BrokerEndpoint]:
-    """Return the addresses of brokers for peers on `listener`, each once; without -1 and unregistered brokers."""
+    """Return the addresses of brokers for peers on `listener`; -1, repeated and unregistered brokers are left out."""
     found = []
     for broker_id in sorted(set(broker_ids) - {UNKNOWN}):
         address, known = broker.cluster.endpoint_of(broker_id, listener), broker.cluster.image.brokers.get(broker_id)
@@ -64,7 +64,7 @@ def endpoints(broker: Broker, broker_ids: Iterable[int], listener: str = "") -> 
 
 def preferred_replica(broker: Broker, partition: Partition, rack: str, offset: int) -> int:
     """Return the in-sync follower with the most records in the reader's rack, if this broker leads in another rack; -1
-    if this broker serves the reader. Only with `replica.selector.class`.
+    if the reader should stay with this broker. Needs `replica.selector.class`.
     """
     replica = partition.replicas
     if not rack or not broker.config.replica_selector_class:

@@ -26,7 +26,7 @@ async def locate_segments(
     *,
     aborted_ranges_max: int = ABORTED_RANGES_MAX,
 ) -> Response:
-    """Answer peers on this host; A peer compares `data_dir_id` to find out if it sees the same files. A read_committed
+    """Answer peers on this host. A peer compares `data_dir_id` to check that it sees the same files. A read_committed
     answer ends after about `aborted_ranges_max` aborted ranges.
     """
     broker = context.broker
@@ -43,7 +43,7 @@ async def locate_segments(
         await broker.transactions.settled()
     partition = broker.partitions.get(request.topic, request.partition)
     log = partition.log
-    # before the search: everything below the stable end is then decided, so the aborted ranges are complete
+    # read before the search: all transactions below are decided, so the aborted ranges are complete
     high_watermark, stable_offset = log.high_watermark, partition.stable_offset
     committed = request.isolation == READ_COMMITTED
     directory, directory_id = broker.storage.logs.location_of(TopicPartition(request.topic, request.partition))

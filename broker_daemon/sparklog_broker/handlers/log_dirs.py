@@ -1,4 +1,4 @@
-"""DESCRIBE_LOG_DIRS: the space on this broker's disks, and the failed ones."""
+"""DESCRIBE_LOG_DIRS: the space on this broker's disks, and its failed disks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparklog_broker.network.reply import Response
 
 
 async def describe_log_dirs(request: DescribeLogDirsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Ask the file systems on the admin thread, because a dead mount may hang."""
+    """Answer with the state of the log directories, read on the admin thread: a dead mount may hang."""
     broker = context.broker
     directories = list(broker.storage.logs.directories.all)
     topics = None if request.topics is None else set(request.topics)

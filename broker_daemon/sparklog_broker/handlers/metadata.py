@@ -34,13 +34,12 @@ from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
 
 SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
-"""A topic with no more partitions and bytes of schemas is encoded at once."""
+"""Largest number of partitions, and of bytes of schemas, of a topic that is encoded in one part."""
 
 
 async def handshake(request: HandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer a handshake. The Unix socket is offered to clients of this host with a direct connection (no proxy, no
-    container's address). Authenticated peers authenticate there too; listeners where that is impossible offer no
-    socket.
+    """Answer a handshake. Clients on this host that are connected directly (without a proxy or container) are offered
+    the Unix socket. They authenticate there as on the listener; a listener that cannot offers no socket.
     """
     broker = context.broker
     direct = request.client_address == context.peer_name and is_same_host(context.peer_host, context.local_address[0])
@@ -57,8 +56,8 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
 
 
 async def metadata(request: MetadataRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the topics that the peer may see. A broker without registered endpoints has the address that the
-    client has connected to: the only one that the client certainly reaches.
+    """Answer with the topics that the peer may see. A broker without registered endpoints gets the address of the
+    peer's connection, the only one that the peer certainly reaches.
     """
     if len(payload):
         raise InvalidRequestError("a METADATA request has no payload")
@@ -81,7 +80,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
 
 
 def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
-    """Return the registered brokers with the peer's addresses, and always this one."""
+    """Return this broker and all registered brokers, with their addresses for the peer."""
     broker, me = context.broker, context.broker.config.broker_id
     host, port = broker.config.security.advertised_of(context.listener) or context.local_address
     found = {me: BrokerEndpoint(me, host, port, broker.config.broker_rack)}
@@ -95,7 +94,7 @@ def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
 def _topics(
     context: RequestContext, request: MetadataRequest, response: MetadataResponse, version: int | None
 ) -> Iterator[Iterator[bytes]]:
-    """Yield the parts of each requested topic. Continues after a topic only when it is in the answer."""
+    """Yield the parts of each requested topic. It continues after a topic only when that one is in the answer."""
     broker = context.broker
     if request.topics is None:
         names = sorted(context.shown(Api.METADATA, broker.partitions.topics))
@@ -133,7 +132,7 @@ def _position_after(names: list[str], name: str) -> int:
 
 
 def _fitting(schemas: Iterable[tuple[int, bytes]], room_bytes: int) -> list[tuple[int, bytes]]:
-    """Return the first schemas, as many as fit, but at least one."""
+    """Return the first schemas that fit into `room_bytes`, at least one."""
     found: list[tuple[int, bytes]] = []
     for schema in schemas:
         room_bytes -= len(schema[1])
@@ -149,7 +148,7 @@ def unknown_topic(name: str) -> TopicState:
 
 async def topic_answer(context: RequestContext, response: Message, name: str) -> Response:
     """Return `response`, which describes one topic, with the topic's present state. If not all schemas fit, only the
-    newest are sent, because the change is stored and its answer must not fail.
+    newest are sent: the change is stored, so its answer must not fail.
     """
     broker = context.broker
     topic = broker.partitions.topics.get(name)
@@ -170,7 +169,7 @@ def topic_parts(
     *,
     with_partitions: bool = True,
 ) -> Iterator[bytes]:
-    """Yield a topic's description for clients, encoded in parts, in a version (None: the newest)."""
+    """Yield the encoded parts of a topic's description. `version` None: the newest."""
     partitions = list(filter(None, map(broker.partitions.find, _keys(topic)))) if with_partitions else []
     state = TopicState(
         error_code=0,
@@ -203,7 +202,7 @@ def _keys(topic: Topic) -> Iterator[TopicPartition]:
 
 
 def _schema_parts(schema: tuple[int, bytes]) -> Iterator[bytes]:
-    """Yield the parts of a SchemaVersion. All answers share the schema's bytes, which may be large."""
+    """Yield the encoded parts of a SchemaVersion. Answers share the schema's bytes, which may be large."""
     schema_id, data = schema
     yield message_header(len(SchemaVersion.__struct_fields__)) + encode_value(schema_id) + binary_header(len(data))
     yield data
@@ -232,7 +231,7 @@ def _partition_state(partition: Partition) -> PartitionState:
 
 
 def _error_code(partition: Partition) -> int:
-    """Return 0 if the partition can be used, under any leader, otherwise the error's code."""
+    """Return 0 if some broker leads the partition and it is usable, otherwise the code of the error."""
     if (error := partition.sole_error) is not None:
         return error.code
     if partition.replicas.leader == NO_LEADER:

@@ -1,4 +1,4 @@
-"""Checks that a request names each partition once, so that no answer grows by repetition."""
+"""Checks that a request names each partition only once, so that repetitions do not enlarge its answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace
 
 
 class NamedPartition(Protocol):
-    """A partition in a request."""
+    """An entry of a request that names a partition."""
 
     @property
     def topic(self) -> str: ...
@@ -40,7 +40,7 @@ async def check_each_once(
 
 
 def check_partition_count(topics: Iterable[TopicPartitions]) -> None:
-    """Raise InvalidRequestError if all topics together name too many partitions."""
+    """Raise InvalidRequestError if all topics together have too many partitions."""
     count = sum(len(t.partitions) for t in topics)
     if count > PARTITIONS_PER_REQUEST_MAX:
         raise InvalidRequestError(

@@ -45,17 +45,19 @@ from sparklog_broker.network.reply import Response
 log = logging.getLogger(__name__)
 
 LOOKUPS_AT_ONCE_MAX = 256
-"""Lookups of one request at once: the threads for lookups also append."""
+"""Largest number of concurrent lookups of one request, because their threads also append."""
 _NO_TIMESTAMP = -1
 _NOTHING = OffsetAndTimestamp(-1, -1)
 _LookUpOutcome = OffsetAndTimestamp | ListOffsetsResult | BaseException | None
-"""Failures of many partitions are kept as results: 100,000 exceptions with tracebacks would occupy the garbage
-collector, and with it the event loop, for a second.
+"""The outcome for one partition. Failures are kept as results: 100,000 exceptions with tracebacks would occupy the
+garbage collector, and with it the event loop, for a second.
 """
 
 
 async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Look offsets up. Timestamps need files, on the I/O threads; the earliest and the latest offset are in memory."""
+    """Answer with the offsets for timestamps. The earliest and latest offsets are in memory; other timestamps are
+    looked up in files, on I/O threads.
+    """
     broker = context.broker
     found: list[_LookUpOutcome] = [None] * len(request.partitions)
     if request.isolation == READ_COMMITTED:
@@ -90,8 +92,8 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
 async def offsets_for_leader_epoch(
     request: OffsetsForLeaderEpochRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer with the ends of leader epochs, up to the last offset that consumers may read (KIP-320). The epochs are in
-    memory."""
+    """Answer with the ends of leader epochs, at most the last offset that consumers may read (KIP-320). The epochs are
+    in memory."""
     broker = context.broker
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition))
     results = (_epoch_end(broker, wanted) for wanted in request.partitions)
@@ -122,8 +124,8 @@ def _has_commits_behind(broker: Broker, wanted: ListOffsetsPartition, offset: in
 
 
 async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[ListOffsetsResult]:
-    """Look up offsets at one moment, also of partitions with other leaders. Raises as `all_at_once`, and
-    InvalidRequestError.
+    """Look up offsets of one point in time, also of partitions that other brokers lead. Raises the errors of
+    `all_at_once`, and InvalidRequestError.
     """
     if any(p.timestamp_ms not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for p in request.partitions):
         raise InvalidRequestError("only the earliest and latest offsets can be requested for all partitions at once")
@@ -144,8 +146,7 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
 
 
 def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> SparklogError:
-    """Return the reason why a snapshot lacks a partition; for a partition that this broker leads, this broker's own
-    reason."""
+    """Return the reason why a snapshot lacks a partition. If this broker leads it, this is the error of its own log."""
     try:
         extent_of(broker, TopicPartition(wanted.topic, wanted.partition), isolation)
     except NotLeaderError:
@@ -158,7 +159,7 @@ def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> Sp
 
 
 async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[_LookUpOutcome]) -> None:
-    """Store the results of `lookups` in `found`, and empty `lookups`."""
+    """Wait for `lookups`, store their results in `found`, and empty `lookups`."""
     answers = await asyncio.gather(*lookups.values(), return_exceptions=True)
     for i, answer in zip(lookups, answers, strict=True):
         found[i] = answer
@@ -166,7 +167,7 @@ async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found
 
 
 def _known_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
-    """Return an offset that is known without reading a file, or None. `end` None stands for the high watermark."""
+    """Return an offset that needs no file; None for others. `end`: the reader's end; None for the high watermark."""
     match timestamp_ms:
         case _ if timestamp_ms == EARLIEST_TIMESTAMP:
             return partition_log.log_start_offset

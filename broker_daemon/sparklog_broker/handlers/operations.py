@@ -1,6 +1,6 @@
-"""Operators' requests: the list of brokers, reassignments, elections, brokers without new replicas.
+"""Operators' requests: the list of brokers, reassignments, elections, cordoned brokers.
 
-Any broker takes the request; the dispatcher forwards those that the controller answers.
+Any broker accepts these requests; the dispatcher forwards those that the controller answers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparklog_broker.network.reply import Response
 async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when the reassignments are stored; the replicas are created and copied from then on."""
+    """Answer when the reassignments are stored. Brokers then create and copy the replicas."""
     targets = {
         TopicPartition(t.topic, t.partition): None if t.replicas is None else tuple(t.replicas)
         for t in request.partitions
@@ -48,8 +48,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """List the reassignments that the controller knows, so that a client finds a reassignment that
-    it has just started."""
+    """Answer with the controller's reassignments, so that a client sees one that it has just started."""
     image = context.broker.cluster.membership.controller_image()
     return Response(ListPartitionReassignmentsResponse(_reassignments(image, request.topics), image.throttle_bytes))
 
@@ -65,7 +64,7 @@ def _reassignments(image: ClusterImage, topics: list[str] | None) -> list[Partit
 
 
 async def elect_leaders(request: ElectLeadersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the elections are stored; the leaders begin when the image reaches them."""
+    """Answer when the elections are stored. The leaders begin when they have applied the image."""
     membership = context.broker.cluster.membership
     kind = ElectionKind.UNCLEAN if request.kind else ElectionKind.PREFERRED
     asked = request.partitions
@@ -83,7 +82,7 @@ def _leader(image: ClusterImage, tp: TopicPartition) -> int | None:
 
 
 async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Cordon or uncordon a broker: a cordoned broker gets no new replicas."""
+    """Cordon or uncordon a broker. No new replica is placed on a cordoned broker."""
     membership = context.broker.cluster.membership
     if request.broker_id not in membership.controller_image().known:
         raise InvalidRequestError(f"broker {request.broker_id} has never been in this cluster")
@@ -92,7 +91,7 @@ async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, conte
 
 
 async def describe_cluster(request: DescribeClusterRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer from this broker's image, also while there is no controller."""
+    """Answer from this broker's image, even if there is no controller."""
     broker = context.broker
     image, controller = broker.cluster.image, broker.cluster.controller_id
     if controller not in image.brokers or not broker.cluster.is_certain:

@@ -32,13 +32,13 @@ ACKS_NONE = 0
 ACKS_ALL = -1
 
 _Outcome = AppendInfo | Exception | ProduceResult
-"""Refusals before the append are kept as results: 100,000 exceptions with tracebacks would occupy the garbage
-collector, and with it the event loop, for a second.
+"""The outcome for one partition. Refusals before the append are kept as results: 100,000 exceptions with tracebacks
+would occupy the garbage collector, and with it the event loop, for a second.
 """
 
 
 async def produce(request: ProduceRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Append; every partition has its own outcome. With acks 0 there is no answer, but an error closes the
+    """Append batches; every partition has its own outcome. With acks=0 there is no answer, but an error closes the
     connection."""
     pieces = _cut(request.partitions, payload)
     verified = await _verify(request, pieces, context)
@@ -90,7 +90,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
 
 
 class _Pieces(Sequence[memoryview]):
-    """The payload's pieces, one per partition of the request, made on demand."""
+    """The payload's pieces, one for each partition of the request, created on access."""
 
     def __init__(self, payload: memoryview, lengths: Iterable[int]) -> None:
         self._payload = payload
@@ -114,7 +114,7 @@ class _Pieces(Sequence[memoryview]):
 
 
 def _cut(partitions: list[ProducePartition], payload: memoryview) -> Sequence[memoryview]:
-    """Return the payload's pieces. Raises InvalidRequestError."""
+    """Return the payload's pieces. Raises InvalidRequestError if their announced lengths do not match the payload."""
     announced = sum(p.length_bytes for p in partitions)
     if announced != len(payload):
         raise InvalidRequestError(f"the partitions announce {announced} bytes, the payload has {len(payload)}")
@@ -124,7 +124,7 @@ def _cut(partitions: list[ProducePartition], payload: memoryview) -> Sequence[me
 async def _verify(
     request: ProduceRequest, pieces: Sequence[memoryview], context: RequestContext
 ) -> dict[int, Verified]:
-    """Return the verdicts on a transactional producer's batches, by position. Raises InvalidRequestError."""
+    """Return guards and errors for a transactional producer's batches, by index. Raises InvalidRequestError."""
     if request.transactional_id is None:
         return {}
     if request.acks != ACKS_ALL:
@@ -142,7 +142,7 @@ async def _check_owners(
     verified: dict[int, Verified],
     context: RequestContext,
 ) -> None:
-    """Add to `verified` the errors for batches of other owners' producers."""
+    """Add to `verified` the errors for batches whose producer id belongs to another principal."""
     is_noted = False
     for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         if isinstance(verified.get(i), SparklogError):
@@ -150,13 +150,13 @@ async def _check_owners(
         found = owners.judge(context.principal, request.transactional_id, piece)
         if isinstance(found, SparklogError):
             verified[i] = found
-            if not found.retriable and not is_noted:  # one line for a request
+            if not found.retriable and not is_noted:  # one line in the audit log per request
                 context.note_denial(Api.PRODUCE, found, Operation.WRITE, Resource(ResourceType.TOPIC, wanted.topic))
                 is_noted = True
         elif found is not None and request.transactional_id is not None:
             identity = request.transactional_id, found.producer_id, found.producer_epoch
             try:
-                if i not in verified:  # otherwise the coordinator has just confirmed it
+                if i not in verified:  # otherwise `verify` has just confirmed it
                     tp = TopicPartition(wanted.topic, wanted.partition)
                     await context.broker.transaction_access.add_partitions(*identity, [tp])
                 owners.confirmed(request.transactional_id, found.producer_id)

@@ -1,4 +1,4 @@
-"""INIT_PRODUCER_ID: identities of idempotent producers; those of transactional ids are the coordinator's."""
+"""INIT_PRODUCER_ID: identities of idempotent producers. The coordinator issues those of transactional ids."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sparklog_broker.network.reply import Response
 
 
 async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with a new producer id and epoch 0; with a transactional id, or for a fencing token, from the coordinator.
+    """Answer with a new producer id and epoch 0. For a transactional id or a fencing token, the coordinator answers.
 
-    An authenticated principal gets an owned id, even without an authorizer, so that an authorizer can be enabled broker
-    by broker.
+    An authenticated principal gets an owned id even without an authorizer, so that an authorizer can be enabled on one
+    broker after the other.
     """
     if request.transactional_id is not None:
         identity = await context.broker.transactions.init_producer_id(

@@ -47,7 +47,7 @@ def _entries(context: RequestContext, after: str) -> Iterator[QuotaEntry]:
 async def alter_client_quotas(
     request: AlterClientQuotasRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Alter quotas. They are in effect on this broker when it is answered, on other brokers with the next image."""
+    """Answer when the change is in effect on this broker. Other brokers apply it with their next image."""
     now: dict[Entity, dict[QuotaKey, float]] = {e: dict(q) for e, q in context.broker.throttling.entries.values()}
     altered: dict[Entity, dict[QuotaKey, float]] = {}
     for alteration in request.alterations:

@@ -1,4 +1,4 @@
-"""DELETE_RECORDS: raises log starts; the space is freed in the background."""
+"""DELETE_RECORDS: raises log starts. The space is freed in the background."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ _Outcome = int | SparklogError | DeleteRecordsResult | None
 
 
 async def delete_records(request: DeleteRecordsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the new log starts are on the disk, and all live replicas have followed (KIP-107), or after
-    `timeout_ms`."""
+    """Answer when the new log starts are stored here and on all live replicas (KIP-107), or after `timeout_ms`."""
     pace = context.broker.pace
     await check_each_once(pace, request.partitions)
     outcomes: list[_Outcome] = [None] * len(request.partitions)

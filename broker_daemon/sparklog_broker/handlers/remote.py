@@ -20,16 +20,18 @@ from sparklog_broker.network.reply import Response
 
 
 async def locate_remote(request: LocateRemoteRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer without segments that are still on the broker's disk. The reader has its own credentials and endpoint."""
+    """Answer with the copies of segments that are not on the broker's disk. The client needs its own credentials and
+    endpoint of the store.
+    """
     broker = context.broker
     url = broker.config.remote_log_storage_url
-    if not url or "@" in urlsplit(url).netloc:  # a password is not passed on
+    if not url or "@" in urlsplit(url).netloc:  # do not send a password to clients
         raise LocalReadUnavailableError("this broker does not offer its object store to readers")
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
     partition = broker.partitions.get(request.topic, request.partition)
     log = partition.log
-    # before the search: everything below it is then decided, so the aborted ranges are complete
+    # read before the search: all transactions below are decided, so the aborted ranges are complete
     stable_offset = partition.stable_offset
     if request.start_offset < log.log_start_offset:
         raise OffsetOutOfRangeError(f"the log starts at offset {log.log_start_offset}")

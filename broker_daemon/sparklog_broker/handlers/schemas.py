@@ -1,4 +1,4 @@
-"""ALTER_SCHEMA: gives a typed topic a newer schema. Older schemas stay, for stored batches and older producers."""
+"""ALTER_SCHEMA: adds a schema to a typed topic. Earlier schemas stay, for stored batches and older producers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""SNAPSHOT_OFFSETS: a partition's first and end offset, fixed for all requests of a principal under one name; and
-LIST_COMMITS, for brokers that take such a snapshot.
+"""SNAPSHOT_OFFSETS: partitions' first and end offsets, which are the same for all requests of a principal with the same
+name; and LIST_COMMITS, for brokers that take such a snapshot.
 
-In a cluster the broker asks the leaders of the other partitions. Requests under one name go to the same broker.
+In a cluster the broker asks the leaders of the other partitions. All requests with one name go to the same broker.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from sparklog_broker.partitions.offset_snapshots import Extent, Snapshot
 log = logging.getLogger(__name__)
 
 CLOCKS_APART_MS = 10_000
-"""Largest difference between the clocks of two brokers with which a snapshot finds all parts of a transaction."""
+"""Largest difference of two brokers' clocks, in ms, with which a snapshot finds all parts of a transaction."""
 _NEVER_MS = 2**62
 
 
 async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer from the snapshot of that name. A partition that it lacks (its topic is newer, or it was offline) is
-    answered with its present offsets. Names belong to a principal: others learn nothing from them.
+    """Answer from the named snapshot. A partition that it lacks, because its topic is newer or it was offline, gets its
+    present offsets. Names belong to a principal, so other principals cannot read the snapshot.
     """
     broker = context.broker
     if request.isolation == READ_COMMITTED:
@@ -52,12 +52,12 @@ async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Sna
 
 
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
-    """Return the first and end offsets of partitions. For readers of committed records, each transaction lies wholly
-    below the ends or wholly behind, also a transaction that spans brokers. Raises as `_collect`, and
+    """Return the first and end offsets of partitions. For readers of committed records, each transaction is completely
+    below the ends or completely above, even if it spans brokers. Raises the errors of `_collect`, and
     CoordinatorNotAvailableError."""
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
     collect = partial(_collect, broker, partitions, isolation)
-    if isolation != READ_COMMITTED or len(leaders) <= 1:  # one leader shows all of a transaction at the same moment
+    if isolation != READ_COMMITTED or len(leaders) <= 1:  # a single leader makes a whole transaction visible at once
         found = await collect()
     else:
         found = await broker.transaction_access.while_nothing_is_decided(collect)
@@ -73,10 +73,10 @@ async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isol
 
 
 async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
-    """Return the extents with ends that lie inside no transaction.
+    """Return the extents with ends that are inside no transaction.
 
-    First the commits behind the ends are collected. The earliest start of their transactions bounds the headers that
-    are read in all partitions. A lowered end may cut a transaction that began earlier; the bound then moves back.
+    First the commits above the ends are collected. The earliest start of their transactions bounds the headers to read
+    in all partitions. A lowered end may be inside a transaction that began earlier; the bound is then lowered, too.
     """
     ends = {tp: extent.end for tp, extent in found.extents.items()}
     commits = await _commits(broker, {tp: ends[tp] for tp in found.behind if tp in ends}, _NEVER_MS)
@@ -86,15 +86,15 @@ async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
         if lowered.started_ms is None or lowered.started_ms >= known_from_ms:
             return {tp: Extent(e.start, max(e.start, lowered.ends[tp])) for tp, e in found.extents.items()}
         known_from_ms = lowered.started_ms - slack_ms
-        slack_ms *= 2  # few rounds, also where each transaction overlaps with an earlier one
+        slack_ms *= 2  # few rounds, even if each transaction overlaps with an earlier one
         commits = await _commits(broker, ends, known_from_ms - CLOCKS_APART_MS)
 
 
 async def _commits(
     broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
 ) -> dict[TopicPartition, list[Commit]]:
-    """Return the transactions that are committed behind the offsets, or since a time. Raises NotLeaderError,
-    StorageError, InvalidRequestError if there are too many, and as `OtherBrokers.commits`."""
+    """Return the transactions committed above the offsets, or since `since_ms`. Raises NotLeaderError, StorageError,
+    InvalidRequestError if there are too many, and the errors of `OtherBrokers.commits`."""
     here: dict[TopicPartition, int] = {}
     away: dict[int, dict[TopicPartition, int]] = {}
     for tp, offset in offsets.items():
@@ -115,7 +115,7 @@ async def _commits_here(
     broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
 ) -> dict[TopicPartition, list[Commit]]:
     found: dict[TopicPartition, list[Commit]] = {}
-    for tp, offset in offsets.items():  # one after the other: the threads append, too
+    for tp, offset in offsets.items():  # one after the other, because the threads also append
         partition = broker.partitions.find(tp)
         if partition is None or partition.deleted:
             continue
@@ -138,7 +138,7 @@ def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
 
 
 async def list_commits(request: ListCommitsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """List commits for the broker that takes a snapshot. Raises as `_commits`."""
+    """Answer with commits, for a broker that takes a snapshot. Raises the errors of `_commits`."""
     offsets = {TopicPartition(p.topic, p.partition): p.offset for p in request.partitions}
     found = await _commits_here(context.broker, offsets, request.since_ms)
     parts = (
@@ -152,12 +152,12 @@ async def list_commits(request: ListCommitsRequest, payload: memoryview, context
 class _FoundExtents(NamedTuple):
     extents: Snapshot
     behind: set[TopicPartition]
-    """Partitions with commits behind their ends."""
+    """Partitions with commits above their ends."""
 
 
 async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _FoundExtents:
-    """Return the offsets of the partitions, without those that have an error: a reader of one gets its error later.
-    Raises the errors of other brokers, and BrokerNotAvailableError."""
+    """Return the offsets of the partitions. Those with an error are left out; their readers get the error later. Raises
+    the errors of other brokers, and BrokerNotAvailableError."""
     found: Snapshot = {}
     behind: set[TopicPartition] = set()
     away: dict[int, list[TopicPartition]] = {}
@@ -180,8 +180,8 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
 
 
 def extent_of(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
-    """Return the extent of a partition. Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and
-    others."""
+    """Return the first and end offset of a partition that this broker leads. Raises the errors of its role and log,
+    such as NotLeaderError."""
     partition = broker.partitions.get(*tp)
     partition.replicas.check_end_known()
     end = partition.stable_offset if isolation == READ_COMMITTED else partition.log.high_watermark

@@ -45,7 +45,7 @@ async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestC
 
 
 async def join_shared_txn(request: JoinSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the participant is in the log."""
+    """Answer when the participant's record is committed."""
     context.broker.check_drawn(request.fencing_token, context.principal)
     joined = await context.broker.transactions.join(
         request.app_id, request.version, request.run_id, request.fencing_token, request.timeout_ms, request.lease_ms
@@ -74,7 +74,7 @@ async def end_shared_txn(request: EndSharedTxnRequest, payload: memoryview, cont
 
 
 async def renew_shared_txn(request: RenewSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer at once, also for a transaction that is not open yet."""
+    """Answer at once. A transaction that is not open yet is no error."""
     renewed = await context.broker.transactions.renew(request.app_id, request.version, request.run_id)
     return Response(RenewSharedTxnResponse(*renewed))
 
@@ -110,8 +110,8 @@ async def describe_transactions(
 def _described(
     context: RequestContext, request: DescribeTransactionsRequest, response: DescribeTransactionsResponse
 ) -> Iterator[Iterable[bytes]]:
-    """Yield the parts of each transaction, with as many partitions as fit. Continues after one only when it is in the
-    answer.
+    """Yield the parts of each transaction, with as many partitions as fit. The iteration continues after a transaction
+    only when it is in the answer.
     """
     transactions, limit_bytes = context.broker.transactions, context.broker.long_answers.limit_bytes
     first = request.partitions_from

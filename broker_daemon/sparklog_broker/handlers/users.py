@@ -1,4 +1,4 @@
-"""Users with passwords: altering and describing their credentials (KIP-554)."""
+"""Users with passwords: changes and descriptions of their credentials (KIP-554)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparklog_broker.security.users import UNKNOWN_USERS
 async def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Make all alterations or none. Credentials are checked like those that are read from the store."""
+    """Make all changes or none. New credentials are checked like stored ones."""
     users = context.broker.users
     known = users.all()
     alterations = [
@@ -35,7 +35,7 @@ async def alter_user_scram_credentials(
     ]
     for one in request.upsertions:
         given = ScramCredential(one.salt, one.stored_key, one.server_key, one.iterations)
-        # its salt is random: an earlier attempt has set an equal one
+        # the salt is random: an equal credential is from an earlier attempt
         if request.only_new and one.name in known and known[one.name].get(one.mechanism) != given:
             raise InvalidConfigError(
                 f"user {one.name!r} already exists; `sparklog user set-password` changes the password"
@@ -55,7 +55,7 @@ async def alter_user_scram_credentials(
     }
     if UNKNOWN_USERS not in records.of_kind(RecordKind.SECRETS):  # all brokers share it from the first user on
         changes[RecordId(RecordKind.SECRETS, UNKNOWN_USERS)] = users.secret
-    if changes:  # else an earlier attempt has made them
+    if changes:  # none if an earlier attempt has made all of them
         await records.change(changes)
     return Response(AlterUserScramCredentialsResponse())
 

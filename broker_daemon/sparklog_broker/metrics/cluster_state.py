@@ -1,6 +1,6 @@
-"""The cluster's state on a broker's page: the controller, partitions without a leader, changes of in-sync replicas, the
-copied bytes, the lag of followers, and the session with ZooKeeper. The names are those of Kafka's beans in Strimzi's
-rules.
+"""The cluster's state on a broker's metrics page: the controller, partitions without a leader, changes of in-sync
+replicas, copied bytes, the lag of followers, and the session with ZooKeeper. The names are those of Kafka's beans in
+Strimzi's rules.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from sparklog_broker.metrics.watched import MetricSources
 
 
 class ClusterState(NamedTuple):
-    """The state at one moment."""
+    """The state at one time."""
 
     is_controller: bool = True
     offline: int = 0
-    """Partitions without a leader, on the controller; 0 on other brokers."""
+    """On the controller, the number of partitions without a leader; 0 on other brokers."""
     away: int = 0
-    """Partitions whose leader is not the first of their replicas, on the controller; 0 on other brokers."""
+    """On the controller, the number of partitions that are not led by their preferred leader; 0 on other brokers."""
     brokers: int = 1
     counted: ReplicationCounters = ReplicationCounters()
     reassigning: int = 0
-    """Partitions led here with a reassignment in progress."""
+    """Number of partitions led by this broker with a reassignment in progress."""
     max_lag: int = 0
-    """Largest number of records that a follower of a partition led here lacks."""
+    """Largest number of records that a follower of a partition led by this broker lacks."""
     in_sync_lag: int = 0
-    """Largest number of records that an in-sync follower lacks."""
+    """Like `max_lag`, of in-sync followers only."""
     session: SessionCounters | None = None
     """Counters of the session with ZooKeeper; None without ZooKeeper."""
     has_older_store: bool = False
     """True while the broker refuses ZooKeeper's data, which are older than its newest image."""
     put_aside: int = 0
-    """Topics whose files the broker has put aside, because the cluster's metadata lack them."""
+    """Number of topics whose files the broker has put aside, because the cluster's metadata lack them."""
 
 
 def read_cluster(watched: MetricSources, slices: Slices) -> ClusterState:

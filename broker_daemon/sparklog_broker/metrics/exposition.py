@@ -1,4 +1,4 @@
-"""The formats of a scrape's answer, and the choice among them."""
+"""The formats of a scrape, and the choice between them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Families of series in the form of `prometheus_client`, from rows of labels and numbers.
 
-The rows may be generated during the writing: `samples` of a family is read once.
+The rows may be generated while the page is written, so `samples` of a family can be read only once.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ class MetricInfo(NamedTuple):
 
 
 def counter(described: MetricInfo, rows: Iterable[Row]) -> Metric:
-    """Make a family of counters, which only grow; `_total` is appended to the name."""
+    """Return a family of counters, which only rise. `_total` is appended to the name."""
     name = f"{described.name}_total"
     return _family(described, "counter", (Sample(name, labels, value) for labels, value in rows))
 
 
 def gauge(described: MetricInfo, rows: Iterable[Row]) -> Metric:
-    """Make a family of gauges, which rise and fall."""
+    """Return a family of gauges, which rise and fall."""
     name = described.name
     return _family(described, "gauge", (Sample(name, labels, value) for labels, value in rows))
 
 
 def one_counter(name: str, doc: str, value: float) -> Metric:
-    """Make a counter without labels."""
+    """Return a counter without labels."""
     return counter(MetricInfo(name, doc), [(NO_LABELS, value)])
 
 
 def one_gauge(name: str, doc: str, value: float) -> Metric:
-    """Make a gauge without labels."""
+    """Return a gauge without labels."""
     return gauge(MetricInfo(name, doc), [(NO_LABELS, value)])
 
 
 def histogram(described: MetricInfo, rows: Iterable[tuple[Labels, HistogramCounts]]) -> Metric:
-    """Make a family of histograms of times in seconds."""
+    """Return a family of histograms of times in s."""
     return _family(described, "histogram", _buckets(described.name, rows))
 
 

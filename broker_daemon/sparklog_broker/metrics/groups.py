@@ -1,7 +1,7 @@
 """Groups and their lag.
 
-The first `metrics.groups.max` groups by name have series of their own; all others share the group `(others)`. A group
-of that name counts among them.
+The first `metrics.groups.max` groups by name have separate series; all others share the group `(others)`. A group with
+this name counts among the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparklog_broker.metrics.families import MetricInfo, Row, gauge
 from sparklog_broker.metrics.slices import Slices
 
 OFFSETS_MAX = 200_000
-"""Committed offsets that one scrape reads; `sparklog_metrics_left_out` counts the rest."""
+"""Largest number of committed offsets that one scrape reads. `sparklog_metrics_left_out` counts the rest."""
 TRIES = 5
 
 LAG = MetricInfo(
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class TopicLag(Struct):
-    """The lag of one group in one topic, or in one partition."""
+    """The lag of one group in one topic or partition."""
 
     lag: int = 0
     offset: int = 0
@@ -60,7 +60,7 @@ class GroupLag(Struct):
 
 
 class GroupsAtOnce(NamedTuple):
-    """All groups at one moment. `left_out`: committed offsets that were not read."""
+    """All groups at one time. `left_out`: number of committed offsets that were not read."""
 
     states: Mapping[str, int]
     by_group: Mapping[str, GroupLag]
@@ -79,10 +79,10 @@ def read_groups(
 
     Args:
         coordinators: The coordinators of this broker.
-        ends: High watermarks.
-        shown: Returns True for partitions with series of their own.
+        ends: High watermarks by partition.
+        shown: Returns True for partitions with separate series.
         topic_name: Returns the name under which a topic is shown.
-        groups_max: Number of groups with series of their own.
+        groups_max: Largest number of groups with separate series.
         slices: Pauses between groups.
     """
     ids = [c.known_ids() for c in coordinators]
@@ -121,7 +121,7 @@ def _add(of_group: GroupLag, tp: TopicPartition, offset: int, lag: int, topic: s
 
 
 def _summary(coordinator: GroupCoordinator, group_id: str) -> GroupSummary:
-    """Return the group's summary; repeated when its members change during the count."""
+    """Return the group's summary. The read is repeated if members change during it."""
     for _ in range(TRIES):
         try:
             return coordinator.summary(group_id)

@@ -1,4 +1,4 @@
-"""The stage of the broker's life, for `/health/ready`."""
+"""The stage of the broker's life, which `/health/ready` shows."""
 
 from __future__ import annotations
 

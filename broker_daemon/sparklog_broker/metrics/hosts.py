@@ -1,6 +1,6 @@
-"""The host names under which the pages may be requested. A foreign page in a browser can point a name of its own at
-this machine and read the broker's answers (DNS rebinding). It cannot choose an address as its name, nor one of our
-names.
+"""Host names under which the metrics pages may be requested. A foreign page in a browser can point its own host name at
+this machine, and read the broker's answers (DNS rebinding). It cannot use an address, or one of this host's names, as
+its name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ANY = "*"
 
 
 def allowed_names(config: BrokerConfig) -> frozenset[str]:
-    """Return this host's names in the settings, and `metrics.allowed.hosts`."""
+    """Return this host's names in the settings of listeners, and `metrics.allowed.hosts`."""
     listeners = config.security.listeners
     listening = parse_address(config.metrics_listen, "metrics.listen")[0] if config.metrics_listen else ""
     more = (name.strip() for name in config.metrics_allowed_hosts.split(","))
@@ -23,8 +23,8 @@ def allowed_names(config: BrokerConfig) -> frozenset[str]:
 
 
 def is_allowed(host: str | None, names: frozenset[str]) -> bool:
-    """True if a request with this `Host` header is answered. A request without the header (None) does not come from a
-    browser, and a foreign page cannot have an address as its name.
+    """True if a request with this `Host` header is allowed. Without the header (None) it does not come from a browser;
+    with an address it does not come from a foreign page.
     """
     if host is None or ANY in names:
         return True

@@ -1,7 +1,7 @@
-"""The head of an HTTP request, as far as three pages need it: bytes in, request or refusal out.
+"""Parser of the head of an HTTP request, as far as three pages need it.
 
-A request has one line and headers, and no body: later bytes are not read. The server limits the head's size and the
-time until its end.
+A request has one line and headers, and no body: later bytes are not read. The server limits the size of the head and
+the time until its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HEADERS_MAX = 100
 
 
 class Request(NamedTuple):
-    """A parsed request. `path` is without its query; `host` is None without a `Host` header."""
+    """A parsed request. `path` is without the query; `host` is None without a `Host` header."""
 
     is_head: bool
     path: str
@@ -22,7 +22,7 @@ class Request(NamedTuple):
 
 
 class Refusal(Exception):  # noqa: N818  (an answer, not a failure)
-    """The status and text that a request gets instead of a page."""
+    """The status and text that a request gets in place of a page."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -50,5 +50,5 @@ def parse(head: bytes) -> Request:
 
 
 def _values(lines: list[str], name: str) -> list[str]:
-    """Return the values of all headers of that name."""
+    """Return the values of all headers with this name."""
     return [value for key, _, value in (line.partition(":") for line in lines[1:]) if key.strip().lower() == name]

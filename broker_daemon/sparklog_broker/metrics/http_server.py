@@ -1,7 +1,7 @@
 """A small HTTP server for a few read-only pages: GET and HEAD, one request per connection.
 
-A client can make it hold little: a head of HEAD_BYTES_MAX that has to arrive within HEAD_S, CONNECTIONS_MAX connections
-(one more is closed unread), an answer that has to be read within ANSWER_S.
+Limits on clients: a head of HEAD_BYTES_MAX, which must arrive within HEAD_S; CONNECTIONS_MAX connections (further ones
+are closed unread); and ANSWER_S to read the answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEAD_S = 5.0
 ANSWER_S = 60.0
 CONNECTIONS_MAX = 32
 LINGER_S = 1.0
-"""Time in which later bytes of the client are discarded: a reset would overtake the answer."""
+"""Time, in s, for which later bytes of the client are discarded: otherwise a reset would overtake the answer."""
 PIECE_BYTES = 64 * 1024
 PLAIN = "text/plain; charset=utf-8"
 
@@ -42,7 +42,7 @@ Answer = Callable[[Request], Awaitable[Page]]
 
 
 class HttpServer:
-    """Serves on `sock`, which is bound and belongs to the server from now on. Event-loop thread only."""
+    """Serves on `sock`, which must be bound, and which the server then owns. Event-loop thread only."""
 
     def __init__(self, sock: socket.socket, answer: Answer, *, head_s: float = HEAD_S) -> None:
         self._sock = sock
@@ -57,11 +57,11 @@ class HttpServer:
         return str(host), int(port)
 
     async def start(self) -> None:
-        """Begin to accept."""
+        """Begin to accept connections."""
         self._server = await asyncio.start_server(self._accept, sock=self._sock, limit=HEAD_BYTES_MAX)
 
     async def stop(self) -> None:
-        """End all connections; answers in progress are cut off."""
+        """Close all connections, even with answers in progress."""
         if self._server is None:
             self._sock.close()
             return
@@ -87,13 +87,15 @@ class HttpServer:
                 async with asyncio.timeout(LINGER_S):
                     while await reader.read(PIECE_BYTES):
                         pass
-        except (OSError, EOFError, TimeoutError) as e:  # the client's doing
+        except (OSError, EOFError, TimeoutError) as e:  # caused by the client
             log.debug("a request for metrics failed: %s", e)
         finally:
             writer.transport.abort()
 
     async def _page(self, reader: asyncio.StreamReader) -> tuple[Request | None, Page]:
-        """Return the request and its page. Raises EOFError, OSError if the client has disconnected."""
+        """Return the request and its page; None for a request that cannot be parsed. Raises EOFError, OSError if the
+        client has disconnected.
+        """
         request = None
         try:
             async with asyncio.timeout(self._head_s):

@@ -1,6 +1,6 @@
-"""The broker's numbers under the names that Kafka's dashboards read: those of Strimzi's rules for Kafka's beans, and of
-kafka_exporter. The labels are Kafka's too, with one exception: Kafka's series per partition are summed by topic here,
-unless `metrics.partitions.max` allows partitions. Dashboards sum by topic themselves, so they show the same.
+"""The broker's numbers under the names that Kafka's dashboards use: those of Strimzi's rules for Kafka's beans, and of
+kafka_exporter. The labels are Kafka's, too, with one exception: series by partition are summed by topic, unless
+`metrics.partitions.max` allows partitions. Dashboards sum by topic themselves, so they show the same.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TRAFFIC = (
     ),
 )
 
-# (family, value of a topic's sums, value of one partition; None: a family by topic only)
+# (family, value from a topic's sums, value from one partition; None if the family is by topic only)
 PLACES: tuple[tuple[MetricInfo, Callable[[Sums], float], Callable[[PartitionRow], float] | None], ...] = (
     (MetricInfo("kafka_log_log_size", "Bytes of batches."), lambda s: s.size_bytes, lambda r: r.size_bytes),
     (
@@ -110,8 +110,8 @@ def kafka_families(
     connections: int,
     slices: Slices,
 ) -> Iterator[Metric]:
-    """Yield the metrics under Kafka's names. `shown`: returns True for partitions with series of their own; `broker`:
-    the labels of `kafka_broker_info`."""
+    """Yield the families under Kafka's names. `shown`: returns True for partitions with separate series. `broker`: the
+    labels of `kafka_broker_info`."""
     for described, field in TRAFFIC:
         yield counter(described, slices.each(_traffic(traffic, attrgetter(field))))
     own = [row for row in slices.each(rows) if row.leads and shown(row)]
@@ -161,7 +161,6 @@ def _by_partition(
 
 
 def _without(sums: dict[str, Sums], own: Sequence[PartitionRow]) -> dict[str, Sums]:
-    """Return the sums of the topics without series of their own. A topic has them for all its partitions or for
-    none."""
+    """Return the sums of the topics without separate series. A topic has these for all its partitions, or for none."""
     topics = {row.topic for row in own}
     return {topic: of_topic for topic, of_topic in sums.items() if topic not in topics}

@@ -1,4 +1,4 @@
-"""Series of the topics' Delta tables, from the reports of lake workers."""
+"""Series about the topics' Delta tables, from the reports of lake workers."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sparklog_broker.partitions.partitions import Partitions
 
 LOCATION, PAUSED, INTERVAL = "lake.location", "lake.paused", "lake.commit.interval.ms"
 SILENT_INTERVALS = 10
-"""Intervals without a report after which a table counts as failing."""
+"""Number of commit intervals without a report after which a table counts as failing."""
 SILENT_MS_MIN = 60_000
 
 
 class LakeRow(NamedTuple):
-    """The Delta table of one topic, as this broker knows it."""
+    """The Delta table of one topic, as far as this broker knows."""
 
     topic: str
     lag: int
-    """Offsets of this broker's partitions that the table lacks."""
+    """Number of offsets that the table lacks, in partitions that this broker leads."""
     lag_seconds: float
-    """Age of the newest moment whose records are all in the table; 0 without lag."""
+    """Age, in s, of the newest time up to which the table has all records; 0 without lag."""
     files: int
     paused: bool
     failing: bool
-    """True if the last round failed, or no worker reports."""
+    """True if the last round failed, or the worker's reports are missing."""
 
 
 def read_lakes(lakes: Lakes, partitions: Partitions, broker_id: int | None, now_ms: int, born_ms: int) -> list[LakeRow]:
@@ -38,9 +38,9 @@ def read_lakes(lakes: Lakes, partitions: Partitions, broker_id: int | None, now_
     Args:
         lakes: The reports.
         partitions: The partitions.
-        broker_id: Id of this broker, which counts the partitions that it leads; None: it is alone.
-        now_ms: The time.
-        born_ms: Time of the broker's start, from which silence counts.
+        broker_id: Id of this broker, to count only partitions that it leads; None for a sole broker.
+        now_ms: Present time.
+        born_ms: Time of the broker's start, from which missing reports count.
     """
     reports = lakes.reports()
     rows = []

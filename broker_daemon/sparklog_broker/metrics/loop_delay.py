@@ -1,4 +1,4 @@
-"""The delay of the event loop: a timer that compares its due time with the time at which it runs."""
+"""The delay of the event loop, measured by a timer that compares its due time with the time at which it runs."""
 
 from __future__ import annotations
 

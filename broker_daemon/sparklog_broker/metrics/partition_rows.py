@@ -1,6 +1,7 @@
-"""The partitions at one moment as plain numbers, and their sums by topic.
+"""The partitions at one time as numbers, and their sums by topic.
 
-The rows are read on the scrape's thread, beside the event loop: each number was true a moment ago.
+The scrape's thread reads the rows while the event loop runs, so the numbers of a row may be of slightly different
+times.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from sparklog_broker.partitions.partition import Partition
 
 
 class PartitionRow(NamedTuple):
-    """A partition with a replica on this broker."""
+    """The numbers of a partition with a replica on this broker."""
 
     topic: str
     number: int
     replicas: int
     in_sync: int
     offline: bool
-    """True if the partition cannot be used; the numbers of its log are then 0."""
+    """True if the partition is unusable here. The numbers of its log are then 0."""
     start: int = 0
     end: int = 0
     high_watermark: int = 0
@@ -34,21 +35,21 @@ class PartitionRow(NamedTuple):
     segments: int = 0
     producers: int = 0
     leads: bool = True
-    """True if this broker leads it. Only the leader reports the common numbers of all replicas, so that pages of
-    brokers can be summed."""
+    """True if this broker leads the partition. Only the leader reports numbers that all replicas have in common, so
+    that the pages of brokers can be summed."""
     min_in_sync: int = 1
-    """In-sync replicas that an append with acks=all needs."""
+    """Number of in-sync replicas that an append with acks=all needs."""
 
 
 class Sums(Struct):
-    """Sums over the partitions of one topic, or of the topics shown as `(others)`."""
+    """Sums over the partitions of one topic, or of all topics shown as `(others)`."""
 
     held: int = 0
-    """Partitions with a replica on this broker."""
+    """Number of partitions with a replica on this broker."""
     partitions: int = 0
-    """Partitions led by this broker."""
+    """Number of partitions led by this broker."""
     online: int = 0
-    """Partitions that are led here and can be used."""
+    """Number of usable partitions led by this broker."""
     offline: int = 0
     replicas: int = 0
     in_sync: int = 0
@@ -60,7 +61,7 @@ class Sums(Struct):
     high_watermark: int = 0
     """Sum of the high watermarks."""
     undecided: int = 0
-    """Records that readers of committed records cannot see yet."""
+    """Number of records that readers of committed records cannot read yet."""
     size_bytes: int = 0
     remote_bytes: int = 0
     segments: int = 0
@@ -96,14 +97,14 @@ def is_under_min_isr(row: PartitionRow) -> bool:
 
 
 def is_at_min_isr(row: PartitionRow) -> bool:
-    """True if the next failure of a replica ends the appends; never for a partition without a spare replica."""
+    """True if the loss of one more replica would stop appends; never for a partition without a spare replica."""
     return row.in_sync == row.min_in_sync < row.replicas
 
 
 def read_rows(
     partitions: Sequence[Partition], slices: Slices, broker_id: int = -1, image: ClusterImage | None = None
 ) -> list[PartitionRow]:
-    """Return the rows in order of topics and numbers; in a cluster (`image`) those with a replica on broker
+    """Return the rows, sorted by topic and number. With `image`, only partitions with a replica on broker
     `broker_id`."""
     here = (p for p in slices.each(partitions) if image is None or broker_id in p.replicas.replicas)
     return sorted(_row(partition, broker_id, image) for partition in here)
@@ -137,7 +138,7 @@ def _row(partition: Partition, broker_id: int, image: ClusterImage | None) -> Pa
 
 
 def sums_by_topic(rows: Sequence[PartitionRow], traffic: Traffic, slices: Slices) -> dict[str, Sums]:
-    """Return the sums by topic; topics without numbers of their own share one entry."""
+    """Return the sums by topic. Topics without separate numbers share one entry."""
     sums: dict[str, Sums] = {}
     for row in slices.each(rows):
         topic = row.topic if traffic.has_own(row.topic) else OTHERS

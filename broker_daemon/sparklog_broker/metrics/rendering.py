@@ -1,5 +1,5 @@
-"""One scrape, from the broker's numbers to the bytes of the answer. Imports `prometheus_client`, which takes a tenth of
-a second: only a broker with a metrics page imports this module.
+"""The rendering of a scrape, from the broker's numbers to bytes. Only a broker with a metrics page imports this module,
+because the import of `prometheus_client` takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Renderer:
         self._rest = rest
 
     def scrape(self, exposition: Exposition, watched: MetricSources | None, is_ready: bool) -> bytes:
-        """Render all families of this moment. `watched` is None while the logs are opened."""
+        """Render all families. `watched` is None while the logs are being opened."""
         slices = Slices(self._now_s, self._rest)
         return render(BrokerCollector(watched, is_ready, self._loop_delay, self._now_s, slices), exposition)
 
 
 def render(collector: Collector, exposition: Exposition) -> bytes:
-    """Render the collector's families in a format."""
+    """Render the collector's families in the given format."""
     if exposition is Exposition.OPENMETRICS:
         found: bytes = openmetrics.generate_latest(collector, version="1.0.0")  # type: ignore[no-untyped-call]
         return found

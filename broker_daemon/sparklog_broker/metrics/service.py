@@ -1,8 +1,8 @@
 """The pages of `metrics.listen`: /metrics, /health/live and /health/ready.
 
-They are served before the logs are opened, so that a long recovery can be watched, and until the broker has stopped. A
-scrape is rendered on a thread of its own. Concurrent requests for one format share a rendering, so at most one
-rendering of each format is in progress.
+They are served before the logs are opened, so that a long recovery is visible, and until the broker has stopped. A
+scrape is rendered on a separate thread. Concurrent requests for one format share a rendering, so at most one rendering
+per format is in progress.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Scrape = Callable[[Exposition, MetricSources | None, bool], bytes]
 
 
 class MetricsService:
-    """Serves the pages, or nothing if `metrics.listen` is empty. Event-loop thread only."""
+    """Serves the pages; nothing if `metrics.listen` is empty. Event-loop thread only."""
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment) -> None:
         self._listen = config.metrics_listen
@@ -53,7 +53,7 @@ class MetricsService:
         return "" if self._server is None else format_address(*self._server.address)
 
     async def start(self) -> None:
-        """Begin to answer. Raises ListenError."""
+        """Begin to serve the pages. Raises ListenError."""
         if not self._listen:
             return
         from sparklog_broker.metrics.rendering import Renderer
@@ -67,16 +67,16 @@ class MetricsService:
         log.info("metrics on http://%s/metrics", self.address)
 
     def serving(self, watched: MetricSources) -> None:
-        """Note that the broker has recovered and takes requests."""
+        """Note that the broker has recovered and accepts requests."""
         self._watched = watched
         self._health.stage = Stage.SERVING
 
     def draining(self) -> None:
-        """Note that the broker stops."""
+        """Note that the broker is stopping."""
         self._health.stage = Stage.DRAINING
 
     async def stop(self) -> None:
-        """End the server; a rendering in progress ends by itself, without pauses."""
+        """Stop the server. A rendering in progress ends without pauses."""
         self._stopping.set()
         self._delay.stop()
         if self._server is not None:
@@ -85,7 +85,7 @@ class MetricsService:
             self._thread.shutdown(wait=False)
 
     async def page(self, request: Request) -> Page:
-        """Return the answer to a request. Raises Refusal."""
+        """Return the page for a request. Raises Refusal."""
         if not is_allowed(request.host, self._names):
             raise Refusal(421, "host name not allowed: use the address, or add the name to metrics.allowed.hosts")
         match request.path:

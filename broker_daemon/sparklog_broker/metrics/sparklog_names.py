@@ -1,4 +1,4 @@
-"""The broker's numbers under sparklog's names: those without a Kafka name, or with several."""
+"""The broker's numbers under sparklog's names, in addition to those under Kafka's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PHASES = ("queue", "handle", "wait", "send")
 
 
 def process_families(ready: bool, loop_delay: Histogram) -> Iterator[Metric]:
-    """Yield the families of the process, which a recovering broker shows too."""
+    """Yield the families of the process, which a broker also shows during its recovery."""
     yield gauge(MetricInfo("sparklog_build_info", "The version that runs."), [({"version": __version__}, 1)])
     yield one_gauge("sparklog_ready", "1 if the broker is ready: recovered, and not stopping.", ready)
     described = MetricInfo("sparklog_event_loop_delay_seconds", "Delay of the event loop's timers.")

@@ -15,12 +15,12 @@ from sparklog_broker.metrics.families import MetricInfo, gauge, one_gauge
 from sparklog_broker.metrics.slices import Slices
 
 IDS_MAX = 100_000
-"""Transactional ids that one scrape reads; `sparklog_metrics_left_out` counts the rest."""
+"""Largest number of transactional ids that one scrape reads. `sparklog_metrics_left_out` counts the rest."""
 
 
 class TransactionsAtOnce(NamedTuple):
-    """All transactional ids at one moment. `open_since_ms`: start of the oldest open transaction, wall clock; None if
-    none is open.
+    """All transactional ids at one time. `open_since_ms`: wall-clock time at which the oldest open transaction began;
+    None if none is open.
     """
 
     states: Mapping[str, int]
@@ -40,7 +40,7 @@ def read_transactions(coordinators: Sequence[Coordinator], slices: Slices) -> Tr
             left -= 1
             try:
                 summary = coordinator.summary(transactional_id)
-            except InvalidProducerIdMappingError:  # it has expired meanwhile
+            except InvalidProducerIdMappingError:  # it has just expired
                 continue
             states[summary.state] += 1
             if summary.started_ms >= 0:

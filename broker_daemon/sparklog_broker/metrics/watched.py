@@ -22,7 +22,9 @@ from sparklog_broker.security.throttling import Throttling
 
 
 class MetricSources(NamedTuple):
-    """The parts. The scrape's thread reads only numbers, and copies of dicts and lists that are made in one step."""
+    """The parts of a broker that its metrics read. The scrape's thread reads only numbers, and atomic copies of dicts
+    and lists.
+    """
 
     config: BrokerConfig
     clock: MachineClock

@@ -1,1 +1,1 @@
-"""Sockets, frames and answers, and the peers' limits on the broker's time and memory."""
+"""Sockets, frames and replies, and the limits on the time and memory that a client can use."""

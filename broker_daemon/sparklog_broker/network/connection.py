@@ -1,19 +1,20 @@
 """One connection: frames in, replies out, over a transport (`transport.py`) with a non-blocking socket.
 
-Reading: the 16 bytes of a prefix, then the body straight into the frame's own buffer. The buffer's memory is reserved,
-and taken from the system, as bytes arrive: the announcement of a large frame costs the broker no memory. One request is
-processed at a time. Meanwhile one more frame is read ahead; then the socket is left alone, and TCP's window holds the
-peer back. So the broker notices a peer that disconnects, and cancels its waiting fetch.
+Reading: first the 16 bytes of a prefix, then the body, straight into the frame's own buffer. Memory for the buffer is
+reserved as bytes arrive, so that the announcement of a large frame costs no memory. One request is processed at a time.
+During this, one more frame is read ahead; this also shows a disconnection of the peer, which cancels its waiting fetch.
+Then reading stops, and TCP's window holds the peer back.
 
-Writing: bytes are sent together with slices of a few KiB; larger slices of files go through `os.sendfile`. A slice
-whose file is shorter than announced ends the connection, because padding would be false data. Bytes that the peer does
-not read are counted in `UnreadAnswers`, which may close the connection.
+Writing: bytes and small slices of files are sent together; larger slices go through `os.sendfile`. If a file is shorter
+than its announced slice, the connection is closed, because padding would be false data. `UnreadAnswers` counts the
+bytes that the peer does not read, and may close the connection.
 
-Every failure, a failed allocation included, ends the connection: after half a frame the rest would be read as requests.
+Every failure, including a failed allocation, closes the connection: the rest of a partly read frame would be read as
+requests.
 
-States: open → draining (stop, or a broken protocol): queued answers are sent, nothing more is read → lingering: our
-side is shut down, and bytes of the peer are discarded for a moment, because the kernel would reply to them with a reset
-that overtakes the error frame → closed.
+States: open → draining (after `stop` or a protocol error): queued replies are sent, nothing is read → lingering: the
+broker's side is shut down, and the peer's bytes are discarded for LINGER_S, because the kernel would answer them with a
+reset, which overtakes the error frame → closed.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ from sparklog_broker.network.unread_answers import UnreadAnswers
 log = logging.getLogger(__name__)
 
 READ_AHEAD_BYTES = 1024 * 1024 + 64 * 1024
-"""Buffer taken ahead of the arrived bytes: one batch of the default size and its header in one piece."""
+"""Memory reserved ahead of the received bytes: one batch of the default size with its header."""
 READS_PER_EVENT = 4
 PROGRESS_BYTES = 64 * 1024
-"""Bytes by which a frame must grow, unless it is complete, per `request.read.timeout.ms`: a single byte now and then is
-a stall. The peer must also read this much of an answer per `response.write.timeout.ms`.
+"""Bytes by which an incomplete frame must grow per `request.read.timeout.ms`, so that single bytes do not count as
+progress. The peer must also read this many bytes of a reply per `response.write.timeout.ms`.
 """
 LINGER_S = 1.0
 _DISCARD = bytearray(32 * 1024)
@@ -71,11 +72,11 @@ class ConnectionLimits(Struct):
     idle_timeout_s: float
     write_timeout_s: float
     unknown_frame_bytes_max: int = 128 * 1024
-    """Limit of a frame before the peer is authenticated; a larger one ends the connection."""
+    """Largest frame in bytes before the peer is authenticated. A larger frame closes the connection."""
 
 
 class Answer(Protocol):
-    """Processes one request. `body` is header and payload, writable. Returns None if no answer is sent."""
+    """Handles one request. `body` is the header and payload, writable. Returns None if no reply is sent."""
 
     def __call__(
         self, prefix: RequestPrefix, body: memoryview, connection: Connection
@@ -83,7 +84,7 @@ class Answer(Protocol):
 
 
 class Addresses(NamedTuple):
-    """Our own address as the peer sees it, the peer's host, and the peer's name in the log."""
+    """The broker's address as the peer sees it, the peer's host, and the peer's name in the log."""
 
     local: tuple[str, int]
     peer_host: str
@@ -98,7 +99,7 @@ class State(Enum):
 
 
 class _Frame:
-    """A request that is being read or processed; the owner of its memory reservation."""
+    """A request that is being received or processed. It owns its memory reservation."""
 
     __slots__ = ("begun_s", "buffer", "prefix", "received", "reserved", "times")
 
@@ -106,10 +107,10 @@ class _Frame:
         self.prefix = prefix
         self.begun_s = begun_s
         self.buffer: np.ndarray | None = buffer
-        """The buffer may be larger than the frame."""
+        """Memory for the body; None after its release. The buffer may be larger than the body."""
         self.received = 0
         self.reserved = 0
-        """Bytes of the buffer that may be filled."""
+        """Number of reserved bytes, up to which the buffer may be filled."""
         self.times = RequestTimes()
 
     def view(self, start: int, end: int) -> memoryview:
@@ -117,7 +118,7 @@ class _Frame:
 
 
 class Connection:
-    """Drives `transport`, which it owns from now on. `on_close` is called once, after all memory is released."""
+    """One connection. It owns `transport`. `on_close` is called once, after the release of all memory."""
 
     def __init__(
         self,
@@ -150,14 +151,14 @@ class Connection:
         self.listener = listener
         self.local_socket = local_socket
         self.authentication: Authentication | None = None
-        """None if the peer was known at the start. Set by the code that accepts the connection."""
+        """The peer's authentication, set by the code that accepts the connection. None if the listener needs none."""
         self.local_address, self.peer_host, self.peer_name = addresses or _addresses(transport.sock)
         self.principal: Principal = ANONYMOUS
-        """The peer's principal, set at its authentication. Valid from the next request on."""
+        """The peer's principal, which its authentication sets. It applies from the next request on."""
         self.client_id = ""
-        """The client's own name for itself."""
+        """The name that the client gives itself in its requests."""
         self.counted_user: str | None = None
-        """The user for whom the connection is counted; None before it is counted."""
+        """The user in whose limit the connection is counted; None if it is not counted yet."""
         self._mute_ms = 0
         self._muted: asyncio.TimerHandle | None = None
         self._prefix = bytearray(PREFIX_BYTES)
@@ -168,7 +169,7 @@ class Connection:
         self._current: _Frame | None = None
         self._running: asyncio.Task[None] | None = None
         self._is_foreign = False
-        """True after an answer in another protocol than ours."""
+        """True after a reply in a protocol other than sparklog's."""
         self._out = OutQueue()
         self._final_reply: Reply | None = None
         self._state = State.OPEN
@@ -178,7 +179,7 @@ class Connection:
         self._written_at = self._active_at
         self._written_bytes = 0
         self._sent_bytes = 0
-        """Bytes sent of the answer to the present request."""
+        """Number of sent bytes of the reply to the present request."""
         self._events.start(self._on_readable, self._on_writable)
         self._resume_reading()
 
@@ -188,13 +189,13 @@ class Connection:
 
     @property
     def busy(self) -> bool:
-        """True while a request is being processed or answered."""
+        """True while a request is being processed or its reply sent."""
         return self._current is not None
 
     @property
     def half_request(self) -> HalfRequest | None:
-        """The received part of a request that the peer could continue, or that waits for the peer's quota. None if no
-        memory is held.
+        """The received part of a request that the peer can continue, or that waits for the peer's quota. None if the
+        connection holds no memory.
         """
         is_muted = self._muted is not None
         frame = self._read_ahead if is_muted and self._read_ahead is not None else self._reading
@@ -213,22 +214,22 @@ class Connection:
         return self._current.times if self._current is not None else RequestTimes()
 
     def mute(self, mute_ms: int) -> None:
-        """Read nothing for `mute_ms` after the answer to the present request (KIP-219)."""
+        """Stop reading for `mute_ms` after the reply to the present request (KIP-219)."""
         self._mute_ms = max(self._mute_ms, mute_ms)
 
     @property
     def mute_ms(self) -> int:
-        """Time without reading after the answer to the present request, in ms."""
+        """Time in ms for which reading stops after the reply to the present request."""
         return self._mute_ms
 
     def mute_now(self, mute_ms: int) -> None:
-        """Read nothing for `mute_ms` from now on; 0 changes nothing."""
+        """Stop reading for `mute_ms`, from now on. 0 has no effect."""
         if mute_ms and self._muted is None and self._state is State.OPEN:
             self._events.pause_reading()
             self._muted = self._loop.call_later(mute_ms / 1_000, self._unmute)
 
     def refuse(self, error: SparklogError) -> None:
-        """Answer the first request with `error`, then close the connection."""
+        """Reply to the first request with `error`, then close the connection."""
         self._refusal = error
 
     # -- reading
@@ -238,7 +239,7 @@ class Connection:
             self._progress_at = self._loop.time()
             try:
                 self._events.resume_reading()
-            except Exception as e:  # noqa: BLE001 - other connections wait for memory behind this one
+            except Exception as e:  # noqa: BLE001 - an error must not reach the budget, which wakes other connections
                 self._fail(e)
 
     def _on_readable(self) -> None:
@@ -252,7 +253,7 @@ class Connection:
             return
         except OSError:  # reset by the peer
             self.close()
-        except Exception as e:  # noqa: BLE001 - the loop would log it and continue with the rest of the frame
+        except Exception as e:  # noqa: BLE001 - else the loop would read the rest of the frame as requests
             self._fail(e)
 
     def _read(self) -> None:
@@ -284,7 +285,7 @@ class Connection:
             self._progress_bytes, self._progress_at = 0, self._active_at
 
     def _begin_frame(self) -> bool:
-        """Begin the frame of the received prefix. Returns True if its body may be read."""
+        """Begin the frame that the received prefix announces. Returns True if its body may be read."""
         self._progress_bytes, self._progress_at = 0, self._loop.time()
         self._prefix_received = 0
         self._frames_begun += 1
@@ -310,7 +311,7 @@ class Connection:
         return self._limits.frame_bytes_max if self.is_known else self._limits.unknown_frame_bytes_max
 
     def _grow(self, frame: _Frame) -> bool:
-        """Reserve memory for more of `frame`. If there is none now, pause reading and return False."""
+        """Reserve memory for more bytes of `frame`. Without enough, stop reading until there is, and return False."""
         ahead = min(frame.prefix.body_bytes - frame.received, max(READ_AHEAD_BYTES, frame.received))
         if not self._budget.reserve(frame, ahead, self._resume_reading):
             self._events.pause_reading()
@@ -329,8 +330,8 @@ class Connection:
             self._events.pause_reading()
 
     def _break_off(self, api: int, correlation_id: int, error: SparklogError, foreign: bytes = b"") -> None:
-        """Answer bytes that are no request with `error`, and stop reading. `foreign`: the answer in the protocol of a
-        peer that is no client of ours."""
+        """Reply with `error` to bytes that are not a request, and stop reading. `foreign`: the reply for a peer of
+        another protocol, in that protocol."""
         log.info("%s: %s; disconnecting", self.peer_name, error)
         self._requests.failed(api, (error.code,))
         self._events.pause_reading()
@@ -338,7 +339,7 @@ class Connection:
         reply = Reply([foreign], close=True) if foreign else error_reply(api, correlation_id, error, close=True)
         if self._current is None:
             self._send(reply)
-        else:  # the request before them is answered first
+        else:  # the reply to the present request goes first
             self._final_reply = reply
 
     # -- processing
@@ -348,8 +349,8 @@ class Connection:
         self._running = self._loop.create_task(self._serve(frame))
 
     async def _serve(self, frame: _Frame) -> None:
-        """Process one request. It begins in the loop's next turn, so that a peer with a hundred requests in its buffer
-        shares the loop with other peers.
+        """Process one request. The work begins in the loop's next turn, so that a peer with many received requests does
+        not delay other peers.
         """
         try:
             frame.times.begun_s = self._loop.time()
@@ -363,7 +364,7 @@ class Connection:
         except asyncio.CancelledError:
             self.close()
             raise
-        except Exception as e:  # noqa: BLE001 - `answer` turns errors into replies: this is a defect, or no memory
+        except Exception as e:  # noqa: BLE001 - `answer` replies to errors: this is a defect, or a lack of memory
             self._fail(e)
 
     def _send(self, reply: Reply | None) -> None:
@@ -375,7 +376,7 @@ class Connection:
         self._on_writable()
 
     def _request_done(self) -> None:
-        """Continue after the kernel has taken all of the reply."""
+        """Continue after the kernel has taken the whole reply."""
         frame, self._current = self._current, None
         self._active_at = self._loop.time()
         if frame is not None:
@@ -419,7 +420,7 @@ class Connection:
     def _on_writable(self) -> None:
         try:
             self._write()
-        except Exception as e:  # noqa: BLE001 - part of an answer may be out
+        except Exception as e:  # noqa: BLE001 - part of a reply may be sent already
             self._fail(e)
 
     def _write(self) -> None:
@@ -440,7 +441,7 @@ class Connection:
         self.close()
 
     def _wrote(self, count: int) -> None:
-        """Note `count` bytes of the answers that the transport has taken."""
+        """Record that the transport has taken `count` bytes of replies."""
         if count:
             self._sent_bytes += count
             self._active_at = self._loop.time()
@@ -453,14 +454,14 @@ class Connection:
         self._request_done()
 
     def _wait_until_writable(self, written_bytes: int) -> None:
-        """Wait until the peer has read more."""
+        """Wait until the socket takes more bytes, and note the progress of `written_bytes`."""
         self._written_bytes += written_bytes
         if self._written_bytes >= PROGRESS_BYTES or not self._events.is_writing:
             self._written_bytes, self._written_at = 0, self._loop.time()
         if not self._events.is_writing:
             self._events.resume_writing()
             if self._current is not None:
-                self._release_frame(self._current)  # an answer that waits need not keep its request
+                self._release_frame(self._current)  # a waiting reply does not need its request
         self._unread.note(self, self._out.held_bytes, self._out.held_files)
 
     # -- ending
@@ -487,13 +488,13 @@ class Connection:
             self.close()
 
     def _answer_timeout_s(self) -> float:
-        """Return the limit for an unread answer. A consumer may leave prefetched records unread as long as it may be
-        idle."""
+        """Return the longest time without progress of an unread reply, in s. A consumer may leave prefetched records
+        unread for as long as a connection may be idle."""
         fetched = self._current is not None and self._current.prefix.api == Api.FETCH
         return self._limits.idle_timeout_s if fetched else self._limits.write_timeout_s
 
     def stop(self) -> None:
-        """Finish the present request, then close; close at once without a request."""
+        """Stop reading, and close after the present request. Without a request, close at once."""
         if self._state is not State.OPEN:
             return
         if self._current is None:
@@ -506,7 +507,7 @@ class Connection:
         self._state = State.LINGERING
         self._active_at = self._loop.time()
         try:
-            if not self._is_foreign:  # a client of Kafka takes an early end for a lost connection, and tries again
+            if not self._is_foreign:  # a Kafka client would take an early end for a lost connection, and retry
                 self._transport.shutdown()
         except OSError:
             self.close()
@@ -526,7 +527,7 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """Close the connection now: cancel the running request, release slices and memory."""
+        """Close the connection now: cancel the present request, and release slices and memory."""
         if self._state is State.CLOSED:
             return
         self._state = State.CLOSED

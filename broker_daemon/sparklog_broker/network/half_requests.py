@@ -1,15 +1,14 @@
-"""Incomplete requests while other connections wait for memory: slow senders are disconnected.
+"""Disconnection of clients that send a request slowly while other connections wait for memory.
 
-The received part of a request keeps its memory (`MemoryBudget`) until the rest arrives, and `request.read.timeout.ms`
-is long, because a client may have a slow network. That costs nothing while no connection waits for memory. While one
-does,
+The received part of a request keeps its memory (`MemoryBudget`) until the rest arrives. `request.read.timeout.ms` is
+long, because a client may have a slow network. This is harmless while no connection waits for memory. While one waits,
 
 - a client that sends less than PROGRESS_BYTES in `request.read.stall.ms` is disconnected;
-- when the first waiting connection has waited that long, the slowest of the clients that have had that much time is
-  disconnected: one at each look, so that a steady drip does not keep other clients out.
+- once the first waiting connection has waited for `request.read.stall.ms`, the slowest client that has had at least
+  this time is disconnected. Each look disconnects one, so that a steady trickle of bytes keeps no other out.
 
-A connection that waits for memory itself is left alone. A client muted by its quota is not, even with a complete
-request: the mute may last an hour, and no work on the request has been done.
+A connection that waits for memory itself is exempt. A client that its quota has muted is not, even with a complete
+request: the mute may last an hour, and the request has cost no work yet.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from sparklog_broker.network.memory import MemoryBudget
 log = logging.getLogger(__name__)
 
 LOG_S = 10.0
-"""Interval of log lines: at most one in this time."""
+"""Shortest interval of log lines about disconnections, in s."""
 
 
 class HalfRequest(NamedTuple):
-    """The received part of a request, and the time of its last progress."""
+    """The received part of a request, and the times of its begin and its last progress."""
 
     received_bytes: int
     held_bytes: int
@@ -36,11 +35,11 @@ class HalfRequest(NamedTuple):
 
 
 class Sender(Protocol):
-    """A connection as this module sees it."""
+    """The methods of a connection that this module uses."""
 
     @property
     def half_request(self) -> HalfRequest | None:
-        """The connection's incomplete request; None if it holds no memory or cannot continue."""
+        """The connection's incomplete request. None if it holds no memory, or if the peer cannot continue it now."""
         ...
 
     @property
@@ -61,7 +60,7 @@ class HalfRequests:
         self._untold = 0
 
     def look(self, senders: Iterable[Sender], now_s: float) -> None:
-        """Disconnect stalled senders. Called with all connections a few times per `stall_s`."""
+        """Disconnect slow senders. Called with all connections a few times per `stall_s`."""
         first = self._budget.first_waiting
         if first is not self._first:
             self._first, self._first_since = first, now_s

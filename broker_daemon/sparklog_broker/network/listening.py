@@ -1,4 +1,4 @@
-"""Listening sockets: binding them, and open listeners with the rules of their connections."""
+"""Listening sockets: their binding, and open listeners with the rules of their connections."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ LISTEN = "--listen HOST:PORT"
 
 
 class ListenError(Exception):
-    """The broker cannot listen at the configured address; the message says what to do."""
+    """The broker cannot listen at the configured address. The message contains the remedy."""
 
 
 def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
-    """Return a bound socket that does not listen yet, so that a wrong address is found before any file is touched.
+    """Return a bound socket that does not listen yet. Binding comes before the broker opens files, so that a wrong
+    address changes nothing.
 
     Args:
         host: Name or address of the interface.
@@ -37,7 +38,7 @@ def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as e:
         raise ListenError(f"cannot listen on {where}: host name {host!r} cannot be resolved; use {setting}") from e
-    # A name may stand for both kinds of address; clients of `localhost` try IPv4 too.
+    # A name may have IPv4 and IPv6 addresses: prefer IPv4, which clients of `localhost` always try.
     family, kind, protocol, _, address = min(found, key=lambda f: f[0] != socket.AF_INET)
     sock = socket.socket(family, kind, protocol)
     try:
@@ -68,7 +69,7 @@ def bind_local() -> socket.socket | None:
 
 
 def bind_error_text(where: str, error: OSError, setting: str = LISTEN) -> str:
-    """Describe the reason why an address cannot be bound, and the remedy."""
+    """Return the reason why an address cannot be bound, and the remedy."""
     match error.errno:
         case errno.EADDRINUSE:
             hint = f"the port is in use; stop the program that uses it, or choose another port with {setting}"
@@ -82,10 +83,10 @@ def bind_error_text(where: str, error: OSError, setting: str = LISTEN) -> str:
 
 
 class OpenListener:
-    """An open listener. `sock` is bound.
+    """An open listener with its bound socket `sock`.
 
-    `local`: True to open a Unix socket beside it for clients of this host. They authenticate there as on the listener,
-    so listeners that authenticate by client certificate have none.
+    `local`: True to open a Unix socket, too, for clients on this host. They authenticate as on the listener, so a
+    listener that authenticates by client certificate has no Unix socket.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class OpenListener:
         proves_by_certificate = tls is not None and not rules.mechanisms
         self.local = bind_local() if local and not proves_by_certificate else None
         self.is_gateway = sock.family == socket.AF_UNIX
-        """True for the Unix socket of a gateway, which names the client of each connection."""
+        """True for the Unix socket of a gateway, whose connections begin with the name of the gateway's client."""
 
     @property
     def name(self) -> str:
@@ -113,7 +114,7 @@ class OpenListener:
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """The TLS context of a connection accepted now; None without TLS."""
+        """The TLS context for a connection that is accepted now; None without TLS."""
         return None if self.tls is None else self.tls.current
 
     @property
@@ -152,6 +153,6 @@ def bind_all(listeners: Sequence[Listener]) -> list[tuple[Listener, socket.socke
 
 
 def close_all(sockets: Sequence[tuple[Listener, socket.socket]]) -> None:
-    """Close the sockets; a second call does no harm."""
+    """Close the sockets. A second call has no effect."""
     for _, sock in sockets:
         sock.close()

@@ -1,9 +1,9 @@
-"""Answers that grow with the broker's content: built piece by piece, in slices, and never larger than a limit.
+"""Replies that grow with the broker's content, built piece by piece, in slices of the loop's time, up to a limit.
 
-A header's list is encoded item by item, so the broker knows the size before it is too large: no encoder has to make
-hundreds of MiB at once. Of answers above INLINE_BYTES one at a time is built: however many peers request everything,
-one large answer is in progress, and small answers do not queue behind it. A peer that supports pages gets the items
-that fit and a mark that there are more; other peers get a typed error with a remedy.
+The list in a header is encoded item by item, so that the broker stops before the reply exceeds the limit, and no
+encoder builds hundreds of MiB at once. Only one reply above INLINE_BYTES is built at a time, however many clients
+request everything; small replies do not wait for it. A client that supports pages gets the items that fit, and a mark
+that there are more. Other clients get an error with a remedy.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sparklog_broker.network.reply import REST_BYTES_MAX, Response, fields_befor
 
 INLINE_BYTES = 64 * 1024
 PIECE_BYTES = 64 * 1024
-"""Small parts are joined to pieces of about this size."""
+"""Size of the pieces, in bytes, to which small parts are joined."""
 NEWER_CLIENT = "use a newer client, which requests pages"
-"""Remedy for a list that exceeds one answer."""
+"""Remedy in the error for a list that does not fit into one reply."""
 _ARRAY32 = b"\xdd"
 _BIN32 = b"\xc6"
 _FIXARRAY = 0x90
-"""MessagePack's headers of arrays; those of messages have fewer than 16 fields."""
+"""First byte of MessagePack's header of an array with fewer than 16 elements, as all messages are."""
 
 
 class LongAnswers:
-    """Builds long answers. `limit_bytes`: limit of one answer's header. Event-loop thread only."""
+    """Builds long replies. `limit_bytes`: largest header of a reply. Event-loop thread only."""
 
     def __init__(self, budget: MemoryBudget, pace: Pace, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -52,12 +52,12 @@ class LongAnswers:
         """Return `message` with `items` in its empty list `field`.
 
         Args:
-            message: The answer. Changes that `items` makes to it after an item are in the answer.
+            message: The reply. The iteration of `items` may still change other fields.
             field: Name of the list.
             items: The encoded parts of each item.
-            paged: True to stop at the first item that does not fit and set `message.more`.
+            paged: True to stop at the first item that does not fit, and set `message.more`.
             remedy: Advice of the error message.
-            version: The version of the encoded items; None: the newest.
+            version: The version of the encoded items; None for the newest.
 
         Raises:
             ResponseTooLargeError: An item does not fit, and it is the first one or `paged` is False.
@@ -79,7 +79,9 @@ class LongAnswers:
             turn.end()
 
     async def build_one(self, message: Message, parts: Iterable[bytes], *, remedy: str) -> Response:
-        """Return an answer whose header consists of `parts` and `reply.rest_of`. Raises ResponseTooLargeError."""
+        """Return a reply whose header consists of `parts` and the result of `reply.rest_of`. Raises
+        ResponseTooLargeError.
+        """
         turn = _Turn(self)
         try:
             header = await turn.collect(parts, REST_BYTES_MAX)
@@ -95,8 +97,8 @@ def too_large(limit_bytes: int, remedy: str) -> ResponseTooLargeError:
 
 
 class FittingItems:
-    """Collects as many elements of an item's own list as fit into `room_bytes`, but at least one. Run `collect` first;
-    the parts that it yields are empty: places to pause.
+    """Collects as many elements of an item's list as fit into `room_bytes`, but at least one. `collect` must run first;
+    it yields empty parts, at which the caller may pause.
     """
 
     def __init__(self, elements: Iterable[Message], room_bytes: int, version: int | None = None) -> None:
@@ -118,7 +120,7 @@ class FittingItems:
 
 
 class _Turn:
-    """The building of one answer: in slices, and exclusive above INLINE_BYTES."""
+    """The building of one reply, in slices of the loop's time. Above INLINE_BYTES no other reply is built."""
 
     def __init__(self, long_answers: LongAnswers) -> None:
         self._of = long_answers
@@ -126,7 +128,7 @@ class _Turn:
         self._count = 0
 
     async def collect(self, parts: Iterable[bytes], size_bytes: int) -> list[bytes] | None:
-        """Return `parts`, which follow `size_bytes` of the answer; None if they exceed the limit."""
+        """Return `parts`, before which the reply has `size_bytes`. None if they exceed the limit."""
         found: list[bytes] = []
         for part in parts:
             found.append(part)
@@ -143,7 +145,7 @@ class _Turn:
     async def _wait_until_alone(self) -> None:
         await self._of._one_at_a_time.acquire()
         self._alone = True
-        # Not `reserve`: the memory may be held by requests that wait for the end of this answer's turn.
+        # Not `reserve`: requests that wait for the end of this turn may hold the memory.
         self._of._budget.take(self._of.limit_bytes)
 
     def end(self) -> None:
@@ -153,7 +155,7 @@ class _Turn:
 
 
 class _PageBuilder:
-    """The header of a message in progress."""
+    """The header of a message that is being built."""
 
     def __init__(self, message: Message, field: str, version: int | None) -> None:
         self._message = message
@@ -184,9 +186,8 @@ class _PageBuilder:
 def parts_of(
     message: Message, lists: Mapping[str, tuple[int, Iterable[bytes]]], version: int | None = None
 ) -> Iterator[bytes]:
-    """Encode `message` in parts, as far as `Response.header` goes, in a version (None: the newest).
-
-    `lists` has for each of its fields the number of elements and the encoded elements.
+    """Encode the fields of `message` that `Response.header` contains, in parts. `lists` has, for some of the fields,
+    the number of elements and the encoded elements. `version` None: the newest.
     """
     yield message_header(len(field_names(type(message), version)))
     for name in fields_before_rest(message, version):
@@ -199,28 +200,28 @@ def parts_of(
 
 
 def array_header(count: int) -> bytes:
-    """Return MessagePack's header of an array; its `count` elements follow."""
+    """Return MessagePack's header of an array of `count` elements."""
     return _ARRAY32 + count.to_bytes(4, "big")
 
 
 def message_header(fields: int) -> bytes:
-    """Return MessagePack's header of a message; its `fields` fields follow."""
+    """Return MessagePack's header of a message with `fields` fields."""
     return bytes([_FIXARRAY | fields])
 
 
 def binary_header(length_bytes: int) -> bytes:
-    """Return MessagePack's header of bytes, which follow without a copy."""
+    """Return MessagePack's header of a byte string, whose bytes the caller appends without a copy."""
     return _BIN32 + length_bytes.to_bytes(4, "big")
 
 
 def one_by_one(messages: Iterable[Message], version: int | None = None) -> Iterator[tuple[bytes]]:
-    """Encode each message as one item; for items that are small enough to be encoded at once."""
+    """Encode each message as one part. For messages that are small enough to be encoded at once."""
     for message in messages:
         yield (encode(message, version),)
 
 
 def joined(parts: Iterable[bytes]) -> list[bytes]:
-    """Return the bytes with small parts joined."""
+    """Return the parts in order, with small parts joined to pieces of PIECE_BYTES."""
     pieces: list[bytes] = []
     small = bytearray()
     for part in parts:

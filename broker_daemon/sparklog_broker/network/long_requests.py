@@ -1,10 +1,10 @@
-"""Requests with long headers: a turn for each, as memory allows for their decoded form.
+"""Turns for requests with long headers, so that their decoded forms fit into memory.
 
-A header's list of 100,000 partitions of 9 bytes each becomes objects of 560 bytes each; one wide character makes a name
-of 65,000 bytes four times as large. `queued.max.request.bytes` counts frames as they arrive. A long header is therefore
-decoded only in its turn, and the turn lasts until the answer is made. Requests that wait for other events (a fetch for
-records, a write for replicas) and requests between brokers have turns of their own, so that long requests of clients do
-not delay them.
+Decoding multiplies the size: each of 100,000 partitions takes 9 bytes in a header and 560 bytes as an object, and one
+wide character makes a name of 65,000 bytes four times as large. `queued.max.request.bytes` counts only received frames.
+A long header is therefore decoded only in its turn, which lasts until the reply is complete. Requests that wait for
+other events (a fetch for records, a write for replicas) and requests between brokers have separate turns, so that long
+requests of clients do not delay them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from contextlib import asynccontextmanager, suppress
 from sparklog.errors import RequestTimedOutError
 
 DECODED_BYTES_PER_BYTE = 32
-"""Decoded bytes assumed per byte of a long header."""
+"""Assumed number of decoded bytes per byte of a long header."""
 PATIENCE_S = 20.0
-"""Longest wait for a turn; then the request is refused. It also ends a mutual wait of two brokers."""
+"""Longest wait for a turn, in s; then the request is refused. This also ends a deadlock of two brokers."""
 
 
 class LongRequests:
-    """Gives out turns. `limit_bytes`: limit of the decoded requests of one kind; a single request may be larger.
+    """Grants turns. `limit_bytes`: largest sum of the decoded requests of one kind; a single request may be larger.
     Event-loop thread only.
     """
 
@@ -34,7 +34,9 @@ class LongRequests:
 
     @asynccontextmanager
     async def turn(self, kind: Hashable, header_bytes: int) -> AsyncIterator[None]:
-        """Wait for room among the requests of this `kind`, in order of arrival. Raises RequestTimedOutError."""
+        """Wait until the requests of this `kind` have room for one more, in order of arrival. Raises
+        RequestTimedOutError.
+        """
         line = self._lines.setdefault(kind, _Line(self._limit_bytes))
         size_bytes = header_bytes * DECODED_BYTES_PER_BYTE
         try:
@@ -51,7 +53,7 @@ class LongRequests:
 
 
 class _Line:
-    """The requests of one kind that have a turn, and those that wait, in order."""
+    """The requests of one kind: those with a turn, and those that wait, in order."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -71,10 +73,10 @@ class _Line:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # granted at the moment of the cancellation
+            if turn.done() and not turn.cancelled():  # granted just before the cancellation
                 self.leave(size_bytes)
             else:
-                with suppress(ValueError):  # skipped since its cancellation
+                with suppress(ValueError):  # `_let_in` may have removed it
                     self._waiting.remove(place)
                 self._let_in()  # the next request may be smaller
             raise

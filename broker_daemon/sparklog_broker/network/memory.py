@@ -1,10 +1,9 @@
-"""The memory of requests and answers: `queued.max.request.bytes` for all connections together.
+"""The memory of requests and replies: `queued.max.request.bytes` for all connections together.
 
-Memory of requests is reserved as bytes arrive, not when they are announced, so the budget may run out in the middle of
-a frame. If half-read frames held every reservation, none of them could finish. One owner at a time may therefore exceed
-the limit: the first that would have to wait. The excess is at most one frame, plus the small frames (a waiting fetch, a
-metadata request), which are counted but never held up. Unread answers are counted too (`take`); their bound is in
-unread_answers.py.
+Memory for a request is reserved as bytes arrive, so the budget may run out in the middle of a frame. If incomplete
+frames held all memory, none of them could be completed. Therefore one owner at a time may exceed the limit: the first
+that would have to wait. The excess is at most one frame, plus small frames (such as a fetch), which are counted but
+never wait. Unread replies are counted too (`take`); `unread_answers.py` limits them.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class MemoryBudget:
         return self._waiting[0][0] if self._waiting else None
 
     def reserve(self, owner: object, size_bytes: int, resume: Callable[[], None]) -> bool:
-        """Reserve `size_bytes` for `owner`, and return True. If they do not fit, return False, and call `resume` once
-        at the time of a new attempt.
+        """Reserve `size_bytes` for `owner`, and return True. If they do not fit, return False; `resume` is called once
+        when the owner should try again.
         """
         fits = self.used_bytes + size_bytes <= self.limit_bytes or size_bytes <= SMALL_BYTES
         if not fits and self._exempt is not owner:
@@ -47,15 +46,15 @@ class MemoryBudget:
         return True
 
     def take(self, size_bytes: int) -> None:
-        """Count memory that is in use already; `release` gives it back."""
+        """Count memory that is in use already, without a limit. `release` subtracts it again."""
         self.used_bytes += size_bytes
 
     def release(self, owner: object, size_bytes: int) -> None:
-        """Give back `size_bytes` of `owner`, and wake the queue."""
+        """Subtract `size_bytes` of `owner`, and let the waiting owners try again."""
         self.used_bytes -= size_bytes
         if self._exempt is owner:
             self._exempt = None
-        # All are woken: each reserves again, and those that still do not fit queue up in the same order.
+        # All owners try again; those that still do not fit are queued in the same order.
         if self._waiting and (self._exempt is None or self.used_bytes < self.limit_bytes):
             waiting, self._waiting = self._waiting, deque()
             for _, resume in waiting:

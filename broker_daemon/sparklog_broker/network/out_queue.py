@@ -10,41 +10,40 @@ from collections.abc import Callable, Iterable
 from sparklog_broker.network.reply import Slice
 
 WRITE_BYTES_PER_EVENT = 8 * 1024 * 1024
-"""A fast reader must not keep the loop to itself."""
+"""Largest number of bytes sent in one event, so that a fast reader does not occupy the loop."""
 GATHERED_BYTES_MAX = 16 * 1024
-"""Up to this much goes out with one call: each call wakes the peer, which costs more than the copy."""
+"""Largest number of bytes joined for one call, in bytes. Each call wakes the peer, which costs more than the copy."""
 _BYTES = (bytes, memoryview)
 
 Part = bytes | memoryview | Slice
 WriteSome = Callable[[Part, int, int, bool], int]
-"""Sends `count` bytes of a part from `start` on, or fewer; the last argument is True for the last part. Returns the
-number of bytes. Raises BlockingIOError, OSError."""
+"""Sends up to `count` bytes of a part, beginning at `start`; the last argument is True for the last part. Returns the
+number of bytes sent. Raises BlockingIOError, OSError."""
 
 
 class ShortFileError(Exception):
-    """A file ends before the slice that was announced; the connection must be closed, because padding would be false
-    data."""
+    """A file ends before the announced slice. The connection must be closed, because padding would be false data."""
 
 
 class OutQueue:
-    """Parts in the order they are sent; a slice is released as soon as it is sent, or with `clear`."""
+    """Parts in the order in which they are sent. A slice is released when it is sent, or by `clear`."""
 
     __slots__ = ("_parts", "_sent", "held_bytes", "held_files")
 
     def __init__(self) -> None:
         self._parts: deque[Part] = deque()
         self._sent = 0
-        """Bytes of the first part that were sent."""
+        """Number of sent bytes of the first part."""
         self.held_bytes = 0
-        """Memory of the parts that are not completely sent."""
+        """Memory of the parts that are not sent completely, in bytes."""
         self.held_files = 0
-        """Slices of files among the parts."""
+        """Number of file slices among the parts."""
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
     def extend(self, parts: Iterable[Part]) -> None:
-        """Take over `parts`. Small parts are joined into one, and small slices of files are read into it."""
+        """Append `parts`, and own their slices. Small parts are joined; small slices are read into the joined bytes."""
         for part in parts:
             added = part if isinstance(part, _BYTES) else _read_if_small(part)
             if isinstance(added, _BYTES):
@@ -67,12 +66,12 @@ class OutQueue:
 
     @property
     def left_bytes(self) -> int:
-        """Bytes of all parts that have not been sent."""
+        """Number of unsent bytes in all parts."""
         return sum(len(p) if isinstance(p, _BYTES) else p.length_bytes for p in self._parts) - self._sent
 
     def write(self, write_some: WriteSome) -> int:
-        """Send by `write_some` until it takes no more, up to a limit; returns the number of bytes. Raises
-        ShortFileError, OSError."""
+        """Send parts with `write_some` until the socket is full or WRITE_BYTES_PER_EVENT are sent. Returns the number
+        of bytes. Raises ShortFileError, OSError."""
         total = 0
         while self._parts and total < WRITE_BYTES_PER_EVENT:
             part = self._parts[0]

@@ -1,8 +1,8 @@
-"""Long work on the event loop, in slices, so that small requests beside it hardly wait.
+"""Long work on the event loop, in slices, so that small requests hardly wait.
 
-All long work together gets one slice of SLICE_S in each turn of the loop. A task that sees `due` return True awaits
-`pause` and continues in its turn: one task per turn of the loop, in order of arrival. The length of a turn therefore
-does not grow with the number of peers that request large answers.
+In each turn of the loop, all long work together gets one slice of SLICE_S. A task that gets True from `due` awaits
+`pause`. In each turn one paused task continues, in order of arrival. The length of a turn therefore does not grow with
+the number of clients that request long replies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 SLICE_S = 0.002
 ITEMS_PER_LOOK = 32
-"""Number of partitions, or other small items, between two looks at the clock."""
+"""Number of items, such as partitions, between two checks of the clock."""
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Pace:
         self._clock = clock
         self._ends_at = 0.0
         self._has_begun = False
-        """True while the turn's slice runs and the next turn is scheduled."""
+        """True from the begin of a slice until the loop's next turn."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
@@ -35,18 +35,18 @@ class Pace:
         return len(self._waiting)
 
     def due(self) -> bool:
-        """True if this turn's slice is used up."""
+        """True if the slice of this turn is used up."""
         if not self._has_begun:
             self._begin()
         return self._clock() >= self._ends_at
 
     async def begin(self) -> None:
-        """Wait if this turn's slice is used up; called before work that cannot be cut into slices."""
+        """Wait if the slice of this turn is used up. Called before work that cannot be divided."""
         if self.due():
             await self.pause()
 
     async def pause(self) -> None:
-        """Wait for the caller's turn in a later turn of the loop."""
+        """Wait until a later turn of the loop has a slice for the caller."""
         turn = self._loop.create_future()
         self._waiting.append(turn)
         if not self._has_begun:
@@ -55,7 +55,7 @@ class Pace:
         self._begin()
 
     async def list_of(self, items: Iterable[T]) -> list[T]:
-        """Make a list of `items` one by one, in slices."""
+        """Return a list of `items`, which are produced one by one, in slices."""
         found: list[T] = []
         for i, item in enumerate(items, 1):
             found.append(item)

@@ -1,6 +1,6 @@
-"""Buffers of requests that have been answered, to be filled again.
+"""Buffers of completed requests, for use by later requests.
 
-Fresh memory costs zero-filling it and a page fault per 4 KiB, about as much as receiving into it.
+New memory must be filled with zeros and costs a page fault per 4 KiB, about as much as receiving into it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 from sparklog.settings import MIB
 
 BUFFER_BYTES_MIN = 64 * 1024
-"""Smallest size in bytes of a buffer that is kept."""
+"""Smallest buffer, in bytes, that is kept."""
 _REFERENCES_OF_THE_LAST_OWNER = 3
-"""The caller's variable, the parameter, and `getrefcount`'s own."""
+"""References to a buffer that has no other owner: the caller's variable, the parameter, and that of `getrefcount`."""
 
 
 class ReceiveBuffers:
@@ -26,8 +26,8 @@ class ReceiveBuffers:
         self.kept_bytes = 0
 
     def take(self, size_bytes: int) -> np.ndarray:
-        """Return a buffer of at least `size_bytes` with any content: the smallest kept one, or a new one, which has no
-        memory (only addresses) where nothing has been written yet. Raises MemoryError."""
+        """Return a buffer of at least `size_bytes` with undefined content: the smallest kept one, or a new one. The
+        system gives memory to a new buffer only where bytes are written. Raises MemoryError."""
         if size_bytes < BUFFER_BYTES_MIN:
             return np.empty(size_bytes, np.uint8)
         fitting = [b for b in self._free if len(b) >= size_bytes]
@@ -46,7 +46,7 @@ class ReceiveBuffers:
         return found
 
     def give_back(self, buffer: np.ndarray) -> None:
-        """Keep `buffer` unless it is small, too much is kept, or a reference to it is left (a view counts)."""
+        """Keep `buffer` for later requests, unless it is small, enough are kept, or a view or reference is left."""
         size_bytes = len(buffer)
         if (
             BUFFER_BYTES_MIN <= size_bytes <= self._kept_bytes_max - self.kept_bytes

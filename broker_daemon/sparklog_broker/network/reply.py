@@ -1,4 +1,4 @@
-"""Framed answers: a message and payload parts (bytes or slices of files)."""
+"""Framed replies: a message, and payload parts (bytes or slices of files)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from sparklog.protocol.versions import field_names
 
 ERROR_TEXT_CHARS_MAX = 4096
 THROTTLE_FIELD = "throttle_ms"
-"""A field of all answers to clients except those of their first requests. The fields after it are encoded with it."""
+"""A field of all replies to clients except those to their first requests. Its value is known last, so it and the fields
+after it are encoded last.
+"""
 REST_BYTES_MAX = 48
 
 
 class Slice(Protocol):
-    """A range of an open file, made by `sparklog.log`. `release` has to be called exactly once."""
+    """A range of an open file, created by `sparklog.log`. `release` must be called exactly once."""
 
     @property
     def position(self) -> int: ...
@@ -30,11 +32,12 @@ class Slice(Protocol):
 
 
 class Response(Struct):
-    """A handler's answer: the header message, and the payload's parts in order.
+    """A handler's reply: the header message, and the payload's parts in order.
 
-    `message` None: no answer is sent. `close`: the connection is closed afterwards. `header`: the encoded message in
-    pieces up to `throttle_ms`, which is known last; fields encoded there may be missing from `message`. None: `message`
-    is encoded when it is framed.
+    - `message`: None if no reply is sent.
+    - `close`: True to close the connection afterwards.
+    - `header`: the encoded fields of the message before `throttle_ms`, in pieces; `message` may lack these fields.
+      None if the whole `message` is encoded when it is framed.
     """
 
     message: Message | None
@@ -43,25 +46,25 @@ class Response(Struct):
     header: list[bytes] | None = None
 
     def release(self) -> None:
-        """Release the slices of an answer that is not sent."""
+        """Release the slices of a reply that is not sent."""
         for part in self.payload:
             part.release()
 
 
 def fields_before_rest(message: Message, version: int | None) -> tuple[str, ...]:
-    """Return the fields that `Response.header` contains, in a version (None: the newest)."""
+    """Return the names of the fields that `Response.header` contains. `version` None: the newest."""
     fields = field_names(type(message), version)
     return fields[: fields.index(THROTTLE_FIELD)] if THROTTLE_FIELD in fields else fields
 
 
 def rest_of(message: Message, version: int | None = None) -> bytes:
-    """Encode the fields after `Response.header`."""
+    """Encode the fields that are not in `Response.header`."""
     fields = field_names(type(message), version)[len(fields_before_rest(message, version)) :]
     return b"".join(encode_value(getattr(message, name), version) for name in fields)
 
 
 def header_parts(response: Response, version: int | None = None) -> list[bytes]:
-    """Return the encoded message of a response that has one, in pieces."""
+    """Return the encoded message of a response, in pieces. The response must have a message."""
     assert response.message is not None
     if response.header is None:
         return [encode(response.message, version)]
@@ -69,21 +72,21 @@ def header_parts(response: Response, version: int | None = None) -> list[bytes]:
 
 
 class Reply(Struct):
-    """A framed answer: the parts that the connection writes, in order."""
+    """A framed reply: the parts that the connection sends, in order."""
 
     parts: list[bytes | memoryview | Slice]
     close: bool = False
 
     def release(self) -> None:
-        """Release the slices of an answer that is not sent."""
+        """Release the slices of a reply that is not sent."""
         for part in self.parts:
             if not isinstance(part, bytes | memoryview):
                 part.release()
 
 
 def frame_response(api: int, correlation_id: int, response: Response, version: int | None = None) -> Reply | None:
-    """Return `response` as a frame that announces the length of its parts, encoded in `version` (None: the newest).
-    Returns None if nothing is sent and the connection continues. Releases the slices on failure.
+    """Return `response` as a frame, which begins with the length of its parts. `version` None: the newest. Returns None
+    if nothing is sent and the connection stays open. Releases the slices on failure.
     """
     if response.message is None:
         return Reply([], close=True) if response.close else None
@@ -103,7 +106,7 @@ def frame_response(api: int, correlation_id: int, response: Response, version: i
 def error_reply(
     api: int, correlation_id: int, error: SparklogError, *, close: bool = False, throttle_ms: int = 0
 ) -> Reply:
-    """Return an error frame. `throttle_ms`: time for which the connection is muted afterwards."""
+    """Return an error frame. `throttle_ms`: time in ms for which the connection is muted afterwards."""
     body = ErrorBody(one_line(str(error)[:ERROR_TEXT_CHARS_MAX])[:ERROR_TEXT_CHARS_MAX], throttle_ms=throttle_ms)
     needed = 0
     if isinstance(error, UnsupportedVersionError) and error.supported is not None:

@@ -1,4 +1,4 @@
-"""Listening and accepting, and the clock of all connections' deadlines."""
+"""Acceptance of connections on all listeners, and periodic checks of the connections' deadlines."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ ACCEPTS_PER_EVENT = 100
 BACKLOG = 1024
 ACCEPT_PAUSE_S = 0.5
 ACCEPT_COMPLAINT_S = 60.0
-"""Shortest time between two log lines about failed accepts."""
+"""Shortest time between two log lines about failed accepts, in s."""
 SWEEP_S_MAX = 5.0
 SWEEP_S_STOPPING = 0.1
 SWEEPS_PER_TIMEOUT = 4
 TLS_SHARE_OF_TIMEOUT = 1 / 3
-"""Share of a peer's authentication time that its TLS handshake may take."""
+"""Share of a peer's time for authentication that its TLS handshake may take."""
 RECEIVE_BUFFERS_KEPT_BYTES = 32 * MIB
-"""Buffers of answered requests that are kept for later requests of all connections."""
+"""Memory of completed requests' buffers that is kept for later requests, in bytes."""
 
 
 Greet = Callable[[Connection, OpenListener, bytes | None], None]
-"""Called for each new connection before anything is read, with its listener and the peer's certificate (DER) or
-None."""
+"""Called for each new connection before the first read, with its listener and the peer's certificate (DER; None
+without)."""
 
 LIMIT_SETTINGS = (
     "max.connections",
@@ -59,13 +59,13 @@ LIMIT_SETTINGS = (
     "request.read.timeout.ms",
     "response.write.timeout.ms",
 )
-"""Settings that `Server.set_limits` takes over."""
+"""Settings that `Server.set_limits` applies."""
 
 
 class Server:
     """Accepts connections on its listeners, and owns them. Event-loop thread only.
 
-    `threads` encrypt and decrypt the data of TLS connections; `authentication_threads` run their handshakes.
+    `threads` encrypt and decrypt the data of TLS connections; `authentication_threads` run the TLS handshakes.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Server:
         protected_listener: str | None = None,
         gateways: Sequence[OpenListener] = (),
     ) -> None:
-        """`peers`: counts connections by address and user; None: no limits. `protected_listener`: the brokers' own,
-        which is exempt from limits of number and rate. `gateways`: Unix sockets for the gateways of this broker.
+        """`peers`: counts connections by address and user; None for no limits. `protected_listener`: the inter-broker
+        listener, which is exempt from limits of number and rate. `gateways`: Unix sockets for this broker's gateways.
         """
         self.listeners = tuple(listeners)
         self._gateways = tuple(gateways)
         self._preambles: set[asyncio.Task[None]] = set()
-        """Connections of gateways that have not named their clients yet."""
+        """Tasks that read the preambles of gateways' connections."""
         self._threads = threads
         self._authentication_threads = authentication_threads
         self._greet = greet
@@ -116,12 +116,11 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection | TlsHandshake, str] = {}
-        """Connections and handshakes of peers that are or may be unauthenticated, the oldest first, with their
-        hosts."""
+        """Handshakes, and connections that may not be authenticated yet, with the peers' hosts; the oldest first."""
         self._strangers_max = config.security.authenticating_max
         self._authentication = AuthenticationCounters() if authentication is None else authentication
         self._refused: set[Connection] = set()
-        """The connections that only receive the error of their refusal."""
+        """Connections that get only the error of their refusal."""
         self._peers = peers if peers is not None else Connections(ConnectionLimits(), QuotaTable())
         self._protected_listener = protected_listener
         self.accepted_count = 0
@@ -135,14 +134,14 @@ class Server:
         return min(SWEEP_S_MAX, shortest_s / SWEEPS_PER_TIMEOUT)
 
     def set_limits(self, config: BrokerConfig) -> None:
-        """Take LIMIT_SETTINGS over, for open connections, too. Connections above a lower number stay."""
+        """Apply LIMIT_SETTINGS, also to open connections. A lower limit of connections closes none."""
         self._limits.read_timeout_s = config.request_read_timeout_ms / 1000
         self._limits.idle_timeout_s = config.connections_max_idle_ms / 1000
         self._limits.write_timeout_s = config.response_write_timeout_ms / 1000
         self._connections_wanted = config.max_connections
         self._descriptors = descriptors.of_process(config)
         self._sweep_s = self._sweep_pause_s()
-        if self._sweep is not None:  # the next sweep may be far away
+        if self._sweep is not None:  # the next sweep was scheduled by the old timeouts
             self._sweep.cancel()
             self._check_deadlines()
 
@@ -158,16 +157,16 @@ class Server:
 
     @property
     def addresses(self) -> list[str]:
-        """The first listener's address as `HOST:PORT`, then the others with their name, as `NAME://HOST:PORT`."""
+        """Addresses of all listeners: the first as `HOST:PORT`, the others as `NAME://HOST:PORT`."""
         return [self.address, *(f"{one.name}://{one.address}" for one in self.listeners[1:])]
 
     @property
     def connection_count(self) -> int:
-        """Number of connections without the refused ones. Any thread."""
+        """Number of connections, without refused ones. Callable on any thread."""
         return len(self._connections) - len(self._refused)
 
     def start(self) -> None:
-        """Begin to accept. Raises ListenError."""
+        """Begin to accept connections. Raises ListenError."""
         for listener in (*self.listeners, *self._gateways):
             try:
                 for sock in listener.sockets:
@@ -214,12 +213,12 @@ class Server:
                     self._shake_hands(sock, listener, context, peer)
                 else:
                     self._add(sock, listener)
-            except Exception as e:  # noqa: BLE001 - a failure of this connection: others are accepted
+            except Exception as e:  # noqa: BLE001 - only this connection has failed: accept others
                 sock.close()
                 self._complain(e)
 
     def _take_from_gateway(self, sock: socket.socket, listener: OpenListener) -> None:
-        """Learn the client of a gateway's connection, before the first request."""
+        """Read the preamble of a gateway's connection, then add the connection."""
         sock.setblocking(False)
         task = self._loop.create_task(self._read_preamble(sock, listener))
         self._preambles.add(task)
@@ -238,8 +237,8 @@ class Server:
         self._add(sock, listener, addresses=addresses, certificate=client.certificate or None)
 
     def _pause_accepting(self, listener: OpenListener, sock: socket.socket, error: Exception) -> None:
-        """Accept nothing for ACCEPT_PAUSE_S. The listener stays readable, and trying at once would keep the loop
-        busy."""
+        """Stop accepting on this socket for ACCEPT_PAUSE_S. The socket stays readable, so that retries at once would
+        occupy the loop."""
         self._complain(error)
         self._loop.remove_reader(sock.fileno())
         self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listener, sock)
@@ -254,7 +253,7 @@ class Server:
     def _shake_hands(
         self, sock: socket.socket, listener: OpenListener, context: ssl.SSLContext, peer: tuple[Any, ...]
     ) -> None:
-        """Begin a TLS handshake. A peer beyond the limits is disconnected without a reason: telling it costs a
+        """Begin a TLS handshake. A peer beyond the limits is disconnected without an error frame, which would need a
         handshake."""
         host = str(peer[0])
         self.accepted_count += 1
@@ -286,11 +285,11 @@ class Server:
             self._authentication.failed["tls"] += 1
             self._check_all_closed()
             return
-        self.accepted_count -= 1  # it was counted when it came
+        self.accepted_count -= 1  # `_add` counts it again
         self._add(secured.sock, listener, certificate=secured.certificate, admitted=True)
 
     def _note_stranger(self, stranger: Connection | TlsHandshake, host: str) -> None:
-        """Limit the number of unauthenticated peers: disconnect the oldest, which makes no progress."""
+        """Record an unauthenticated peer. If there are too many, disconnect the oldest one."""
         self._strangers[stranger] = host
         if len(self._strangers) <= self._strangers_max:
             return
@@ -313,7 +312,7 @@ class Server:
         certificate: bytes | None = None,
         admitted: bool = False,
     ) -> None:
-        """Add a connection. `admitted`: True if the connection was counted before its TLS handshake."""
+        """Add a connection. `admitted`: True if `_admit` has counted the connection before its TLS handshake."""
         connection = Connection(
             self._transport_of(sock),
             loop=self._loop,
@@ -339,7 +338,7 @@ class Server:
             connection.mute_now(outcome)
             try:
                 self._greet(connection, listener, certificate)
-            except Exception:  # nothing is served to an unknown peer
+            except Exception:  # a peer that was not greeted is not served
                 log.exception("connection of %s closed: the handshake failed", connection.peer_name)
                 connection.close()
                 return
@@ -360,8 +359,8 @@ class Server:
         return TlsTransport(sock, self._loop, self._threads)
 
     def _admit(self, host: str, listener: OpenListener) -> int | SparklogError:
-        """Count one more connection from `host`. Returns the time in ms for which nothing is read from it, or the error
-        of its refusal; a refused connection is not counted.
+        """Count one more connection from `host`. Returns the time in ms for which the connection is not read, or the
+        error that refuses it. A refused connection is not counted.
         """
         shaking = sum(isinstance(stranger, TlsHandshake) for stranger in self._strangers)
         if len(self._connections) + shaking - len(self._refused) > self._descriptors.connections:
@@ -396,20 +395,20 @@ class Server:
         self._sweep = self._loop.call_later(self._sweep_s, self._check_deadlines)
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets: the kernel refuses new connections."""
+        """Close the listening sockets. The kernel then refuses new connections."""
         for sock in [sock for listener in (*self.listeners, *self._gateways) for sock in listener.sockets]:
             if sock.fileno() >= 0:
                 self._loop.remove_reader(sock.fileno())
                 sock.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Let running requests finish for at most `timeout_s`, then close every connection."""
+        """Let present requests finish for at most `timeout_s`, then close every connection."""
         self.stop_accepting()
         for stranger in [s for s in self._strangers if isinstance(s, TlsHandshake)]:
             stranger.close()
         for connection in list(self._connections):
             connection.stop()
-        if self._sweep is not None:  # a peer with an open end is disconnected soon, not at the next sweep
+        if self._sweep is not None:  # sweep soon, to close lingering connections
             self._sweep.cancel()
             self._sweep_s = min(self._sweep_s, SWEEP_S_STOPPING)
             self._check_deadlines()
@@ -427,12 +426,12 @@ class Server:
 
 
 def _on_this_host(listener: OpenListener) -> Addresses:
-    """Return the addresses of a Unix socket's peer."""
+    """Return the addresses of a Unix socket's connection."""
     return Addresses(listener.address_of_local, "127.0.0.1", "a client on this host")
 
 
 def _address(host: str) -> str:
-    """Return a peer's host as limits name it: an IPv4 address mapped into IPv6 is the same address."""
+    """Return a peer's host in the form of the limits: an IPv4 address that is mapped into IPv6 as IPv4."""
     try:
         return canonical_ip(host)
     except InvalidConfigError:  # a socket pair

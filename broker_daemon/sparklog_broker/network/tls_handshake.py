@@ -1,7 +1,7 @@
 """The TLS handshake of an accepted connection, off the event loop.
 
-The loop only waits for the socket. Each step of OpenSSL, which signs and verifies, runs on a thread and does not block.
-Before the end of the handshake a peer holds a socket, OpenSSL's state (some tens of KiB), and a share of the time.
+The loop only waits for the socket. Each step of OpenSSL, which signs and verifies, runs on a thread without blocking.
+Until the end of the handshake a peer holds only a socket and OpenSSL's state, some tens of KiB.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 _NOT_TLS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"}
 ALERT_PROTOCOL_VERSION = bytes.fromhex("15030100020246")
-"""An alert that tells clients without TLS that this port speaks TLS."""
+"""A TLS alert for clients without TLS: their error message then names TLS."""
 _REFUSED_US = "ALERT"
 _DISCARDED_BYTES = 64 * 1024
 
 
 class SecuredSocket(NamedTuple):
-    """A socket after its handshake. `certificate`: the peer's, verified, as DER; None if the peer has shown none."""
+    """A socket after its handshake. `certificate`: the peer's verified certificate as DER; None without one."""
 
     sock: ssl.SSLSocket
     certificate: bytes | None
@@ -38,7 +38,7 @@ class _Step(Enum):
 
 
 class TlsHandshake:
-    """Owns `sock` until the call of `done` on the event loop: with the secured socket, or with None after a failure."""
+    """A handshake. It owns `sock` until it calls `done` on the event loop; a failure passes None."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TlsHandshake:
         done: Callable[[TlsHandshake, SecuredSocket | None], None],
         delay_s: float = 0.0,
     ) -> None:
-        """`delay_s`: time before the first read."""
+        """`delay_s`: time before the first read, in s."""
         sock.setblocking(False)
         self.peer_name = peer_name
         self._loop = loop
@@ -69,7 +69,7 @@ class TlsHandshake:
             self._wait_for(_Step.READ)
 
     def close(self) -> None:
-        """End the handshake; `done` is called with None."""
+        """End the handshake, and call `done` with None."""
         self._end("")
 
     def _wait_for(self, step: _Step) -> None:
@@ -99,7 +99,7 @@ class TlsHandshake:
             outcome = future.result()
         except (OSError, asyncio.CancelledError) as e:
             if isinstance(e, ssl.SSLError) and e.reason in _NOT_TLS:
-                with contextlib.suppress(OSError):  # OpenSSL says nothing to such peers
+                with contextlib.suppress(OSError):  # OpenSSL sends these peers no alert
                     socket.socket.send(self._sock, ALERT_PROTOCOL_VERSION)
             self._end(failure_text(e))
         else:
@@ -125,7 +125,7 @@ class TlsHandshake:
         self._on_done(self, None)
 
     def _close(self) -> None:
-        """Close the socket. Received bytes are taken first: the kernel would otherwise send a reset, which overtakes
+        """Close the socket. Received bytes are read first: otherwise the kernel would send a reset, which overtakes
         OpenSSL's last alert.
         """
         with contextlib.suppress(OSError, ValueError):
@@ -144,7 +144,7 @@ def _step(sock: ssl.SSLSocket) -> _Step | SecuredSocket:
 
 
 def failure_text(error: BaseException) -> str:
-    """Describe a failed handshake for the log, with its likely cause."""
+    """Return the reason of a failed handshake for the log, with its likely cause."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
     reason = (error.reason if isinstance(error, ssl.SSLError) else "") or ""

@@ -1,8 +1,8 @@
-"""A connection's socket with TLS. Few bytes are decrypted and encrypted on the event loop, many on a thread.
+"""A connection's socket with TLS. The event loop encrypts and decrypts small amounts of data, threads large ones.
 
-OpenSSL works on records of at most 16 KiB, one per call, and for one thread at a time. While a thread works on the
-socket, the loop reports no events of it, and `recv_into` and `write` raise BlockingIOError; when the thread is back,
-the event is reported, and the same call returns the thread's result.
+OpenSSL works on records of at most 16 KiB, one per call, on one thread at a time. While a thread uses the socket, the
+loop reports no events of the socket, and `recv_into` and `write` raise BlockingIOError. When the thread has finished,
+the event is reported, and a repetition of the call returns the thread's result.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sparklog_broker.network.reply import Slice
 from sparklog_broker.network.transport import SocketEvents, prepare
 
 OFF_LOOP_BYTES = 64 * 1024
-"""Smallest number of bytes that a thread encrypts. The same bytes would take the loop 50 to 100 µs; the hand-over to a
-thread costs about half of that."""
+"""Smallest number of bytes that a thread encrypts. The loop would take 50 to 100 µs for them, the hand-over to a thread
+about half of that."""
 PIECE_BYTES = 128 * 1024
-"""Size of the pieces in which a slice of a file is read and encrypted: the kernel cannot encrypt it."""
+"""Size of the pieces in which a slice of a file is read and encrypted, in bytes."""
 
 Job = Callable[[], int]
 
@@ -43,17 +43,17 @@ class TlsTransport:
         self._threads = threads
         self._thread_works = False
         self._write_waits = False
-        """True if `write` was called while a thread worked: it is called again afterwards."""
+        """True if `write` was called while a thread used the socket; it must be called again afterwards."""
         self._was_emptied = False
         """True if a thread has just received all bytes of the socket."""
         self._received: Job | None = None
-        """Result of a thread that has received bytes, until `recv_into` takes it."""
+        """Result of a thread that has received bytes, until `recv_into` returns it."""
         self._sent: Job | None = None
-        """Result of a thread that has sent bytes, until `write` takes it."""
+        """Result of a thread that has sent bytes, until `write` returns it."""
         self._at_end: Callable[[], None] | None = None
 
     def _is_pending(self) -> bool:
-        """True if OpenSSL or a thread has decrypted bytes that the connection has not taken."""
+        """True if decrypted bytes, of OpenSSL or a thread, wait for the connection."""
         if self._received is not None:
             return True
         return self._tls._sslobj is not None and self._tls.pending() > 0  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ class TlsTransport:
             return self._receive(room)
         if was_emptied:  # a thread would find next to nothing
             raise BlockingIOError
-        # a view of its own: the caller's may end before the thread does
+        # a separate view: the caller may release its own before the thread ends
         self._on_thread(partial(self._fill, memoryview(room)[:]), is_read=True)
         raise BlockingIOError
 
@@ -113,7 +113,7 @@ class TlsTransport:
             return
         try:
             self.events.let_go()
-        except Exception as e:  # noqa: BLE001 - the connection fails with it
+        except Exception as e:  # noqa: BLE001 - it becomes the connection's error
             cause = e
         result = done.result if cause is None else partial(_fail, cause)
         write_waits, self._write_waits = self._write_waits, False
@@ -121,7 +121,7 @@ class TlsTransport:
             self._received = result
         else:
             self._sent = result
-        if write_waits or not is_read:  # first: a long request that is being received need not keep an answer
+        if write_waits or not is_read:  # writing goes first: a reply must not wait for a long request
             self.events.write_now()
         if is_read:
             self.events.read_now()  # later, if reading is paused or a thread sends
@@ -129,7 +129,7 @@ class TlsTransport:
     # -- OpenSSL, on any thread
 
     def _receive(self, room: bytearray | memoryview) -> int:
-        """Receive as a socket's `recv_into`. Raises BlockingIOError, OSError (ssl.SSLError included)."""
+        """Receive like a socket's `recv_into`. Raises BlockingIOError, OSError (including ssl.SSLError)."""
         try:
             return self._tls.recv_into(room)
         except ssl.SSLWantReadError as e:
@@ -142,7 +142,7 @@ class TlsTransport:
             while count < len(room):
                 try:
                     more = self._receive(room[count:])
-                except OSError:  # found again by the next call
+                except OSError:  # the next call raises it again
                     if not count:
                         raise
                     break
@@ -156,7 +156,7 @@ class TlsTransport:
             return self._send(part[start : start + count])
         total = 0
         while total < count:
-            # The same piece again if it was not taken: its size depends on the position alone.
+            # OpenSSL needs the same piece again if it was not taken; its size depends only on the position.
             at = start + total
             piece = os.pread(part.fileno(), min(PIECE_BYTES, part.length_bytes - at), part.position + at)
             if not piece:
@@ -173,8 +173,8 @@ class TlsTransport:
         return total
 
     def _send(self, data: bytes | memoryview) -> int:
-        """Send as many bytes as the socket takes, and return their number. The rest has to be given again: part of it
-        is encrypted already. Raises BlockingIOError if the socket takes none, OSError.
+        """Send as many bytes as the socket takes, and return their number. The caller must pass the remaining bytes
+        again: part of them is encrypted already. Raises BlockingIOError if the socket takes none, OSError.
         """
         view = memoryview(data)
         sent = 0

@@ -1,4 +1,4 @@
-"""A connection's socket: its events on the loop and its unencrypted bytes. `tls_transport` is the encrypted form."""
+"""A connection's socket: its events on the loop, and its unencrypted bytes. `tls_transport` has the encrypted form."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from sparklog_broker.network.reply import Slice
 
 
 class SocketEvents:
-    """Calls `on_readable` and `on_writable` as long as they are wanted, but not while the socket is held.
+    """Calls `on_readable` and `on_writable` while reading or writing is resumed and the socket is not held.
 
-    `pending` returns True if bytes can be read although the socket is not readable; None if the transport has no such
-    bytes.
+    `pending` returns True if the transport has bytes to read although the socket is not readable; None if it never has.
     """
 
     def __init__(
@@ -35,12 +34,12 @@ class SocketEvents:
         self._on_writable: Callable[[], None] = _nothing
 
     def start(self, on_readable: Callable[[], None], on_writable: Callable[[], None]) -> None:
-        """Set the functions for events; nothing is reported before `resume_reading` or `resume_writing`."""
+        """Set the functions to call. No event is reported before `resume_reading` or `resume_writing`."""
         self._readable, self._on_writable = on_readable, on_writable
         self._on_readable = on_readable if self._pending is None else self.read_now
 
     def resume_reading(self) -> None:
-        """Call `on_readable` from now on. Raises OSError, MemoryError."""
+        """Report readability from now on. Raises OSError, MemoryError."""
         if not self._is_held:
             self._loop.add_reader(self._fd, self._on_readable)
         self.is_reading = True
@@ -52,7 +51,7 @@ class SocketEvents:
             self.is_reading = False
 
     def resume_writing(self) -> None:
-        """Call `on_writable` from now on. Raises OSError, MemoryError."""
+        """Report writability from now on. Raises OSError, MemoryError."""
         if not self._is_held:
             self._loop.add_writer(self._fd, self._on_writable)
         self.is_writing = True
@@ -63,7 +62,7 @@ class SocketEvents:
             self.is_writing = False
 
     def hold(self) -> None:
-        """Report nothing until `let_go`."""
+        """Report no events until `let_go`."""
         self._is_held = True
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
@@ -78,7 +77,7 @@ class SocketEvents:
         self._look_for_pending()
 
     def read_now(self) -> None:
-        """Call `on_readable` if reading is wanted, and again in the loop's next turn as long as bytes are pending."""
+        """Call `on_readable` if reading is not paused, and again in each turn of the loop while bytes are pending."""
         if self.is_reading and not self._is_held:
             self._readable()
             self._look_for_pending()
@@ -104,26 +103,28 @@ class Transport(Protocol):
     events: SocketEvents
 
     def recv_into(self, room: bytearray | memoryview, /) -> int:
-        """Receive into `room`; 0: the peer has ended. Raises BlockingIOError if nothing is there yet, OSError."""
+        """Receive bytes into `room`, and return their number; 0 if the peer has ended its side. Raises BlockingIOError
+        if there are no bytes yet, OSError.
+        """
 
     def write(self, queue: OutQueue) -> int:
-        """Send as much of `queue` as the socket takes; return the number of bytes. Raises ShortFileError, OSError, and
-        BlockingIOError if the queue must be left alone until `on_writable` is called.
+        """Send as much of `queue` as the socket takes, and return the number of bytes. Raises ShortFileError, OSError,
+        and BlockingIOError if the caller must leave the queue unchanged until `on_writable` is called.
         """
 
     def when_idle(self, then: Callable[[], None]) -> None:
-        """Call `then` as soon as no thread uses the buffers of `recv_into` and `write`, often immediately. Events are
-        no longer reported."""
+        """Call `then` as soon as no thread uses the buffers of `recv_into` and `write`, possibly at once. Events are no
+        longer reported."""
 
     def shutdown(self) -> None:
-        """End our side, in a way that the peer can tell from a cut. Raises OSError."""
+        """End the sending side, so that the peer can distinguish the end from a lost connection. Raises OSError."""
 
     def close(self) -> None:
         """Close the socket."""
 
 
 class PlainTransport:
-    """A socket without TLS; slices of files are copied by the kernel."""
+    """A socket without TLS. The kernel copies slices of files."""
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         prepare(sock)
@@ -137,7 +138,7 @@ class PlainTransport:
 
     def _write_some(self, part: bytes | memoryview | Slice, start: int, count: int, is_last: bool) -> int:
         if isinstance(part, bytes | memoryview):
-            # With more to follow, the kernel waits for it: header and data travel together.
+            # MSG_MORE: the kernel waits for the next part, so that header and data travel together.
             return self.sock.send(part[start : start + count], 0 if is_last else socket.MSG_MORE)
         return os.sendfile(self.sock.fileno(), part.fileno(), part.position + start, count)
 
@@ -149,11 +150,11 @@ class PlainTransport:
 
 
 def prepare(sock: socket.socket) -> None:
-    """Set `sock` to non-blocking, and let it send small pieces without delay."""
+    """Make `sock` non-blocking, and let it send small pieces without delay."""
     sock.setblocking(False)
     with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _nothing() -> None:
-    """Ignore an event that comes before `start`."""
+    """Ignore an event that is reported before `start`."""

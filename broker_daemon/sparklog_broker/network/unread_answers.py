@@ -1,9 +1,10 @@
-"""Unread answers: the memory and files that they hold, and the connection that is closed when they hold too much.
+"""Limits of unread replies: the connections whose replies hold too much memory or too many files are closed.
 
-An answer that the kernel does not take at once stays with its connection: bytes of memory, and slices of files, each of
-which keeps a segment file open. All such answers together may hold half of the budget of requests, and a number of
-slices. The reader with the largest product of time and amount is disconnected first. A peer that reads never ranks
-high: its amount shrinks and its time is short. The last reader is never disconnected: its own limit bounds it.
+A reply that the kernel does not take at once stays with its connection, as bytes of memory and slices of files, each of
+which keeps a segment file open. All unread replies together may hold half of the request budget, and a limited number
+of slices. Beyond that, the connection with the largest product of time and amount is closed first. A connection whose
+peer reads has a low product, because the amount shrinks and the time is short. The last such connection stays open; its
+own limit bounds it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from sparklog_broker.network.memory import MemoryBudget
 log = logging.getLogger(__name__)
 
 SHARE = 2
-"""Divisor of the budget: unread answers may hold 1/SHARE of it, requests the rest."""
+"""Divisor of the request budget: unread replies may hold 1/SHARE of it."""
 _MOMENT_S = 0.001
-"""Added to every time, so that the amount decides between answers of the same moment."""
+"""Added to every time, in s, so that the amount decides between replies of the same time."""
 
 
 class Reader(Protocol):
-    """A connection whose peer has not read all of its answer."""
+    """A connection whose peer has not read the whole reply."""
 
     peer_name: str
 
@@ -39,8 +40,8 @@ class _HeldAnswers:
 
 
 class UnreadAnswers:
-    """Counts unread answers by reader, and disconnects readers. `files_max`: limit of file slices of all readers.
-    Event-loop thread only.
+    """Counts unread replies by connection, and closes connections. `files_max`: largest number of file slices in all of
+    them. Event-loop thread only.
     """
 
     def __init__(self, budget: MemoryBudget, files_max: int, clock: Callable[[], float]) -> None:
@@ -56,7 +57,7 @@ class UnreadAnswers:
         return len(self._held)
 
     def note(self, reader: Reader, size_bytes: int, files: int) -> None:
-        """Note the amount that `reader` holds now (0 and 0: nothing). May close other readers, and this one."""
+        """Record the amount that `reader` holds now; 0 and 0 if all is sent. May close other readers, and this one."""
         held = self._held.get(reader)
         if held is None:
             if not size_bytes and not files:

@@ -1,1 +1,1 @@
-"""The broker's data directory, the partitions that it serves, and the appends to them."""
+"""The broker's data directory, its partitions, and the appends to them."""

@@ -1,7 +1,7 @@
 """Appends to partitions: small ones on the event loop, others on the partitions' I/O threads.
 
-Clients, the transaction coordinator and the group coordinator all append here, so that the appends to one partition
-keep the order of their requests.
+Clients and both coordinators use the same appender, so that the appends to one partition keep the order of their
+requests.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from sparklog_broker.partitions.purgatory import Outcome, Purgatory
 log = logging.getLogger(__name__)
 
 INLINE_APPEND_BYTES = 256 * 1024
-"""Appends below this size run on the event loop: the way to a thread and back costs more than the append."""
+"""Appends below this size, in bytes, run on the event loop: passing them to a thread would cost more."""
 INLINE_SEVERAL = 4
-"""Divisor of that size for several appends in one request: their fixed costs hold the loop longer than their bytes."""
+"""Divisor of INLINE_APPEND_BYTES for requests with several appends, because each append has a fixed cost."""
 INLINE_SLOW_S = 0.05
-"""Duration of an append on the loop that shows a busy disk: for a while the threads append."""
+"""Duration, in s, of an append on the loop that shows a busy disk. For INLINE_PAUSE_S, threads then append."""
 INLINE_PAUSE_S = 1.0
 INLINE_LOOK_AGE_S = 0.8
-"""Age in s of the last check of a log directory from which appends leave the event loop: the append may have to check
-the directory, and the check of a dead mount hangs.
+"""Age, in s, of the last check of a log directory above which threads append. The append may have to check the
+directory, which hangs on a dead mount.
 """
 
 Outcomes = list[AppendInfo | Exception]
 
 
 class Write(NamedTuple):
-    """One append. `run` appends to the given log on any thread; `size_bytes` is an estimate, decompressed."""
+    """One append. `run` appends to the given log, on any thread. `size_bytes` is the estimated size, decompressed."""
 
     partition: Partition
     log: PartitionLog
     run: Callable[[PartitionLog], AppendInfo]
     size_bytes: int
     leader_epoch: int
-    """The leader epoch of the request."""
+    """The leader epoch when the request was checked."""
 
 
 _Numbered = list[tuple[int, Write]]
-"""Positions in the outcomes, and the appends."""
+"""(position in the outcomes, append) pairs."""
 
 
 class Appender:
@@ -72,16 +72,15 @@ class Appender:
     async def append_each(
         self, writes: Sequence[Write], *, replicated_within_ms: int | None = None, times: RequestTimes | None = None
     ) -> Outcomes:
-        """Append on the partitions' threads; the failure of one partition does not affect others.
+        """Append on the partitions' threads. The failure of one append does not affect others.
 
-        Effects of an append (high watermark, wake-ups) happen when the thread reports it, even if the waiting request
-        has ended.
+        The effects of an append, such as a higher high watermark, happen even if the request has ended before.
 
         Args:
             writes: The appends.
-            replicated_within_ms: Time in which each append has to be below its partition's high watermark; later ones
-                fail. None: do not wait for replicas.
-            times: Takes the waiting time.
+            replicated_within_ms: Time in ms in which each append must be below its partition's high watermark, else it
+                fails. None to not wait for replicas.
+            times: Collects the time spent waiting.
 
         Returns:
             The outcome of each append, in order.
@@ -140,7 +139,7 @@ class Appender:
                 if partition.deleted:
                     del waiting[i]
                 elif partition.error is not None or not partition.replicas.leads_in(write.leader_epoch):
-                    # Not the error itself, nor NotLeaderError: these say that no record was written.
+                    # Neither the error itself nor NotLeaderError: these would mean that no record was written.
                     why = "the leader has changed" if partition.error is None else str(partition.error)
                     outcomes[i] = NotEnoughReplicasAfterAppendError(
                         f"partition {partition.key}: written in leader epoch {write.leader_epoch}, but not confirmed "
@@ -173,14 +172,14 @@ class Appender:
         )
 
     def note_inline_append(self, started_at: float) -> None:
-        """Note the end of an append on the loop that began at `started_at` (loop time)."""
+        """Record the end of an append on the loop that began at `started_at`, in loop time."""
         now = self._loop.time()
         if now - started_at > INLINE_SLOW_S:
             self._inline_after = now + INLINE_PAUSE_S
 
 
 def _run_each(group: _Numbered) -> Outcomes:
-    """Run the appends of one thread, on any thread."""
+    """Run the appends of one thread. Callable on any thread."""
     return [_outcome(write) for _, write in group]
 
 
@@ -192,8 +191,8 @@ def _outcome(write: Write) -> AppendInfo | Exception:
 
 
 def _sync(group: _Numbered, results: Outcomes) -> Outcomes:
-    """Flush the partitions that acknowledge after an fsync, once for all appends of this turn. Runs on an I/O thread.
-    An append whose fsync fails has failed, although its bytes may be on the disk.
+    """Flush the partitions that acknowledge after an fsync, once for all appends that ran together. Runs on an I/O
+    thread. An append whose fsync fails counts as failed, although its bytes may be on the disk.
     """
     for i, (_, write) in enumerate(group):
         outcome = results[i]

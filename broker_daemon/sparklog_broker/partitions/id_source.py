@@ -1,4 +1,4 @@
-"""Producer ids for the event loop: only a request that needs a new block waits for the metadata store."""
+"""Producer ids for the event loop. Only a request that needs a new block waits for the metadata store."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from sparklog.metadata.producer_ids import ProducerIds
 log = logging.getLogger(__name__)
 
 TAKE_AGAIN_S = 10.0
-"""Time until the next attempt to take a block ahead, while the store is away."""
+"""Time, in s, until the next attempt to take a block while the store is unavailable."""
 
 
 class IdSource:
-    """Gives out `ids`; `executor` waits for the store. A shared store's next block is taken ahead. Event-loop thread
-    only."""
+    """Issues `ids`. `executor` waits for the store; the next block is taken in advance. Event-loop thread only."""
 
     def __init__(self, ids: ProducerIds, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
         self._ids = ids
@@ -31,18 +30,18 @@ class IdSource:
         return taken if taken is not None else await self._loop.run_in_executor(self._executor, self._ids.next)
 
     async def reserve(self) -> int:
-        """Reserve an id for a coordinator, which hands it out later. Raises StorageError, StorageFullError."""
+        """Reserve an id for a coordinator, which issues it later. Raises StorageError, StorageFullError."""
         taken = self.reserve_at_hand()
         return taken if taken is not None else await self._loop.run_in_executor(self._executor, self._ids.reserve)
 
     def reserve_at_hand(self) -> int | None:
-        """Do as `reserve`, without waiting. Returns None if the store is needed."""
+        """Reserve an id without waiting. Returns None if the store is needed."""
         taken = self._ids.at_hand(reserve=True)
         self.take_ahead()
         return taken
 
     def take_ahead(self) -> None:
-        """Request the next block in the background, if it is time for it."""
+        """Take the next block in the background if there is none."""
         if not self._is_taking and self._ids.wants_block:
             self._is_taking = True
             self._loop.run_in_executor(self._executor, self._ids.take_ahead).add_done_callback(self._has_taken)

@@ -1,8 +1,8 @@
-"""Threads that append and read cold data, so that the event loop never waits for a disk.
+"""Threads that append and that read cold data, so that the event loop never waits for a disk.
 
-Each thread has one queue, and each partition one thread: its jobs run one after the other, in the order of their
-submission. A thread takes all queued jobs (up to a limit), runs them, and hands all outcomes to the event loop with one
-wake-up. The queues are bounded by `queued.max.request.bytes`: a job lives no longer than its request.
+Each thread has one queue. Each partition belongs to one thread, which runs the partition's jobs in the order of their
+submission. A thread runs all queued jobs (up to a limit), and passes all outcomes to the event loop with one wake-up.
+`queued.max.request.bytes` bounds the queues, because a job lives no longer than its request.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Deliver = Callable[[Any, Exception | None], None]
-"""Called on the event loop with a job's result or its exception."""
+"""Called on the event loop with a job's result and error, one of which is None."""
 _Job = tuple[Callable[[], Any], Deliver, Callable[[Any], Any] | None]
 
 
 class IoThreads:
-    """A fixed number of threads. `submit`, `run` and `stop` belong to the event loop's thread."""
+    """A fixed number of threads. `submit`, `run` and `stop` are called on the event loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, executors: Executors, count: int) -> None:
         self._loop = loop
@@ -35,29 +35,29 @@ class IoThreads:
 
     @property
     def queue_lengths(self) -> list[int]:
-        """Approximate number of waiting jobs by thread. Any thread."""
+        """Approximate number of waiting jobs of each thread. Callable on any thread."""
         return [len(worker) for worker in self._workers]
 
     def index_of(self, topic: str, partition: int) -> int:
-        """Return the thread of a partition; a topic's partitions are spread evenly."""
+        """Return the index of a partition's thread. A topic's partitions are spread evenly."""
         return (zlib.crc32(topic.encode()) + partition) % len(self._workers)
 
     def idlest(self) -> int:
-        """Return the thread with the shortest queue, for jobs that need no order."""
+        """Return the index of the thread with the shortest queue, for jobs without an order."""
         return min(range(len(self._workers)), key=lambda i: len(self._workers[i]))
 
     def submit(
         self, index: int, job: Callable[[], T], deliver: Deliver, finish: Callable[[T], T] | None = None
     ) -> None:
-        """Run `job` on thread `index`, then `deliver(result, error)` on the event loop, even if the requester is gone.
+        """Run `job` on thread `index`, then `deliver(result, error)` on the event loop, even if the request has ended.
 
-        `finish` turns the result into another on the same thread, after all jobs that were queued together have run:
-        its work for one of them (an fsync) covers the others.
+        `finish` runs on the same thread after all jobs that run together, and returns the final result. Its work, such
+        as an fsync, is then done once for all of them.
         """
         self._workers[index].put((job, deliver, finish))
 
     def run(self, index: int, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `job` as `submit`, and return a future. Cancelling the future does not take the job back."""
+        """Run `job` like `submit`, and return a future. Cancelling the future does not stop the job."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def deliver(result: Any, error: Exception | None) -> None:
@@ -72,7 +72,7 @@ class IoThreads:
         return future
 
     def stop(self) -> None:
-        """Let the threads finish their queues and end; block until then."""
+        """Stop the threads after their queued jobs. Blocks until they have ended."""
         for worker in self._workers:
             worker.stop()
 
@@ -88,7 +88,7 @@ class IoThreads:
 def _outcome(job: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return job(), None
-    except Exception as e:  # noqa: BLE001 - carried to the event loop, where the request is answered with it
+    except Exception as e:  # noqa: BLE001 - the event loop passes it to the request
         return None, e
 
 

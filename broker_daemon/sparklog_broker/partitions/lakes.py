@@ -1,6 +1,7 @@
-"""Reports of lake workers about the topics whose partitions this broker leads.
+"""Reports of lake workers about topics whose partitions this broker leads.
 
-They are in memory only. A log holds back retention until it knows how far its table is (`LogRetention.hold`).
+The reports are in memory only. A log deletes no records by retention until a report says how far its table is
+(`LogRetention.hold`).
 """
 
 from __future__ import annotations
@@ -16,38 +17,38 @@ from sparklog_broker.partitions.partitions import Partitions
 
 
 class LakeReport(Struct):
-    """The newest report about a topic."""
+    """The newest report about one topic."""
 
     topic_id: str
     next_offsets: dict[int, int]
-    """Next offset by partition, of this broker's partitions."""
+    """By partition that this broker leads: the next offset for the table."""
     as_of_ms: int
-    """All records that were committed before this time are in the table; 0: not known."""
+    """The table has all records that were committed before this time; 0 if unknown."""
     version: int
     files: int
     last_commit_ms: int
     error: str
     reported_ms: int
-    """Time of the report by this broker's clock."""
+    """Time of the report on this broker's clock."""
     first_reported_ms: int
-    """Time of the first report by this broker's clock: the lag counts from it while `as_of_ms` is not known."""
+    """Time of the first report on this broker's clock. While `as_of_ms` is unknown, the lag counts from it."""
 
 
 class Lakes:
-    """The reports by topic. Event-loop thread only, but for `reports`."""
+    """The reports by topic. Event-loop thread only, except for `reports`."""
 
     def __init__(self, partitions: Partitions, now_ms: Callable[[], int]) -> None:
         self._partitions = partitions
         self._now_ms = now_ms
         self.born_ms = now_ms()
-        """Time of the broker's start, from which the silence of workers counts."""
+        """Time of the broker's start, from which missing reports count."""
         self._reports: dict[str, LakeReport] = {}
 
     def report(self, request: ReportLakeRequest) -> None:
-        """Note a worker's report.
+        """Store a worker's report.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no topic with this name and id.
+            UnknownTopicOrPartitionError: No topic has this name and id.
         """
         topic = self._partitions.topics.get(request.topic)
         if topic is None or topic.topic_id != request.topic_id:
@@ -70,7 +71,7 @@ class Lakes:
         known.error, known.reported_ms = request.error, now_ms
 
     def reports(self) -> dict[str, LakeReport]:
-        """Return the reports about topics that exist, by name. Any thread."""
+        """Return the reports about existing topics, by name. Callable on any thread."""
         return {
             name: report
             for name, report in list(self._reports.items())
@@ -78,7 +79,7 @@ class Lakes:
         }
 
     def states(self, topics: list[str]) -> list[LakeState]:
-        """Return the reports about some topics as messages."""
+        """Return the reports about `topics` as messages."""
         found = self.reports()
         return [
             LakeState(

@@ -1,8 +1,8 @@
-"""Snapshots of partitions' offsets under a name: all requests under one name get the same answer.
+"""Named snapshots of partitions' offsets: all requests with the same name get the same reply.
 
-Spark fixes the tasks of a batch DataFrame once, and runs them again for each action on it. The tasks of one action
-share only the action's id; under that id they agree on the end of the action's input. Snapshots are in memory only:
-after a restart the next request takes a new one.
+Spark plans the tasks of a batch DataFrame once, and runs them again for each action on it. The tasks of one action
+share only the action's id. They use it as the snapshot's name, to agree on the end of their input. Snapshots are in
+memory only; after a restart the next request takes a new one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sparklog.types import TopicPartition
 
 PARTITIONS_MAX = 1_000_000
-"""Limit over all snapshots."""
+"""Largest number of partitions in all snapshots together."""
 
 
 class Extent(NamedTuple):
@@ -31,22 +31,22 @@ Snapshot = dict[TopicPartition, Extent]
 
 
 class OffsetSnapshots:
-    """Keeps snapshots by owner and name.
+    """Snapshots by owner and name.
 
-    An owner does not see the snapshots of other owners. When there are too many partitions, the owner with the most
-    loses its oldest snapshots. Event-loop thread only.
+    An owner cannot see the snapshots of other owners. If there are too many partitions, the owner with the most loses
+    its least recently used snapshots. Event-loop thread only.
     """
 
     def __init__(self, partitions_max: int = PARTITIONS_MAX) -> None:
         self._partitions_max = partitions_max
         self._partitions: Counter[Hashable] = Counter()
-        """By owner; each snapshot counts for at least one."""
+        """Number of partitions by owner; each snapshot counts as at least one."""
         self._by_owner: dict[Hashable, OrderedDict[str, Snapshot]] = {}
         self._under_way: dict[tuple[Hashable, str], asyncio.Task[Snapshot]] = {}
 
     async def of(self, owner: Hashable, name: str, take: Callable[[], Coroutine[Any, Any, Snapshot]]) -> Snapshot:
-        """Return the owner's snapshot of that name. The first request runs `take`, and concurrent ones wait for it.
-        Raises the error of `take`; the next request then runs it again.
+        """Return the owner's snapshot with this name. The first request runs `take`; concurrent requests wait for it.
+        Raises the error of `take`, after which the next request runs it again.
         """
         own = self._by_owner.get(owner)
         if own is not None and name in own:
@@ -56,7 +56,7 @@ class OffsetSnapshots:
         if task is None:
             task = self._under_way[owner, name] = asyncio.get_running_loop().create_task(take())
             task.add_done_callback(partial(self._on_taken, owner, name))
-        return await asyncio.shield(task)  # not cancelled with the first request: others wait for it
+        return await asyncio.shield(task)  # shielded: other requests may wait for it
 
     def _on_taken(self, owner: Hashable, name: str, task: asyncio.Task[Snapshot]) -> None:
         del self._under_way[owner, name]
@@ -69,8 +69,8 @@ class OffsetSnapshots:
             pass
 
     def _forget_one(self, *, but_for: OrderedDict[str, Snapshot]) -> bool:
-        """Forget the least recently used snapshot of the owner with the most partitions, but not the newest of
-        `but_for`. Returns False if no other snapshot is left.
+        """Remove the least recently used snapshot of the owner with the most partitions. The newest one of `but_for`
+        stays. Returns False if no other snapshot is left.
         """
         sizes = ((n, o) for o, n in self._partitions.items() if self._by_owner[o] is not but_for or len(but_for) > 1)
         _, owner = max(sizes, key=itemgetter(0), default=(0, None))

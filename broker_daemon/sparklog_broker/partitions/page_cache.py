@@ -1,4 +1,4 @@
-"""Keeps the event loop from waiting for a disk inside `sendfile`: cold file ranges are read on an I/O thread first."""
+"""Reads of cold file ranges on I/O threads before `sendfile`, so that the event loop does not wait for a disk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ READ_BYTES = 1024 * 1024
 
 
 async def warm(slices: Sequence[FileSlice], io: IoThreads) -> dict[FileSlice, StorageError]:
-    """Read cold slices into the page cache, as far as their first and last pages tell. Returns the slices that the disk
-    cannot read, with their errors.
+    """Read cold slices into the page cache. A slice counts as cold if its first or last page is. Returns the slices
+    that cannot be read, with their errors.
     """
     cold = [s for s in slices if not s.is_cached]
     if not cold:
@@ -31,13 +31,13 @@ async def warm(slices: Sequence[FileSlice], io: IoThreads) -> dict[FileSlice, St
 
 
 def _read_through(file_slice: FileSlice) -> None:
-    """Read a slice on an I/O thread. The slice is a duplicate: the original may be released earlier."""
+    """Read a slice on an I/O thread. The slice is a duplicate, because the original may be released earlier."""
     try:
         position, end = file_slice.position, file_slice.position + file_slice.length_bytes
         file_slice.read_ahead()
         while position < end:
             count = len(file_slice.read_part(position, min(READ_BYTES, end - position)))
-            if count == 0:  # shorter than announced: `sendfile` finds it too, and the connection is closed
+            if count == 0:  # the file is too short: `sendfile` will fail, which closes the connection
                 return
             position += count
     finally:

@@ -1,4 +1,4 @@
-"""A partition of the broker: its log, its replicas, and its waiting requests. Event-loop thread only."""
+"""A partition on this broker: its log, its role, and its waiting requests. Event-loop thread only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNKNOWN_LEADER_EPOCH = -1
 
 
 class Partition:
-    """A served partition. With `log` None it is offline because of `error`."""
+    """A served partition. Without a log it is offline because of `error`."""
 
     __slots__ = (
         "_fetches",
@@ -58,14 +58,14 @@ class Partition:
         self.key = key
         self.topic_id = topic_id
         self.thread = thread
-        """The I/O thread of the partition's appends."""
+        """Index of the I/O thread for the partition's appends."""
         self.traffic = traffic
         """Counters of the partition's topic."""
         self.appends_pending = 0
         self.deleted = False
         self.error = error
         self.storage_error = ""
-        """Error of the last append; empty if it succeeded."""
+        """Error of the last append; "" if it succeeded."""
         self._log = log
         self._held: dict[object, int] = {}
         self._fetches = fetches
@@ -88,10 +88,10 @@ class Partition:
 
     @property
     def stable_offset(self) -> int:
-        """End of the records for readers of committed records. Raises as `log`.
+        """End of the records for readers of committed records. Raises the errors of `log`.
 
-        The end is the log's last stable offset, or lower while the end of a transaction is held back until its other
-        partitions have it. The end never decreases.
+        The end is the log's last stable offset. It stays lower while a transaction's end is held back until all its
+        partitions have their markers. It never falls.
         """
         stable = self.log.last_stable_offset
         return min(stable, *self._held.values()) if self._held else stable
@@ -102,44 +102,44 @@ class Partition:
             self._held[token] = self._log.last_stable_offset
 
     def release_stable_offset(self, token: object) -> None:
-        """Release the commits since the hold. `wake_readers` follows, when all partitions have been released."""
+        """Release the hold of `token`. After all partitions of the transaction, the caller must call `wake_readers`."""
         self._held.pop(token, None)
 
     def wake_readers(self) -> None:
-        """Check the waiting fetches after a possible rise of the stable offset."""
+        """Check the waiting fetches, because the stable offset may be higher."""
         self._fetches.check(self.key)
 
     def use_schemas(self, schema_of: Callable[[int], pa.Schema], newest_id: int) -> None:
-        """Use the newer schemas of the topic."""
+        """Set the newer schemas of the topic."""
         if self._log is not None:
             self._log.use_schemas(schema_of, newest_id)
 
     def check_offline(self) -> None:
-        """Raise the error for which the partition is offline, if no other broker has a replica."""
+        """Raise the error for which the partition is offline, unless another broker has a replica."""
         if self.sole_error is not None:
             raise type(self.sole_error)(str(self.sole_error))
 
     @property
     def sole_error(self) -> SparklogError | None:
-        """The error for which the partition is offline, if no other broker has a replica: clients would wait in vain
-        for another leader. None otherwise.
+        """The error for which the partition is offline, if no other broker has a replica, so that clients would wait in
+        vain for another leader. None otherwise.
         """
         is_offline = self._log is None and not self.is_elsewhere and not self.deleted
         return self.error if is_offline and len(self.replicas.replicas) == 1 else None
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if this broker has no replica of the partition, and no error of its own."""
+        """True if this broker has no replica of the partition, and no error that concerns it."""
         return self._log is None and (self.error is None or isinstance(self.error, NotLeaderError))
 
     @property
     def open_log(self) -> PartitionLog | None:
-        """The log, or None if the partition is offline or deleted."""
+        """The log; None if the partition is offline or deleted."""
         return self._log
 
     @property
     def write_error(self) -> str:
-        """The reason why the partition takes no appends, or the error of the last append; empty if it succeeded."""
+        """The reason why the partition accepts no appends, or the error of the last append; "" if it succeeded."""
         if self.is_elsewhere:
             return ""
         error = self.error if self._log is None else self._log.write_error
@@ -147,11 +147,11 @@ class Partition:
 
     @property
     def waits_for_disk(self) -> bool:
-        """True if an append may have to wait for an fsync."""
+        """True if appends are acknowledged only after an fsync."""
         return self._log is not None and self._log.config.flush.at_append
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
-        """Raise FencedLeaderEpochError or UnknownLeaderEpochError if the client knows another epoch."""
+        """Raise FencedLeaderEpochError for an older leader epoch, UnknownLeaderEpochError for a newer one."""
         ours = self.replicas.leader_epoch
         if leader_epoch in (UNKNOWN_LEADER_EPOCH, ours):
             return
@@ -168,24 +168,24 @@ class Partition:
         self._raise_high_watermark(self._log)
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
-        """Note that a follower has everything below `fetch_offset`: raise the high watermark, and end requests that
-        wait for it. Raises ValueError for a broker that is no replica.
+        """Record that a follower has all records below `fetch_offset`: raise the high watermark, and end requests that
+        wait for it. Raises ValueError for a broker without a replica.
         """
         self.replicas.on_follower_fetch(replica, fetch_offset)
         if self._log is not None:
             self._raise_high_watermark(self._log)
 
     def on_replicated(self) -> None:
-        """Raise the high watermark as far as `replicas` allows."""
+        """Raise the high watermark as far as the replicas allow."""
         if self._log is not None:
             self._raise_high_watermark(self._log)
 
     def on_copied(self) -> None:
-        """Check the waiting fetches of a follower, whose log has more records or a higher high watermark."""
+        """Check waiting fetches on a follower, whose log has more records or a higher high watermark."""
         self._fetches.check(self.key)
 
     def on_role_changed(self) -> None:
-        """Check all waiting requests after a change of the partition's leader."""
+        """Check all waiting requests after a change of this broker's role."""
         self._fetches.check(self.key)
         self._produces.check(self.key)
 
@@ -197,27 +197,27 @@ class Partition:
             self._produces.check(self.key)
 
     def take_offline(self, error: SparklogError) -> None:
-        """Take the partition offline: requests for its log get `error` from now on."""
+        """Take the partition offline. Requests for its log then get `error`."""
         self.error, self._log = error, None
         self._fetches.check(self.key)
         self._produces.check(self.key)
 
     def begin_replica(self, log: PartitionLog) -> None:
-        """Begin to serve a replica on this broker."""
+        """Begin to serve this broker's new replica."""
         self.error, self._log = None, log
 
     def end_replica(self, error: NotLeaderError) -> None:
-        """End this broker's replica: requests for its log get `error` from now on."""
+        """End this broker's replica. Requests for its log then get `error`."""
         self._held.clear()
         self.take_offline(error)
 
     def on_log_start_raised(self) -> None:
-        """Wake the requests of consumers and followers below the new log start."""
+        """Wake fetches of consumers and followers, because the log start is higher."""
         self.replicas.on_log_start()
         self._fetches.check(self.key)
 
     def on_deleted(self) -> PartitionLog | None:
-        """End the partition, and answer its waiting requests. Returns its log, for the caller to close."""
+        """End the partition, and its waiting requests. Returns its log, which the caller must close."""
         self.deleted = True
         log, self._log = self._log, None
         self._fetches.check(self.key)

@@ -20,16 +20,16 @@ RoleOf = Callable[[TopicPartition, PartitionLog | None], ReplicaRole]
 
 
 class Partitions:
-    """Finds, adds and removes partitions. Event-loop thread only."""
+    """The served partitions. Event-loop thread only."""
 
     def __init__(self, config: BrokerConfig, storage: Storage, io: IoThreads, role_of: RoleOf) -> None:
-        """`role_of`: makes the broker's role for a partition."""
+        """`role_of`: creates the broker's role for a partition."""
         self.topics: dict[str, Topic] = {}
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.traffic = Traffic(config.metrics_topics_max)
         self.on_topics_changed: Callable[[], None] = lambda: None
-        """Called after topics were added or removed, or a topic has other partitions."""
+        """Called after topics were added or removed, or the number of a topic's partitions has changed."""
         self._role_of = role_of
         self._logs = storage.logs
         self._io = io
@@ -37,14 +37,14 @@ class Partitions:
         self._schema_bytes: dict[str, list[tuple[int, bytes]]] = {}
 
     def get(self, topic: str, number: int) -> Partition:
-        """Return the partition, which this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
+        """Return a partition that this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
         found = self._existing(topic, number)
         found.check_offline()
         found.replicas.check_leads()
         return found
 
     def readable(self, topic: str, number: int) -> Partition:
-        """Return the partition, which this broker leads or follows. Raises as `get`."""
+        """Return a partition that this broker leads or follows. Raises the errors of `get`."""
         found = self._existing(topic, number)
         found.check_offline()
         found.replicas.check_follows()
@@ -66,7 +66,7 @@ class Partitions:
         return self._partitions.get(tp)
 
     def leading_epoch(self, tp: TopicPartition) -> int:
-        """Return the leader epoch in which this broker leads the partition; -1 if it does not. Any thread."""
+        """Return the leader epoch in which this broker leads the partition; -1 if it does not lead. Any thread."""
         partition = self._partitions.get(tp)
         if partition is None:
             return -1
@@ -74,17 +74,17 @@ class Partitions:
         return epoch if partition.replicas.leads_in(epoch) else -1
 
     def all_have_committed(self, tp: TopicPartition) -> bool:
-        """Return True if every replica has the committed records that this broker knows of. Any thread."""
+        """Return True if every replica has all records below this broker's high watermark. Callable on any thread."""
         partition = self._partitions.get(tp)
         log = None if partition is None else partition.open_log
         return partition is not None and log is not None and partition.replicas.all_have(log.high_watermark)
 
     def all(self) -> list[Partition]:
-        """Return a copy of the present list, in no order. Any thread."""
+        """Return all partitions, unsorted. Callable on any thread."""
         return list(self._partitions.values())
 
     def of(self, topics: Iterable[str], keys: Iterable[TopicPartition]) -> list[Partition]:
-        """Return the partitions of these topics, and those with these keys, each once."""
+        """Return the partitions of `topics` and those in `keys`, each once. Unknown ones are left out."""
         wanted = dict.fromkeys(keys)
         for topic in topics:
             known = self.topics.get(topic)
@@ -92,11 +92,11 @@ class Partitions:
         return [found for key in wanted if (found := self._partitions.get(key)) is not None]
 
     def schema_bytes(self, topic: Topic) -> list[tuple[int, bytes]]:
-        """Return the topic's schemas by id as Arrow IPC schema messages, the newest last."""
+        """Return (schema id, Arrow IPC schema message) of the topic's schemas, the newest last."""
         return self._schema_bytes[topic.name]
 
     def opened(self, topic: Topic, first: int = 0) -> Iterator[Partition]:
-        """Make a topic's partitions from `first` on, with their logs. They are served after `add` or `grow`."""
+        """Yield a topic's partitions from number `first` on, with their logs. `add` or `grow` then serves them."""
         open_logs, offline = self._logs.logs, self._logs.offline
         for number in range(first, topic.partitions):
             key = TopicPartition(topic.name, number)
@@ -113,7 +113,7 @@ class Partitions:
             )
 
     def add(self, topic: Topic, partitions: Iterable[Partition]) -> None:
-        """Serve a topic."""
+        """Serve a new topic with its partitions."""
         self._schema_bytes[topic.name] = _schema_messages(topic)
         self.grow(topic, partitions)
 
@@ -124,7 +124,7 @@ class Partitions:
         self.on_topics_changed()
 
     def remove(self, topic: Topic) -> list[Partition]:
-        """Stop serving the topic. Returns its partitions, which the caller ends."""
+        """Stop serving a topic. Returns its partitions, which the caller must end."""
         self.topics.pop(topic.name, None)
         self._schema_bytes.pop(topic.name, None)
         self.traffic.forget(topic.name)
@@ -133,14 +133,14 @@ class Partitions:
         return gone
 
     def use_schemas(self, topic: Topic) -> None:
-        """Give a topic's newer schemas to its partitions."""
+        """Pass a topic's newer schemas to its partitions."""
         for number in range(topic.partitions):
             self._partitions[(topic.name, number)].use_schemas(topic.schemas.__getitem__, topic.schema_id)
         self._schema_bytes[topic.name] = _schema_messages(topic)
         self.topics[topic.name] = topic
 
     def stop_waiting(self) -> None:
-        """End all waiting requests: they are answered with the present state."""
+        """End all waiting requests. They are answered with the present state."""
         self.fetches.stop()
         self.produces.stop()
 

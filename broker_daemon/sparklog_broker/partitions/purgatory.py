@@ -1,8 +1,9 @@
-"""Requests that wait for an event of a partition: a fetch for data, a produce for the high watermark.
+"""Requests that wait for an event of a partition: a fetch for records, a produce for the high watermark.
 
-The protocol against lost wake-ups: check the condition; if it is false, register under all keys; check again; only then
-sleep. `check(key)` is called after every change of a key. A wait ends exactly once: satisfied, expired, refused because
-too many wait, stopped by the broker, or cancelled with its coroutine. All code here runs on the event loop's thread.
+A request avoids lost wake-ups by this protocol: check the condition; if it is false, register under all keys; check
+again; only then sleep. `check(key)` is called after every change of a key. A wait ends exactly once: satisfied,
+expired, refused because too many requests wait, stopped by the broker, or cancelled with its coroutine. All code here
+runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """The end of a wait."""
+    """The reason for the end of a wait."""
 
     SATISFIED = "satisfied"
     EXPIRED = "expired"
@@ -22,7 +23,7 @@ class Outcome(Enum):
 
 
 Satisfied = Callable[[Hashable | None], bool]
-"""Returns True if the wait is over. The argument is the changed key, or None to check every key."""
+"""Returns True if the wait must end. The argument is the changed key; None to check all keys."""
 
 
 class _Waiter:
@@ -39,7 +40,7 @@ class _Waiter:
 
 
 class Purgatory:
-    """Waiting operations by key, at most `limit` of them."""
+    """Waiting requests by key, at most `limit`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -47,7 +48,7 @@ class Purgatory:
         self._count = 0
         self._stopped = False
         self.ended: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
-        """Number of waits by outcome; conditions that were true at once are not counted."""
+        """Number of ended waits by outcome. Requests that did not have to wait are not counted."""
 
     @property
     def waiting_count(self) -> int:
@@ -56,7 +57,7 @@ class Purgatory:
     async def wait(self, keys: Iterable[Hashable], satisfied: Satisfied, timeout_s: float) -> Outcome:
         """Wait until `satisfied` returns True for one of `keys`, for at most `timeout_s`.
 
-        `satisfied` must be cheap and must not raise. Cancelling the caller ends the wait and leaves nothing behind.
+        `satisfied` must be cheap and must not raise. If the caller is cancelled, the wait is removed.
         """
         if satisfied(None):
             return Outcome.SATISFIED
@@ -84,7 +85,7 @@ class Purgatory:
             self._remove(waiter)
 
     def check(self, key: Hashable) -> int:
-        """End the waits under `key` that are satisfied now; return their number."""
+        """End the waits under `key` whose condition is true, and return their number."""
         waiters = self._by_key.get(key)
         if not waiters:
             return 0
@@ -94,7 +95,7 @@ class Purgatory:
         return len(done)
 
     def stop(self) -> None:
-        """End all waits, and every later one at once, because the broker stops."""
+        """End all present and later waits, because the broker stops."""
         self._stopped = True
         for waiters in list(self._by_key.values()):
             for waiter in list(waiters):
@@ -106,7 +107,7 @@ class Purgatory:
             self._by_key.setdefault(key, {})[waiter] = None
 
     def _remove(self, waiter: _Waiter) -> None:
-        """Remove the waiter from all its keys; a second call does no harm."""
+        """Remove the waiter from all its keys. A second call has no effect."""
         keys, waiter.keys = waiter.keys, ()
         self._count -= 1 if keys else 0
         for key in keys:

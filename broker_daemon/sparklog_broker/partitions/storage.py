@@ -1,4 +1,4 @@
-"""The broker's storage: its logs and the access to the object store."""
+"""The broker's storage: its logs, its producer ids, and the access to the object store."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ T = TypeVar("T")
 
 
 class ClusterMetadata(NamedTuple):
-    """The parts of the cluster's metadata, as of the broker's start, for opening its data directory."""
+    """The parts of the cluster's metadata that are needed to open the data directory at the broker's start."""
 
     cluster_id: str
     topics: Mapping[str, Topic]
     security: Mapping[RecordId, bytes]
     ids: IdBlocks
     is_here: IsHere
-    """Returns True for the partitions of which this broker has a replica."""
+    """Returns True if this broker has a replica of the partition."""
     is_sole: bool = False
-    """True if the store belongs to this broker alone: it knows all issued ids, and its clock is the only one."""
+    """True if the store belongs to this broker alone. It then knows all issued ids, and its clock is the only one."""
     was_made: WasMade | None = None
-    """As for `partition_specs`. None: the missing directory of a replica is created again, and copied."""
+    """As for `partition_specs`. With None, a missing directory is created again, and the replica copied."""
 
 
 class Storage:
-    """The open storage, made by `open`. Changes of topics, and checkpoints, run one after the other on the admin thread
-    (`run`).
+    """The open storage, created by `open`. Changes of topics and checkpoints run one after the other on the admin
+    thread (`run`).
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Storage:
         for partition_log in logs.logs.values():
             for producer in partition_log.producers():
                 self.producer_ids.note_used(producer.producer_id)
-        try:  # a broker that has just started also continues without the store
+        try:  # the broker must also start while the store is unavailable
             self.producer_ids.take_ahead()
-        except StorageUnavailableError as e:  # the request that needs an id tries again
+        except StorageUnavailableError as e:  # requests for an id retry
             log.warning("cannot reserve producer ids yet: %s", e)
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
         """Threads for work that may wait for the object store."""
         self._loop = loop
         self._admin = environment.executors.pool("admin", 1)
         self._ids = environment.executors.pool("ids", 1)
-        """A thread of its own: waiting for ids of an absent store delays no other work."""
+        """A separate thread, so that waiting for ids of an unavailable store delays no other work."""
         self.id_source = IdSource(self.producer_ids, loop, self._ids)
 
     @classmethod
@@ -96,7 +96,7 @@ class Storage:
         logs: LogManager,
         metadata: ClusterMetadata,
     ) -> Storage:
-        """Load the logs of this broker's partitions; block while damaged ones are recovered. Raises StorageError."""
+        """Load the logs of this broker's partitions. Blocks during recovery. Raises StorageError."""
         specs = [
             spec
             for topic in metadata.topics.values()
@@ -116,11 +116,11 @@ class Storage:
         return self._loop.run_in_executor(self._admin, job)
 
     def expiry_ms(self) -> int:
-        """Return the clock time for expiry, without the clock's jumps, in ms."""
+        """Return the present time in ms, on a clock without jumps, for expirations."""
         return self.logs.expiry_clock.now_ms()
 
     def is_issued(self, producer_id: int) -> bool:
-        """Return False if no broker can have issued this producer id. Any thread."""
+        """Return False if certainly no broker has issued this producer id. Callable on any thread."""
         return not self.metadata.is_sole or self.producer_ids.is_issued(producer_id)
 
     async def new_producer_id(self) -> int:
@@ -128,27 +128,27 @@ class Storage:
         return await self.id_source.next()
 
     def fencing_tokens(self) -> IdSource:
-        """Make the source of fencing tokens: each is larger than the one before, and than all ids that any broker has
-        issued before.
+        """Return a source of fencing tokens. Each is larger than the one before, and than all ids that brokers have
+        issued so far.
         """
         return IdSource(self.producer_ids.successor(SMALL_BLOCK_IDS), self._loop, self._ids)
 
     def stop_reading(self) -> None:
-        """End the work that waits for the object store. It blocks until the threads have ended."""
+        """Stop the threads that wait for the object store. Blocks until they have ended."""
         self.remote_reads.shutdown(cancel_futures=True)
         if self.remote.cache is not None:
             self.remote.cache.close()
 
     def close(self) -> bool:
-        """Seal and close the logs after their last use. Returns True after a clean stop. Blocks."""
+        """Seal and close the logs after their last use. Returns True if the stop was clean. Blocks."""
         self._admin.shutdown()
         self._ids.shutdown()
         return self.logs.close()
 
 
 def open_logs(config: BrokerConfig, environment: Environment) -> LogManager:
-    """Lock the log directories. Raises DataDirLockedError, StorageError, InvalidConfigError
-    (`remote.log.storage.*`)."""
+    """Lock the log directories, and return their log manager. Raises DataDirLockedError, StorageError,
+    InvalidConfigError (`remote.log.storage.*`)."""
     return LogManager(
         config.data_dir,
         files=environment.files,
@@ -163,7 +163,7 @@ def open_logs(config: BrokerConfig, environment: Environment) -> LogManager:
 
 
 def check_alone(config: BrokerConfig, files: FileSystem) -> None:
-    """Raise StorageError for the directory of a broker whose topics are in ZooKeeper."""
+    """Raise StorageError if the directory belongs to a broker whose metadata are in ZooKeeper."""
     member = member_of_cluster(files, config.data_dir)
     if member is not None and not files.exists(config.data_dir / METADATA_FILE):
         raise StorageError(

@@ -1,4 +1,4 @@
-"""Topics' files in the log directories: the record of each topic, deletion of topics and of records."""
+"""Files of topics in the log directories: the topic's record, and the deletion of topics and of records."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class TopicDirectories:
-    """Admin thread only."""
+    """Changes files of topics. Admin thread only."""
 
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
 
     def note(self, topic: Topic) -> None:
-        """Write the topic's definition beside its records, for a rebuild after a loss of the store. A failure is
-        logged; the next start writes again.
+        """Write the topic's definition beside its records, from which the store can be rebuilt. A failure is logged;
+        the next start writes again.
         """
         try:
             self._logs.write_topic_record(TopicPartition(topic.name, 0), encode_topic(topic_record(topic)))
@@ -40,8 +40,8 @@ class TopicDirectories:
             )
 
     def delete_files(self, topic: Topic, first: int = 0) -> None:
-        """Delete the partitions from `first` on, which the store no longer has. Files that cannot be moved away now are
-        moved at the next start.
+        """Delete the files of the partitions from number `first` on, which the store does not have. Files that cannot
+        be moved now are moved at the next start.
         """
         for number in range(first, topic.partitions):
             try:
@@ -50,7 +50,7 @@ class TopicDirectories:
                 log.error("the files of partition %s-%d cannot be deleted: %s", topic.name, number, e)  # noqa: TRY400
 
     def put_aside(self, topic: Topic) -> None:
-        """Stop serving a topic and keep its files aside. Files that cannot be moved now are moved at the next start."""
+        """Stop serving a topic, and put its files aside. Files that cannot be moved now are moved at the next start."""
         gone = UnknownTopicOrPartitionError(f"topic {topic.name!r} is no longer in the cluster's metadata")
         for number in range(topic.partitions):
             owner = LogOwner(topic.name, topic.topic_id, number)
@@ -60,9 +60,8 @@ class TopicDirectories:
                 log.error("the files of %s could not be put aside: %s", owner.topic_partition, e)  # noqa: TRY400
 
     def delete_records(self, deletions: Sequence[tuple[PartitionLog, int]]) -> list[int | SparklogError]:
-        """Delete each log's records below an offset (-1: the high watermark) and write down the log starts.
-
-        Returns each log's new log start, or the error.
+        """Delete each log's records below an offset (-1: the high watermark), and store the log starts. Returns each
+        log's new log start, or the error.
         """
         done: list[int | SparklogError] = []
         for partition_log, before_offset in deletions:
@@ -95,8 +94,8 @@ def partition_specs(
     is_here: IsHere | None = None,
     was_made: WasMade | None = None,
 ) -> Iterator[PartitionSpec]:
-    """Make the specifications of a topic's partitions from `first` on, restricted to those of this broker by `is_here`.
-    `was_made` is as `PartitionSpec.made`; None: no directory is expected to exist.
+    """Yield the specifications of a topic's partitions from number `first` on. `is_here` restricts them to those of
+    this broker. `was_made` is as `PartitionSpec.made`; with None, no directory is expected to exist.
     """
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(first, topic.partitions):

@@ -1,8 +1,7 @@
-"""Limits on the topics and partitions that a user owns (`max_topics`, `max_partitions`).
+"""Limits of the topics and partitions that a user owns (`max_topics`, `max_partitions`).
 
-The user that creates a topic owns it; the owner is stored with the topic. Ownership only counts: access is a matter of
-ACLs. Topics without a stored owner, from earlier releases, and the broker's own topics have no owner. In a cluster the
-controller counts.
+The user that creates a topic owns it; the owner is stored with the topic. Ownership gives no access, which ACLs decide.
+Topics of earlier releases and internal topics have no owner. In a cluster the controller enforces the limits.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ class TopicOwners:
         self._coming_partitions: Counter[str] = Counter()
 
     def owned(self, user: str) -> tuple[int, int]:
-        """Return the number of topics and of partitions that a user owns."""
+        """Return the numbers of topics and of partitions that a user owns."""
         topics = [topic for topic in self._partitions.topics.values() if topic.owner == user]
         return len(topics), sum(topic.partitions for topic in topics)
 
     @contextmanager
     def room_for(self, user: str, topics: int, partitions: int) -> Iterator[None]:
-        """Count `topics` and `partitions` as owned by `user` ("": no user) within the context. Raises
-        PolicyViolationError that names the limit.
+        """Count `topics` and `partitions` as the user's within the context; "" counts nothing. Raises
+        PolicyViolationError, which names the exceeded limit.
         """
         if not user:
             yield

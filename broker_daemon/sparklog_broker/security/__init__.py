@@ -1,1 +1,1 @@
-"""The broker's side of `sparklog.security`: users, ACLs, quotas, audit log, keys."""
+"""The broker's part of `sparklog.security`: users, ACLs, quotas, audit log, keys."""

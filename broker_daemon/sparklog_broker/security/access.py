@@ -1,6 +1,6 @@
-"""Access control with `authorizer = acl`: the ACLs of the security records, in effect as soon as they arrive.
+"""Access control with `authorizer = acl`. A change of the ACL records takes effect when this broker receives it.
 
-A record that this version cannot read may be a denial. While there is one, only `super.users` are allowed anything.
+A record that this release cannot read may be a denial. While there is one, only `super.users` have permissions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AUTHORIZER_ACL = "acl"
 
 
 class Access:
-    """The authorizer of this broker (an `Authorizer`). Event-loop thread only."""
+    """This broker's `Authorizer`. Event-loop thread only."""
 
     def __init__(self, config: BrokerConfig, records: SecurityRecords) -> None:
         self._super_users = parse_super_users(config.super_users)
@@ -38,7 +38,7 @@ class Access:
 
     @classmethod
     def of(cls, config: BrokerConfig, records: SecurityRecords) -> Access | None:
-        """Return the authorizer, or None if everything is allowed to everybody."""
+        """Return the authorizer; None if every principal may do everything."""
         return cls(config, records) if config.authorizer == AUTHORIZER_ACL else None
 
     @property
@@ -48,15 +48,15 @@ class Access:
 
     @property
     def acls(self) -> Mapping[str, Acl]:
-        """All ACLs by the keys of their records."""
+        """All ACLs, by the keys of their records."""
         return self._by_key
 
     def judge(self, api: Api, request: Message, peer: Peer) -> Verdict:
-        """Judge the parts of a request for the peer."""
+        """Return the verdict on the parts of a request for a peer."""
         return judge(api, request, peer, self)
 
     def may(self, peer: Peer, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """True if the operation is allowed to the peer; internal topics are for the cluster only."""
+        """True if the peer may do the operation on the resource. Internal topics are reserved to the cluster."""
         return may(self, peer, operation, Resource(resource_type, name))
 
     def allowed(self, peer: Peer, operation: Operation, resource: Resource) -> bool:
@@ -101,8 +101,8 @@ class Access:
 
 @lru_cache(maxsize=4_096)
 def peer_of(principal: Principal, host: str) -> Peer:
-    """Return the principal and host of a request, as ACLs name them."""
+    """Return the principal and host of a request in the form of ACLs."""
     try:
         return Peer(principal, canonical_host(host))
     except InvalidConfigError:
-        return Peer(principal, host)  # not an address: no host of an ACL matches it
+        return Peer(principal, host)  # not an address, so no ACL's host matches

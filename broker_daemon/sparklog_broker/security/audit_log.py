@@ -1,9 +1,9 @@
-"""The audit log: a thread writes its lines into a file that is rotated.
+"""The audit log: a thread writes lines into a file that is rotated.
 
-`audit.log.file` grows to `audit.log.max.bytes`, then becomes `….1`, the previous one `….2`, and so on up to
-`audit.log.backups`. A failed write is reported in the broker's log, and delays no request. At most WAITING_MAX lines
-wait to be written; further ones are left out, and the next line has their number. After another program (logrotate) has
-renamed or removed the file, the next line begins a new one.
+When `audit.log.file` reaches `audit.log.max.bytes`, it becomes `….1`, the previous one `….2`, and so on up to
+`audit.log.backups`. A failed write is reported in the broker's log and delays no request. At most WAITING_MAX lines
+wait to be written; further lines are dropped, and the next line has their number. After another program such as
+logrotate has renamed or removed the file, the next line begins a new one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_ERROR = "NONE"
 
 
 class AuditLog:
-    """Queues the lines. Event-loop thread only, except for the writing."""
+    """Queues lines for a thread that writes them. Event-loop thread only."""
 
     def __init__(self, config: BrokerConfig, environment: Environment, loop: asyncio.AbstractEventLoop) -> None:
         path = Path(config.audit_log_file)
@@ -49,7 +49,7 @@ class AuditLog:
 
     @classmethod
     def of(cls, config: BrokerConfig, environment: Environment, loop: asyncio.AbstractEventLoop) -> AuditLog | None:
-        """Return the audit log, or None if none is configured."""
+        """Return the audit log; None if none is configured."""
         return cls(config, environment, loop) if config.audit_log_file else None
 
     def act(
@@ -63,7 +63,7 @@ class AuditLog:
         client_id: str = "",
         detail: str = "",
     ) -> None:
-        """Write a line about an administrative act, successful or not. `detail`: facts that the resources lack."""
+        """Write a line about an administrative act, successful or not. `detail`: facts that `resources` lack."""
         resource = ", ".join(map(_escaped, islice(resources, VALUE_CHARS_MAX)))[:VALUE_CHARS_MAX]
         event = self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource)
         self.note(event._replace(client_id=client_id, detail=detail))
@@ -79,14 +79,14 @@ class AuditLog:
         resource: Resource | None,
         client_id: str = "",
     ) -> None:
-        """Write a line about a denied request or part of one."""
+        """Write a line about a denied request, or a denied part of one."""
         about = (str(operation or ""), str(resource or ""))
         event = self._event(AuditKind.DENIAL, api, principal, host, listener, error.name, *about)
         self.note(event._replace(client_id=client_id))
 
     def failed_authentication(self, host: str, listener: str, reason: str, detail: str) -> None:
-        """Write a line about a failed authentication. `reason`: the name of its counter; `detail`: without the received
-        bytes."""
+        """Write a line about a failed authentication. `reason`: the name of its counter. `detail`: a text without
+        received bytes."""
         now_ms = self._clock.now_ms()
         self.note(AuditEvent(AuditKind.AUTHENTICATION, now_ms, None, host, listener, "", reason.upper(), detail=detail))
 
@@ -105,7 +105,7 @@ class AuditLog:
         return AuditEvent(kind, now_ms, principal, host, listener, api.name, outcome, operation, resource)
 
     def note(self, event: AuditEvent) -> None:
-        """Write the event's line, unless its source has too many."""
+        """Write the event's line, unless its source has exceeded its rate."""
         left_out = self._limiter.admit(event)
         if left_out is None:
             return
@@ -124,13 +124,13 @@ class AuditLog:
             log.error("a line of the audit log could not be written: %s", error)
 
     def close(self) -> None:
-        """Write the waiting lines. Blocks."""
+        """Write the waiting lines, and close the file. Blocks."""
         self._thread.shutdown()
         self._file.close()
 
 
 def _escaped(resource: str) -> str:
-    """Escape a resource, so that a comma in its name does not separate names."""
+    """Escape a resource's name, because commas separate names."""
     return resource[:VALUE_CHARS_MAX].replace("\\", "\\\\").replace(",", "\\,")
 
 
@@ -139,7 +139,7 @@ def _outcome(error_code: int) -> str:
 
 
 class RotatedFile:
-    """A file with numbered predecessors. One thread at a time."""
+    """A file with numbered predecessors. Used by one thread at a time."""
 
     def __init__(self, path: Path, files: FileSystem, max_bytes: int, backups: int) -> None:
         self._path = path

@@ -1,8 +1,8 @@
-"""Authenticates peers: runs `sparklog.security.handshake` for each connection of a listener with SASL, and takes a
-peer's name from its certificate on other listeners.
+"""Authentication of peers: runs `sparklog.security.handshake` for each connection of a listener with SASL. On other
+listeners, the peer's certificate names the principal.
 
-Exchanges may be slow by design, so they run on threads of their own: many attempts do not slow down authenticated
-peers. SCRAM is slow on the client's side only, and its exchanges run on the event loop.
+Exchanges may be slow by design, so they run on separate threads: many attempts then do not slow down authenticated
+peers. SCRAM is slow only for the client; its exchanges run on the event loop.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 SASL_APIS = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
 _LOOK_AGAIN_S = 0.05
-"""Time until the next look at an exchange that is running on a thread."""
+"""Time in s between two checks of an exchange that runs on a thread."""
 
 
 class Authenticator:
@@ -70,15 +70,15 @@ class Authenticator:
         tokens: Mapping[str, TokenKeys],
         threads: Executor | None,
     ) -> None:
-        """`tokens`: by the listeners' names, for those with OAUTHBEARER. `threads`: None if no listener authenticates.
+        """`tokens`: by name, the keys of the listeners with OAUTHBEARER. `threads`: None if no listener authenticates.
         Raises InvalidConfigError for `ssl.principal.mapping.rules`.
         """
         self.counters = AuthenticationCounters()
         self.on_failed: Callable[[Connection, str, str], None] = lambda connection, reason, text: None
-        """Called for each failure with the name of its counter and a text for the log, without the received bytes."""
+        """Called for each failure with the name of its counter, and a text for the log without received bytes."""
         self.on_identified: Callable[[Connection], None] = lambda connection: None
-        """Called for each connection after its authentication. May raise TooManyConnectionsError; the connection then
-        ends."""
+        """Called for each connection after its authentication. If it raises TooManyConnectionsError, the connection is
+        closed."""
         self._loop = loop
         self._clock = clock
         self._users = users
@@ -90,17 +90,17 @@ class Authenticator:
         }
         self._exchanging: set[Connection] = set()
         self._timers: weakref.WeakKeyDictionary[Connection, asyncio.TimerHandle] = weakref.WeakKeyDictionary()
-        """Timers of connections with a session's end or an authentication deadline."""
+        """Timers of connections with a deadline: the end of a session or of the time to authenticate."""
         self._by_password: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
-        """User names of the connections that authenticated with a password."""
+        """User names of connections that authenticated with a password."""
         self._certificates = CertificateExpiry(loop, clock, self._certificate_expired)
         users.on_removed = self._end_connections_of
 
     # -- a new connection
 
     def greet(self, connection: Connection, listener: OpenListener, certificate: bytes | None) -> None:
-        """Set the peer's principal, or the authentication that the connection has to pass. A connection with a
-        certificate ends at the certificate's expiry.
+        """Set the principal of a new connection's peer, or the authentication that the connection must pass. A
+        connection with a certificate is closed when the certificate expires.
         """
         try:
             if certificate is not None:
@@ -140,8 +140,8 @@ class Authenticator:
     # -- requests
 
     async def judge(self, api: int, connection: Connection) -> None:
-        """Return if a request outside of SASL may be handled. Raises SaslAuthenticationFailedError,
-        IllegalSaslStateError; the connection then ends with the answer.
+        """Return if a request that is not SASL may be handled. Raises SaslAuthenticationFailedError,
+        IllegalSaslStateError; the connection is then closed after the answer.
         """
         authentication = connection.authentication
         if authentication is None:
@@ -154,7 +154,9 @@ class Authenticator:
             raise SaslAuthenticationFailedError("the connection has ended")
 
     async def answer(self, connection: Connection, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> Response:
-        """Answer SASL_HANDSHAKE or SASL_AUTHENTICATE. Raises as `judge`, and UnsupportedSaslMechanismError."""
+        """Answer SASL_HANDSHAKE or SASL_AUTHENTICATE. Raises the errors of `judge`, and
+        UnsupportedSaslMechanismError.
+        """
         if isinstance(request, SaslHandshakeRequest):
             return await self._handshake(request, connection)
         return await self._authenticate(request, connection)
@@ -171,7 +173,7 @@ class Authenticator:
         authentication = connection.authentication
         assert authentication is not None
         token = SaslToken(request.auth_bytes)
-        if authentication.is_quick(request.auth_bytes):  # quicker than the way to a thread and back
+        if authentication.is_quick(request.auth_bytes):  # faster than passing it to a thread
             effects = authentication.receive(token, self._clock.now_ms())
         else:
             effects = await self._on_thread(authentication, token, connection)
@@ -195,7 +197,9 @@ class Authenticator:
             self._exchanging.discard(connection)
 
     async def _apply(self, connection: Connection, effects: list[Effect]) -> Effect | None:
-        """Carry out the effects of the state machine; return the one to answer. A failure is raised after its delay."""
+        """Carry out the state machine's effects, and return the one to answer with. A failure is raised after its
+        delay.
+        """
         answer: Effect | None = None
         for effect in effects:
             match effect:
@@ -207,7 +211,7 @@ class Authenticator:
                     if mechanism != OAUTHBEARER:
                         self._by_password[connection] = principal.name
                     log.debug("%s: is %s (%s)", connection.peer_name, principal, mechanism)
-                    if mechanism != OAUTHBEARER and not self._users.knows(principal.name):  # removed meanwhile
+                    if mechanism != OAUTHBEARER and not self._users.knows(principal.name):  # just removed
                         connection.close()
                     elif not again:
                         self.on_identified(connection)
@@ -217,7 +221,7 @@ class Authenticator:
                     raise error
                 case _:
                     answer = effect
-        if answer is None and not effects:  # it has failed before
+        if answer is None and not effects:  # the authentication has failed before
             raise SaslAuthenticationFailedError("the connection has ended")
         return answer
 
@@ -229,7 +233,7 @@ class Authenticator:
     # -- the end of sessions
 
     def _watch(self, connection: Connection, authentication: Authentication) -> None:
-        """Schedule the end of the session or of the authentication's time; a waiting request does not delay it."""
+        """Schedule the end of the session, or of the time to authenticate. A waiting request does not delay it."""
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -253,12 +257,12 @@ class Authenticator:
         self._watch(connection, authentication)
 
     def _certificate_expired(self, connection: Connection) -> None:
-        """End a connection whose certificate has expired, with its waiting request."""
+        """Close a connection whose certificate has expired, even with a waiting request."""
         self._failed(connection, "certificate-expired", "the certificate of the client has expired; disconnecting")
         connection.close()
 
     def _end_connections_of(self, name: str) -> None:
-        """End the sessions of a removed user at once."""
+        """Close the connections of a removed user."""
         for connection in [c for c, user in self._by_password.items() if user == name]:
             log.info("%s: the user %s has been removed; disconnecting", connection.peer_name, name)
             connection.close()

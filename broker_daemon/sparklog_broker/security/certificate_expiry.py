@@ -1,6 +1,6 @@
-"""Ends connections at the expiry of their peer's certificate.
+"""Closes connections when their peer's certificate expires.
 
-One timer serves all of them. It looks at least once in LOOK_S, because clocks are set.
+One timer serves all connections. It runs at least every LOOK_S, because the clock may be set.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _AFTER_S = 0.01
 
 
 class CertificateExpiry:
-    """Watches certificates. `expired` is called once for each open connection whose certificate has expired. Event-loop
-    thread only.
+    """Watches the certificates of connections. `expired` is called once for each open connection whose certificate has
+    expired. Event-loop thread only.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, expired: Callable[[Connection], None]) -> None:
@@ -29,12 +29,12 @@ class CertificateExpiry:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: Connection, expires_ms: int) -> None:
-        """Watch a connection until it closes. `expires_ms`: since 1970."""
+        """Watch a connection until it closes. `expires_ms`: expiry of its certificate, in ms since 1970."""
         self._expires_ms[connection] = expires_ms
         self._schedule(expires_ms)
 
     def _schedule(self, earliest_ms: int) -> None:
-        """Schedule a look at `earliest_ms` or before."""
+        """Set the timer to `earliest_ms`, or to LOOK_S from now if that is earlier."""
         in_s = min(max(earliest_ms - self._clock.now_ms(), 0) / 1000 + _AFTER_S, LOOK_S)
         if self._timer is not None:
             if self._timer.when() <= self._loop.time() + in_s:

@@ -1,4 +1,4 @@
-"""The broker's means to authenticate peers: TLS contexts, keys of tokens, and threads; renewed without a restart."""
+"""TLS contexts, keys of tokens, and threads with which the broker authenticates peers; renewed without a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def server_contexts(security: BrokerSecurity) -> dict[str, RenewedContext]:
-    """Return a context by name for each listener with TLS. Raises InvalidConfigError that names the listener."""
+    """Return, by name, a context for each listener with TLS. Raises InvalidConfigError, which names the listener."""
     contexts = {}
     for listener in security.listeners.bound:
         if listener.protocol.tls:
@@ -36,10 +36,10 @@ def server_contexts(security: BrokerSecurity) -> dict[str, RenewedContext]:
 
 
 class PeerSecurity:
-    """Owns the contexts, keys and threads. Event-loop thread only.
+    """The contexts, keys and threads. Event-loop thread only.
 
-    `contexts`: of `server_contexts`. `renew_others`: returns True if this broker's own certificates for other brokers
-    have changed, and raises InvalidConfigError if they are invalid. The constructor raises InvalidConfigError.
+    `contexts` are those of `server_contexts`. `renew_others` returns True if this broker's own certificates for other
+    brokers have changed; it raises InvalidConfigError if they are invalid. The constructor raises InvalidConfigError.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class PeerSecurity:
         self._interval_s = int(str(security.settings["ssl.reload.interval.ms"])) / 1000
         executors = environment.executors
         self.threads: Executor | None = executors.pool("tls", config.num_network_threads) if contexts else None
-        """Threads for the data of connections with TLS."""
+        """Threads that encrypt and decrypt the data of TLS connections; None without TLS."""
         everything = (*security.listeners.bound, *security.gateways)
         authenticates = bool(contexts) or any(one.protocol.sasl for one in everything)
         self.authentication_threads: Executor | None = (
             executors.pool("authentication", config.num_network_threads) if authenticates else None
         )
-        """Separate threads: frequent attempts to authenticate do not slow down authenticated peers."""
+        """Separate threads, so that frequent attempts to authenticate do not slow down authenticated peers."""
         with_tokens = [one for one in everything if OAUTHBEARER in security.rules(one).mechanisms]
         renewing = executors.daemon("renew-keys") if contexts or with_tokens or renew_others else None
         self._renewing: Executor | None = renewing
-        """A thread of its own, because a server of keys may hang."""
+        """A separate thread, because a server of keys may hang."""
         self._tokens = {
             one.name: TokenKeys(security.of(one), environment.clock.monotonic_s, self._interval_s, renewing)
             for one in with_tokens
@@ -81,7 +81,7 @@ class PeerSecurity:
         )
 
     def open(self, sockets: Sequence[tuple[Listener, socket.socket]], *, local: bool) -> list[OpenListener]:
-        """Open the listeners on their bound sockets; with `local` a Unix socket beside each that may have one."""
+        """Open the listeners on their bound sockets. With `local`, listeners that allow it also get a Unix socket."""
         return [
             OpenListener(one, sock, self._security.rules(one), self._contexts.get(one.name), local=local)
             for one, sock in sockets
@@ -92,13 +92,13 @@ class PeerSecurity:
         return [OpenListener(one, sock, self._security.rules(one)) for one, sock in sockets]
 
     def start(self) -> None:
-        """Begin to look for renewed certificates and keys."""
+        """Begin to check for renewed certificates and keys, at intervals."""
         if self._renewing is not None:
             self.renew()
             self._timer = self._loop.call_later(self._interval_s, self.start)
 
     def renew(self) -> None:
-        """Look for renewed certificates and keys now."""
+        """Check for renewed certificates and keys now, on a thread."""
         if self._renewing is not None:
             self._renewing.submit(self._renew)
 
@@ -118,7 +118,7 @@ class PeerSecurity:
             keys.renew()
 
     def stop(self) -> None:
-        """Stop the timer and the threads; a second call does no harm."""
+        """Stop the timer and the threads. A second call has no effect."""
         if self._timer is not None:
             self._timer.cancel()
         for executor in (self.threads, self.authentication_threads, self._renewing):

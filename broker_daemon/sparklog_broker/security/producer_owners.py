@@ -1,13 +1,13 @@
-"""The owners of producer ids: a client writes only with its own id.
+"""The owners of producer ids: a client may write only with its own ids.
 
-A transactional batch belongs to the transactional id in its request, which the peer may write to. Before a producer's
-first batch in a partition, the coordinator confirms that the producer id belongs to the transactional id. Later batches
-are not checked with the coordinator, so a request that names another transactional id, or none, could slip into an open
-transaction: `judge` remembers the pairs that the coordinator has confirmed.
+A transactional batch belongs to the transactional id of its request, for which the peer has permission. Before a
+producer's first batch in a partition, the coordinator confirms that the producer id belongs to the transactional id.
+Later batches are not verified by the coordinator, so a request with another transactional id, or none, could write into
+an open transaction. `ProducerOwners.judge` therefore remembers the confirmed pairs.
 
-A producer id without a transactional id belongs to the principal that received it, on every broker and forever: the id
-proves it (`sparklog.security.owned_ids`). The secret of these proofs is made once, before the first id. It is a
-security record, so later leaders have it.
+A producer id without a transactional id belongs forever, and on every broker, to the principal that received it: the id
+itself proves it (`sparklog.security.owned_ids`). The secret for these proofs is created once, before the first id. It
+is a security record, so that later leaders have it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REMEMBERED_MAX = 100_000
 
 
 class OwnedIds:
-    """Makes ids that prove their owner, and checks them. Event-loop thread only, except for `is_of`."""
+    """Issues and checks ids that prove their owner. Event-loop thread only, except for `is_of`."""
 
     def __init__(self, records: SecurityRecords, token_bytes: Callable[[int], bytes]) -> None:
         """`token_bytes(n)`: returns n random bytes."""
@@ -45,24 +45,24 @@ class OwnedIds:
         self._secret = changes.get(SECRET_NAME) or self._secret
 
     def new_secret(self) -> SecurityRecordChange | None:
-        """Return the record to store before the first id is issued; None if there is a secret already. If several
-        brokers store one, the first one stays."""
+        """Return the record to store before the first id is issued; None if there is a secret. If several brokers store
+        one, the first one is kept."""
         if self._secret:
             return None
         return SecurityRecordChange(RecordKind.SECRETS, SECRET_NAME, self._token_bytes(SECRET_BYTES))
 
     def issue(self, number: int, principal: Principal) -> int:
-        """Return the principal's id of this number. Raises CoordinatorLoadingError while there is no secret."""
+        """Return the principal's owned id with this number. Raises CoordinatorLoadingError while there is no secret."""
         if not self._secret:
             raise CoordinatorLoadingError("the secret of producer ids is not loaded yet: try again")
         return owned_id(self._secret, number, principal)
 
     def is_of(self, producer_id: int, principal: Principal, *, if_unknown: bool) -> bool:
-        """True if an owned id is the principal's; `if_unknown` while there is no secret. Any thread."""
+        """True if an owned id is the principal's; `if_unknown` while there is no secret. Callable on any thread."""
         return belongs_to(self._secret, producer_id, principal) if self._secret else if_unknown
 
     def judge(self, producer_id: int, principal: Principal) -> SparklogError | None:
-        """Return the error for a producer id that is not the principal's; None if it is."""
+        """Return the error for a producer id that does not belong to the principal; None if it does."""
         if is_owned(producer_id) and not self._secret:
             return CoordinatorLoadingError("the secret of producer ids is not loaded yet: try again")
         if is_owned(producer_id) and belongs_to(self._secret, producer_id, principal):
@@ -81,7 +81,7 @@ class ProducerOwners:
         self._confirmed: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def confirmed(self, transactional_id: str, producer_id: int) -> None:
-        """Note that the coordinator has confirmed the pair."""
+        """Record that the coordinator has confirmed the pair."""
         pair = transactional_id, producer_id
         self._confirmed[pair] = None
         self._confirmed.move_to_end(pair)
@@ -91,9 +91,8 @@ class ProducerOwners:
     def judge(
         self, principal: Principal, transactional_id: str | None, piece: memoryview
     ) -> SparklogError | BatchHeader | None:
-        """Return the error for a piece that may not be appended, or the header of a batch that the coordinator has to
-        confirm first. Returns None if the batches are the principal's, or unreadable: the log has the better error for
-        these.
+        """Return the error for a piece that must not be appended, or the header of a batch that the coordinator must
+        confirm first. None if the batches are the principal's, or unreadable: then the log returns a better error.
         """
         try:
             headers = [header for _, header in iterate_batches(piece, verify=False)]

@@ -1,4 +1,4 @@
-"""The broker's copy of the security records: read at no cost, changed durably, watched by kind."""
+"""The broker's copy of the security records, with durable changes and watchers by kind."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from sparklog.security.records import RecordChanges, RecordId, RecordKind, Recor
 log = logging.getLogger(__name__)
 
 Watcher = Callable[[Mapping[str, bytes | None]], None]
-"""Called with the changed records of one kind by their keys; None for a deleted record."""
+"""Called with the changed records of one kind, by key; None for a deleted record."""
 
 
 class SecurityRecords:
-    """The present records; they change with the images, which call `follow`. Event-loop thread only."""
+    """The present security records. Each image updates them through `follow`. Event-loop thread only."""
 
     def __init__(self, records: Records) -> None:
-        """`records`: those of the broker's start."""
+        """`records`: the records at the broker's start."""
         self._records = records
         self._watchers: list[tuple[RecordKind, Watcher]] = []
         self.change: Callable[[RecordChanges], Awaitable[None]] = _not_yet
-        """Makes all changes or none, on the controller; when it returns they are stored and in effect here. Raises
-        InvalidConfigError, PolicyViolationError (too many), StorageError, NotControllerError, BrokerNotAvailableError,
-        RequestTimedOutError (the changes may be made all the same)."""
+        """Makes all changes or none, on the controller. When it returns, they are stored and in effect on this broker.
+        Raises InvalidConfigError, PolicyViolationError (too many records), StorageError, NotControllerError,
+        BrokerNotAvailableError, RequestTimedOutError (the changes may have been made)."""
 
     def of_kind(self, kind: RecordKind) -> dict[str, bytes]:
-        """Return the records of one kind by their keys."""
+        """Return the records of one kind, by key."""
         return of_kind(self._records, kind)
 
     def watch(self, kind: RecordKind, watcher: Watcher) -> None:
-        """Call `watcher` at once with the present records, and later with each change, before `change` returns."""
+        """Call `watcher` now with the present records, and with each later change before `change` returns."""
         self._watchers.append((kind, watcher))
         if there := self.of_kind(kind):
             self._notify(watcher, kind, there)
 
     def follow(self, records: Records) -> None:
-        """Take over the records of a new image."""
+        """Apply the records of a new image."""
         before, self._records = self._records, records
         if before is records:
             return

@@ -1,7 +1,7 @@
-"""Quotas at work: the costs of requests for their users and client ids, and the mutes of connections (KIP-219).
+"""Quotas: the costs of requests by user and client id, and the muting of connections (KIP-219).
 
-The answer is sent at once and has `throttle_ms`; for that time the connection is not read. A fetch of a group in debt
-is answered without records, and costs nothing.
+The answer is sent at once with `throttle_ms`, and the connection is not read for that time. While a user or client id
+is over its quota, its fetches get no records and cost nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONNECTION_LIMIT_SETTINGS = (
 
 
 class TimedRequest(NamedTuple):
-    """The user, client id and start of a request that may have a cost."""
+    """User, client id and start time of a request that may have a cost."""
 
     user: str
     client_id: str
@@ -44,7 +44,7 @@ class TimedRequest(NamedTuple):
 
 
 class Throttling:
-    """Charges requests and connections. `throttled`: number of mutes and their total ms, by the exceeded quota.
+    """Charges requests and connections. `throttled`: by exceeded quota, the number of mutes and their total ms.
     Event-loop thread only.
     """
 
@@ -53,17 +53,17 @@ class Throttling:
         self._throttles = Throttles(QuotaTable(), window, threads=config.num_io_threads + 1)
         self._monotonic_s = monotonic_s
         self.connections = Connections(_limits(config), QuotaTable())
-        """Number of connections, and rate of new ones, by user and address."""
+        """Number of connections, and rate of new ones, by user and by address."""
         listeners = config.security.listeners
         has_own = bool(config.zookeeper_connect) and len(listeners.bound) > 1
         self.protected_listener = listeners.inter_broker.name if has_own else None
-        """The brokers' own listener, or None: its connections are exempt from limits of number and rate."""
+        """The inter-broker listener, exempt from limits of connections; None if clients use it, too."""
         self._by_key: dict[str, tuple[Entity, dict[QuotaKey, float]]] = {}
         self.throttled: dict[QuotaKey, tuple[int, int]] = {}
         records.watch(RecordKind.QUOTAS, self._follow)
 
     def set_limits(self, config: BrokerConfig) -> None:
-        """Take CONNECTION_LIMIT_SETTINGS over; open connections stay. Raises InvalidConfigError."""
+        """Apply CONNECTION_LIMIT_SETTINGS. Open connections stay. Raises InvalidConfigError."""
         self.connections.limits = _limits(config)
 
     @property
@@ -73,19 +73,19 @@ class Throttling:
 
     @property
     def entries(self) -> Mapping[str, tuple[Entity, Mapping[QuotaKey, float]]]:
-        """All quotas by the keys of their records."""
+        """All quotas, by the keys of their records."""
         return self._by_key
 
     def waiting(self) -> Iterator[Throttled]:
-        """Return the groups that are in debt now."""
+        """Return the users and client ids that are over their quota now."""
         return self._throttles.waiting(self._now_ms())
 
     def begin(self, principal: Principal, client_id: str) -> TimedRequest:
-        """Note the start of a request; called before it is looked at."""
+        """Record the start of a request. Called before the request is decoded."""
         return TimedRequest(principal.name, client_id, self._monotonic_s())
 
     def fitted(self, request: Message, begun: TimedRequest) -> tuple[Message, TimedRequest]:
-        """Return the request with the limits of its quotas applied: it is handled in place of the original."""
+        """Return the request within the limits of its quotas, which is handled in place of the original."""
         if isinstance(request, FetchRequest):
             who = (begun.user, begun.client_id)
             debt_ms = self._throttles.debt_ms(QuotaKey.CONSUMER_BYTE_RATE, *who, self._now_ms())
@@ -105,8 +105,8 @@ class Throttling:
         given_bytes: int,
         wait_s: float,
     ) -> int:
-        """Charge a request, and return the time in ms for which its connection is muted (0: no mute); also set it in
-        the answer.
+        """Charge a request. Returns the time in ms for which its connection is muted, 0 for none, and sets it in the
+        answer.
 
         `request` is None if it could not be decoded; `answer` is None if the request failed or has no answer.
         """
@@ -129,7 +129,7 @@ class Throttling:
         return throttle_ms
 
     def identified(self, connection: Connection) -> None:
-        """Count a connection for its user after the authentication. Raises TooManyConnectionsError."""
+        """Count an authenticated connection for its user. Raises TooManyConnectionsError."""
         if connection.listener == self.protected_listener or connection.state is State.CLOSED:
             return
         user = connection.principal.name
@@ -160,7 +160,7 @@ class Throttling:
 
 
 def _limits(config: BrokerConfig) -> ConnectionLimits:
-    """Return the limits of the configuration. Raises InvalidConfigError."""
+    """Return the limits of connections in the configuration. Raises InvalidConfigError."""
     return ConnectionLimits(
         config.max_connections_per_ip,
         parse_overrides(config.max_connections_per_ip_overrides),

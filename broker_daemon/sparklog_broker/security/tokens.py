@@ -1,4 +1,4 @@
-"""The keys that verify tokens (OAUTHBEARER): read from a file or an address, and again when due."""
+"""The keys that verify OAUTHBEARER tokens, which are read from a file or an address, and read again at intervals."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT_S = 10.0
 RETRY_S = 10.0
-"""Time until the next attempt after a failure."""
+"""Time in s until the next attempt after a failed read."""
 UNKNOWN_KEY_INTERVAL_S = 10.0
-"""Shortest time between two readings for tokens with an unknown key: such tokens can be invented."""
+"""Shortest time, in s, between two reads that tokens with an unknown key cause: clients can invent such tokens."""
 UNKNOWN_KEY_PATIENCE_S = 2.0
-"""Longest wait of an authentication for such a reading."""
+"""Longest wait, in s, of an authentication for such a read."""
 _FILE = "file://"
 
 
 class TokenKeys:
-    """The verifier of a listener's tokens. `renew` blocks: call it on a thread of its own."""
+    """The verifier of a listener's tokens. `renew` blocks, and must be called on a separate thread."""
 
     def __init__(
         self,
@@ -36,9 +36,8 @@ class TokenKeys:
         *,
         fetch: Callable[..., bytes] = fetch,
     ) -> None:
-        """`settings`: those of the listener; `threads`: executor of the requests that an unknown key causes; `fetch`:
-        reads an https address, as `security.https.fetch`. Raises InvalidConfigError that names the wrong or missing
-        setting.
+        """`settings`: those of the listener. `threads`: run the reads that an unknown key causes. `fetch`: reads an
+        https address, like `security.https.fetch`. Raises InvalidConfigError, which names the wrong or missing setting.
         """
         self._threads = threads
         self._fetch = fetch
@@ -67,8 +66,8 @@ class TokenKeys:
             self._verifier = TokenVerifier(self._read(), self._rules)
 
     def verify(self, token: str, now_ms: int) -> tuple[str, int]:
-        """Verify as a TokenVerifier. For a token with an unknown key, or before there are keys, the keys are read again
-        unless that was done just now. This may take a moment: call it on the threads of authentications.
+        """Verify a token, as a TokenVerifier. For a token with an unknown key, and before the first read, the keys are
+        read again, unless a read is recent. Blocks; to be called on the threads of authentications.
         """
         if self._verifier is None:
             self._wait_for(self._threads.submit(self.renew))
@@ -85,7 +84,7 @@ class TokenKeys:
         return newer.verify(token, now_ms)
 
     def _reread_if_allowed(self) -> Future[None]:
-        """Start a reading of the keys, or return the last one if it is recent."""
+        """Begin to read the keys again, or return the last such read if it is recent."""
         with self._reread_lock:
             if self._reading is None or self._now_s() - self._last_reread_s >= UNKNOWN_KEY_INTERVAL_S:
                 self._last_reread_s = self._now_s()
@@ -102,7 +101,7 @@ class TokenKeys:
         self.renew(whether_due_or_not=True)
 
     def renew(self, *, whether_due_or_not: bool = False) -> None:
-        """Read the keys if they are due; a failure is logged, and the old keys stay."""
+        """Read the keys if they are due. A failure is logged, and the old keys stay."""
         with self._lock:
             if self._now_s() < self._due_s and not whether_due_or_not:
                 return

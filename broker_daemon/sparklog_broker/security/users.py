@@ -1,4 +1,4 @@
-"""The broker's users with passwords, and the secret for its answers to unknown names."""
+"""The broker's users with passwords, and the secret for its replies to unknown names."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ log = logging.getLogger(__name__)
 
 
 class Users:
-    """The users. Changed on the event loop's thread; the functions of `lookup` may be called from any thread."""
+    """The users. Changed on the event loop's thread; functions that `lookup` returns are for any thread."""
 
     def __init__(self, secret: bytes, initial: Mapping[str, Credentials] | None = None) -> None:
-        """`secret`: for the answers to unknown names; see `scram.UnknownUsers`. `initial`: users that are valid while
-        their names have no records.
+        """`secret`: for replies to unknown names, see `scram.UnknownUsers`. `initial`: users that exist unless their
+        names have records.
         """
         self._initial = initial or {}
         self.secret = secret
         self.on_removed: Callable[[str], None] = lambda name: None
         self._records: dict[str, Credentials] = {}
-        """Records of users. Empty credentials disable the name, even of an initial user."""
+        """Credentials from records, by name. Empty credentials disable the name, even that of an initial user."""
         self._users: Mapping[str, Credentials] = self._initial
         self._unknown: dict[str, UnknownUsers] = {}
-        """By mechanism; made at the first login after a change."""
+        """Credentials for unknown names, by mechanism; created at the first login after a change."""
 
     def follow(self, changes: Mapping[str, bytes | None]) -> None:
-        """Take over changed records of users by their names; None for a deleted record."""
+        """Apply changed records of users, by name; None for a deleted record."""
         for name, record in changes.items():
             try:
                 if record is None:
@@ -49,31 +49,31 @@ class Users:
                 self._records[name] = {}
         before = self._users
         users = {name: credentials for name, credentials in {**self._initial, **self._records}.items() if credentials}
-        self._users = users  # in one step: other threads read it
+        self._users = users  # one assignment, because other threads read it
         self._unknown = {}
         for name in changes:
             if name in before and name not in users:
                 self.on_removed(name)
 
     def record_without(self, name: str) -> bytes | None:
-        """Return the record for a removed user: None, or empty credentials for an initial user, who would be valid
-        without a record.
+        """Return the record of a removed user: None, or empty credentials for an initial user, who would exist without
+        a record.
         """
         return encode_user({}) if name in self._initial else None
 
     def follow_secrets(self, changes: Mapping[str, bytes | None]) -> None:
-        """Take over the cluster's secret for unknown names."""
+        """Apply the cluster's secret for unknown names."""
         secret = changes.get(UNKNOWN_USERS)
         if secret:
             self.secret = secret
             self._unknown = {}
 
     def lookup(self, mechanism: str) -> CredentialLookup:
-        """Return a function from a user's name to the credentials of a mechanism."""
+        """Return a function that returns a user's credentials for a mechanism, by name."""
         return lambda name: self._users.get(name, {}).get(mechanism)
 
     def unknown(self, mechanism: str) -> UnknownUsers:
-        """Return the credentials for names without a user of the mechanism."""
+        """Return made-up credentials for names without a user of the mechanism."""
         found = self._unknown.get(mechanism)
         if found is None:
             known = (c[mechanism] for c in self._users.values() if mechanism in c)
@@ -90,4 +90,4 @@ class Users:
 
 SECRET_BYTES = 32
 UNKNOWN_USERS = "unknown-users"
-"""Key of the secret among the records of secrets."""
+"""Key of this secret among the records of secrets."""

@@ -1,23 +1,23 @@
-"""The controller: a pure state machine. There is one per cluster; the elected broker runs it.
+"""The controller: a pure state machine. The broker that is elected runs the cluster's only controller.
 
 | event | effects |
 |---|---|
-| ElectionResult | the image is taken over; there is no write before the first BrokersChanged |
-| BrokersChanged | brokers that are gone, or have another broker epoch, leave every ISR; leaders are elected; Write |
+| ElectionResult | the image becomes the controller's; no Write before the first BrokersChanged |
+| BrokersChanged | brokers that ended, or have a new broker epoch, leave every ISR; leaders are elected; Write |
 | AlterPartition | checks of `isr_changes`; Write, then Answer |
 | ControlledShutdown | the broker's partitions get other leaders; Write, then Answer with the remaining number |
-| DirectoryFull | the broker leaves the ISRs that others can keep, others lead; Write, then Answer |
+| DirectoryFull | the broker leaves the ISRs that keep enough members, other members lead; Write, then Answer |
 | DirectoryFailed, Elect, Reassign, topics, AlterSecurity | Write, then Answer |
 | Tick | leaderless partitions, reassignments, preferred leaders; Write |
-| WriteResult OK | the image changes, and only here; Publish, the waiting Answers; the next Write |
+| WriteResult OK | the image changes (no other event changes it); Publish, the waiting Answers; the next Write |
 | WriteResult FENCED | Resign; all waiting requests are refused with NOT_CONTROLLER |
-| WriteResult CONFLICT | Reload; likewise |
+| WriteResult CONFLICT | Reload; all waiting requests are refused with NOT_CONTROLLER |
 | SessionLost | Resign |
 
-One write is in progress at a time. Events that arrive meanwhile wait and are then handled together, so a thousand
-proposals cost a few writes. An answer leaves only after its change is stored. A large change is stored in several
-writes, partitions first. The brokers' epochs, which mark the change as done, come last, so a controller that takes over
-in between does the rest.
+One write is in progress at a time. Events that arrive during a write wait, and are then handled together: a thousand
+proposals cost a few writes. An Answer is sent only after its change is stored. A large change is stored in several
+writes, partitions first. The brokers' epochs, which mark the change as complete, are in the last write, so that a new
+controller completes a change that was interrupted.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ class Controller:
         self._has_seen_brokers = False
         self._rebalance_at_ms: int | None = None
         self._image_at_rest: ClusterImage | None = None
-        """The image in which a tick has found nothing to do, and later ticks cannot either."""
+        """The image in which a tick found nothing to change. In the same image, later ticks are skipped."""
 
     @property
     def image(self) -> ClusterImage | None:
-        """The stored image; None: this broker is not the controller."""
+        """The stored image; None if this broker is not the controller."""
         return self._image
 
     # --- events
@@ -176,14 +176,16 @@ class Controller:
             effects.append(Resign())
 
     def _refuse_all(self, effects: list[Effect]) -> None:
-        """Refuse all requests whose write is under way with an unknown outcome: NOT_CONTROLLER makes them ask again."""
+        """Refuse all requests that wait for a write or for their turn. The outcome of a write in progress is unknown:
+        NOT_CONTROLLER makes the clients repeat the request.
+        """
         tokens: list[Hashable] = [a.token for a in self._answers]
         tokens += [e.token for e in self._queue if not isinstance(e, BrokersChanged | Tick)]
         effects += [Refuse(t, NotControllerError("this broker is no longer the controller")) for t in tokens]
         self._forget_all()
 
     def _advance(self, now_ms: int, effects: list[Effect]) -> None:
-        """Begin the next write if there is one and no other is in progress."""
+        """Begin the next write if there are changes and no write is in progress."""
         while self._image is not None and self._writing is None:
             if not self._parts:
                 if not self._queue:
@@ -206,7 +208,7 @@ class Controller:
         for _ in range(min(len(self._queue), BATCH_MAX)):
             event = self._queue[0]
             if isinstance(event, AlterSecurity) and not _fits(draft, event):
-                break  # the next write takes it
+                break  # left for the next write
             self._queue.popleft()
             if isinstance(event, BrokersChanged):
                 self._on_brokers(draft, event.brokers)
@@ -225,8 +227,8 @@ class Controller:
     # --- brokers
 
     def _on_brokers(self, draft: Draft, brokers: Mapping[int, BrokerImage]) -> None:
-        """Compare the brokers with the stored image, not with earlier events: a controller that takes over misses
-        nothing."""
+        """Compare the brokers with the stored image, not with earlier events: a new controller then misses no
+        change."""
         self._has_seen_brokers = True
         known = self._known_brokers(draft)
         gone = {i for i, epoch in known.items() if i not in brokers or brokers[i].broker_epoch != epoch}
@@ -279,7 +281,7 @@ class Controller:
         if left.leader == NO_LEADER and after.leader == partition.leader != NO_LEADER:
             draft.change(
                 tp, left
-            )  # its new life must not continue in the epoch of the old one, whose last records it may lack
+            )  # a new life begins a new epoch: it may lack the last records of the old life's epoch
         draft.change(tp, after)
 
     def _check_life(self, draft: Draft, broker_id: int, broker_epoch: int) -> BrokerImage:
@@ -337,8 +339,8 @@ class Controller:
         return tuple(results)
 
     def _shut_down(self, draft: Draft, request: ControlledShutdown) -> int:
-        """Move leadership to members of the ISR only; then the broker leaves the ISRs. Partitions without another
-        possible leader stay. Returns their number."""
+        """Move the broker's leaderships to other ISR members, then remove the broker from the ISRs. A partition without
+        another possible leader keeps this one. Returns the number of partitions that the broker still leads."""
         broker = self._check_life(draft, request.broker_id, request.broker_epoch)
         draft.brokers[broker.broker_id] = replace(broker, is_stopping=True)
         left = 0
@@ -355,7 +357,7 @@ class Controller:
         return left
 
     def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> int:
-        """Return the number of partitions that have no leader now."""
+        """Elect other leaders for the partitions on a failed disk. Returns the number of those without a leader."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         life = request.broker_id, request.broker_epoch
         self._offline.setdefault(life, set()).update(request.partitions)
@@ -373,7 +375,7 @@ class Controller:
         return leaderless
 
     def _spare_directory(self, draft: Draft, request: DirectoryFull) -> int:
-        """Return the number of ISRs that the broker has left."""
+        """Move the partitions of a full disk to other members of their ISRs. Returns the number of ISRs left."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         full = self._full.setdefault((request.broker_id, request.broker_epoch), set())
         if not request.is_full:
@@ -400,7 +402,7 @@ class Controller:
         for tp, partition in list(draft.all_partitions()):
             if partition.leader != NO_LEADER and not partition.is_reassigned:
                 continue
-            is_at_rest = False  # brokers and disks may come back, and the other replicas may catch up
+            is_at_rest = False  # a later tick may find that a broker is back, or that a replica has caught up
             rules = draft.rules(tp, partition)
             elected = election.elect(partition, rules) if partition.leader == NO_LEADER else partition
             draft.change(tp, election.finish_reassignment(elected, rules))
@@ -416,8 +418,8 @@ class Controller:
         return self._config.rebalance and self._rebalance_at_ms is not None and now_ms >= self._rebalance_at_ms
 
     def _rebalance(self, draft: Draft) -> None:
-        """Return partitions to a broker that lacks more than `leader.imbalance.per.broker.percentage` of its preferred
-        ones."""
+        """Give leaderships back to each broker that lacks more than `leader.imbalance.per.broker.percentage` of its
+        preferred leaderships."""
         for broker_id in draft.live_brokers():
             preferred = [(tp, p) for tp, p in draft.all_partitions() if p.replicas[0] == broker_id]
             astray = list(_led_by_others(preferred))
@@ -429,8 +431,8 @@ class Controller:
 
 
 def _fits(draft: Draft, request: AlterSecurity) -> bool:
-    """Return True if one write can hold the request together with the requests before it. The first request is
-    accepted, or refused, by itself."""
+    """Return True if one write can hold the request together with the requests before it. The first request always
+    fits; `check_changes` limits its size."""
     there = draft.security_changes
     if not there:
         return True

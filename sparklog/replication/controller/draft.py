@@ -27,8 +27,8 @@ from sparklog.types import TopicPartition
 
 
 class Draft:
-    """A set of changes on top of the stored image. Reads see the changes. `offline`: partitions by (broker, broker
-    epoch) whose disk has failed."""
+    """A set of changes to the stored image. Reads return the changed state. `offline`: by (broker id, broker epoch),
+    the partitions on a failed disk of the broker."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Draft:
         safeguards: Safeguards,
         full: Mapping[tuple[int, int], Collection[TopicPartition]] = MappingProxyType({}),
     ) -> None:
-        """`full`: partitions by broker as in `offline`, on disks without room."""
+        """`full`: by (broker id, broker epoch), the partitions on a full disk of the broker."""
         self._image = image
         self._offline = offline
         self._guards = safeguards
@@ -56,7 +56,7 @@ class Draft:
         )
 
     def image(self) -> ClusterImage:
-        """Return the image with the changes so far, under a version of its own."""
+        """Return the image with all changes so far, under the next version."""
         version = Version(self._image.version.controller_epoch, self._image.version.zxid + 1)
         return self._image.apply(self.delta(), version)
 
@@ -70,7 +70,7 @@ class Draft:
         return {i: b for i in sorted(ids) if (b := self.broker(i)) is not None}
 
     def rules(self, tp: TopicPartition, partition: PartitionImage, *, unclean: bool | None = None) -> ElectionRules:
-        """Return the rules for leaders of the partition. `unclean` None: as its settings say."""
+        """Return the election rules for the partition. `unclean` None: as the topic's settings say."""
         topic = self.topic(tp.topic)
 
         def can_lead(replica: int) -> bool:
@@ -101,7 +101,9 @@ class Draft:
         return self._topics[name] is not None if name in self._topics else name in self._image.topics
 
     def topic(self, name: str) -> TopicImage:
-        """Return a topic; `partition` reads its partitions. Raises UnknownTopicOrPartitionError."""
+        """Return a topic. Its partitions are those of the image; `partition` returns the changed ones. Raises
+        UnknownTopicOrPartitionError.
+        """
         topic = self._topics[name] if name in self._topics else self._image.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
@@ -128,7 +130,7 @@ class Draft:
         self._configs[name] = value
 
     def config(self, name: str, default: Value) -> Value:
-        """Return a setting of the cluster."""
+        """Return a setting of the cluster; `default` if it is not set."""
         value = self._configs[name] if name in self._configs else self._image.configs.get(name)
         return default if value is None else value
 
@@ -153,7 +155,7 @@ class Draft:
                 yield tp, self._partitions.get(tp, partition)
 
     def partition(self, tp: TopicPartition) -> PartitionImage:
-        """Return a partition as drafted. Raises UnknownTopicOrPartitionError."""
+        """Return a partition with its changes. Raises UnknownTopicOrPartitionError."""
         partitions = self.topic(tp.topic).partitions
         if not 0 <= tp.partition < len(partitions):
             raise UnknownTopicOrPartitionError(f"partition {tp} does not exist")
@@ -164,7 +166,7 @@ class Draft:
         return self.partition(TopicPartition(topic, number))
 
     def change(self, tp: TopicPartition, after: PartitionImage) -> PartitionImage:
-        """Set the partition to `after`, with its epochs raised; an unchanged partition is allowed."""
+        """Replace the partition with `after`, and raise its epochs if it differs. Returns the new state."""
         before = self.partition(tp)
         new = settled(before, after)
         if not self._guards.epoch_bump:

@@ -1,14 +1,14 @@
-"""Changes of one partition: members leave, a leader is elected, a reassignment takes its steps. Pure functions.
+"""Changes of one partition: members leave the ISR, a leader is elected, a reassignment proceeds. Pure functions.
 
-A leader is, in this order:
+The leader is the first of these that exists:
 
-1. the first replica in the order of the assignment that can lead and is in the ISR;
-2. one that is an eligible leader (KIP-966): it left the ISR while this was below min.insync.replicas, so that nothing
-   can have been committed without it;
-3. only with `unclean.leader.election.enable`: the last leader, else the first replica that can lead. ISR = {it}, and
-   `recovering` until it has noticed.
+1. the first replica, in the order of the assignment, that can lead and is in the ISR;
+2. the first that can lead and is an eligible leader (KIP-966): it left the ISR while the ISR was below
+   min.insync.replicas, so that no record was committed without it;
+3. only with `unclean.leader.election.enable`: the last leader, else the first replica that can lead. It becomes the
+   only member of the ISR, and the partition is `recovering` until this leader has confirmed its role.
 
-The functions do not change the epochs; `settled` raises them according to the changes.
+Only `settled` changes the epochs.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 
 
 class ElectionRules(NamedTuple):
-    """The conditions for a leader. `can_lead`: the broker is registered, is not stopping, and its disk with the
-    partition works."""
+    """The conditions for a leader. `can_lead(replica)`: True if the broker is registered and not stopping, and its disk
+    with the partition works."""
 
     can_lead: Callable[[int], bool]
     min_insync: int = 1
     unclean: bool = False
     is_full: Callable[[int], bool] = lambda _: False
-    """The broker's disk with the partition has no room: other candidates come first."""
+    """True if the broker's disk with the partition is full; other candidates are preferred."""
 
 
 def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
     """Return `after` with the epochs that follow those of `before`; `before` itself if nothing has changed.
 
-    A replica that leaves the assignment ends the leader epoch, too. It may be added again, empty, before its leader has
-    heard of either change: its earlier fetches, and those on the way, belong to the earlier replica.
+    The leader epoch also ends when a replica leaves the assignment. The replica may be added again, empty, before the
+    leader knows of either change. The leader must not count the fetches of the removed replica for the new one.
     """
     if after == before:
         return before
@@ -49,8 +49,8 @@ def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
 
 
 def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> PartitionImage:
-    """Set the ISR to `isr`. A member that leaves an ISR below min.insync.replicas becomes an eligible leader. Once the
-    ISR has enough members, no other replica is eligible, because more may be committed without it."""
+    """Set the ISR to `isr`. While the ISR has fewer than `min_insync` members, the members that leave it become
+    eligible leaders. With enough members the ELR is empty, because records may be committed without its replicas."""
     members = set(isr)
     elr: set[int] = set()
     if len(members) < min_insync:
@@ -61,8 +61,8 @@ def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> 
 def without(
     partition: PartitionImage, gone: Collection[int], min_insync: int, forgotten: Collection[int] = ()
 ) -> PartitionImage:
-    """Remove the brokers `gone` from the ISR and the leadership. `forgotten`: brokers whose data may be lost (a crash
-    without flushed data, or another disk); they are no eligible leaders either (KAFKA-15586, 18106, 18635)."""
+    """Remove the brokers `gone` from the ISR and the leadership. The brokers `forgotten` may have lost data (a crash
+    without flushed data, or another disk); they leave the ELR, too (KAFKA-15586, 18106, 18635)."""
     left = with_isr(partition, [r for r in partition.isr if r not in gone and r not in forgotten], min_insync)
     left = replace(left, elr=tuple(r for r in left.elr if r not in forgotten))
     if partition.leader in gone or partition.leader in forgotten:
@@ -73,13 +73,13 @@ def without(
 def elect(
     partition: PartitionImage, rules: ElectionRules, order: Sequence[int] | None = None, *, always: bool = False
 ) -> PartitionImage:
-    """Return the partition with a leader if one is possible; with NO_LEADER otherwise. A leader that can continue
-    stays, except with `always`. `order`: of the candidates, else the assignment's."""
+    """Return the partition with a leader if one is possible, otherwise with NO_LEADER. A leader that can continue
+    stays, except with `always`. `order`: the order of the candidates; None for the order of the assignment."""
     current = partition.leader
     if current in partition.isr and rules.can_lead(current) and not always:
         return partition
     candidates = [r for r in (order if order is not None else partition.replicas) if rules.can_lead(r)]
-    candidates.sort(key=rules.is_full)  # otherwise they keep their order
+    candidates.sort(key=rules.is_full)  # a stable sort: those with room first
     for candidate in candidates:
         if candidate in partition.isr:
             return _led_by(partition, candidate)
@@ -99,10 +99,10 @@ def _led_by(partition: PartitionImage, leader: int) -> PartitionImage:
 
 
 def spare(partition: PartitionImage, full: int, rules: ElectionRules) -> PartitionImage:
-    """Take the broker `full`, whose disk has no room, out of the ISR, and have another member lead.
+    """Remove the broker `full`, whose disk is full, from the ISR, and elect another member if that broker leads.
 
-    Nothing changes if the other members are fewer than min.insync.replicas, or if none of them can lead and has room:
-    nothing would be gained.
+    The partition stays as it is if fewer than min.insync.replicas other members remain, or if none of them can lead and
+    has room on its disk.
     """
     left = [r for r in partition.isr if r != full]
     if full not in partition.isr or partition.recovering or len(left) < max(1, rules.min_insync):
@@ -116,8 +116,8 @@ def spare(partition: PartitionImage, full: int, rules: ElectionRules) -> Partiti
 
 
 def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> PartitionImage:
-    """Set the assignment to old and new replicas together; `finish_reassignment` does the later steps. A second
-    reassignment replaces the first: replicas that the first has added and the second does not name are removed."""
+    """Set the assignment to the old and new replicas together; `finish_reassignment` completes it. A second
+    reassignment replaces the first: replicas that only the first names are removed."""
     old = tuple(r for r in partition.replicas if r not in target)
     settled_ones = [r for r in partition.replicas if r not in partition.adding]
     return replace(
@@ -129,8 +129,8 @@ def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> Part
 
 
 def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-    """Complete the reassignment once all new replicas are in the ISR: the leader is one of them, the old ones are
-    removed. Else return `partition`."""
+    """Complete the reassignment if all its replicas are in the ISR: remove the old replicas, and elect a leader among
+    the new ones. Otherwise return `partition`."""
     target = partition.target
     if not (partition.adding or partition.removing) or not set(target) <= set(partition.isr):
         return partition
@@ -147,7 +147,7 @@ def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> Part
 
 
 def cancel_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage | None:
-    """Return the old assignment again; None if none of its replicas could lead now."""
+    """Return the partition with its old assignment; None if none of the old replicas can lead now."""
     replicas = tuple(r for r in partition.replicas if r not in partition.adding)
     old = replace(
         partition,

@@ -1,4 +1,4 @@
-"""Allowed changes of an ISR: the checks of a leader's proposal (KIP-497, KIP-841, KIP-903)."""
+"""Checks of a leader's proposal to change its ISR (KIP-497, KIP-841, KIP-903)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sparklog.replication.controller.model import IsrChange, Safeguards
 
 
 def alter_isr(draft: Draft, broker_id: int, change: IsrChange, safeguards: Safeguards) -> PartitionImage:
-    """Return the partition after the change. A proposal of the present state gets the present state as answer: its
-    first answer was lost.
+    """Return the partition after the change. A proposal that equals the present state succeeds: the leader repeats it
+    because the first reply was lost.
 
-    Raises UnknownTopicOrPartitionError, NotControllerError (the leader knows more than this controller),
+    Raises UnknownTopicOrPartitionError, NotControllerError (the leader's epoch is newer than this controller knows),
     FencedLeaderEpochError, InvalidUpdateVersionError, IneligibleReplicaError, InvalidRequestError.
     """
     before = draft.partition(change.partition)

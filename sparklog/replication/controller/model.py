@@ -1,4 +1,4 @@
-"""The words of the controller: events, effects, and the rules that tests can switch off."""
+"""Types of the controller: events, effects, and the rules that tests can switch off."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from sparklog.types import TopicPartition
 
 
 class ControllerConfig(Struct, frozen=True):
-    """Settings: `leader.imbalance.check.interval.seconds` in ms, `leader.imbalance.per.broker.percentage`,
+    """Settings: `leader.imbalance.check.interval.seconds` (here in ms), `leader.imbalance.per.broker.percentage`,
     `auto.leader.rebalance.enable`."""
 
     rebalance_interval_ms: int = 300_000
     imbalance_percent: int = 10
     rebalance: bool = True
     has_own_store: bool = False
-    """True if the store is in the data directory of the only broker. No other broker could be elected, and what the
-    broker has lost is missed by itself: each partition stays with it."""
+    """True if the store is in the data directory of the cluster's only broker. Each partition then stays with this
+    broker even if it lost data in a crash: no other broker could lead."""
 
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Protections of the rules. Only tests switch one off, to prove that they notice it."""
+    """Protections of the rules. Only tests switch a protection off, to prove that they detect its loss."""
 
     proposal_epoch_check: bool = True
-    """Only the leader of the current leader epoch proposes, and its proposal counts only for the partition epoch that
-    it is based on (compare and set, KIP-497)."""
+    """Only the leader of the current leader epoch may propose, and a proposal must name the current partition epoch
+    (compare and set, KIP-497)."""
     member_epoch_check: bool = True
-    """A broker joins an ISR only while it is alive in the same life that was in sync (KIP-841, KIP-903)."""
+    """A broker joins an ISR only in the life, named by its broker epoch, in which it was in sync (KIP-841, KIP-903)."""
     unclean_restart_forgets: bool = True
     """A broker whose machine crashed leaves ISR and ELR (KIP-966, KAFKA-15586, 18106, 18635)."""
     eligible_leaders_only: bool = True
-    """Without unclean election only members of ISR and ELR lead."""
+    """Without unclean election only members of ISR and ELR can lead."""
     epoch_bump: bool = True
-    """Every change of leader has a leader epoch of its own."""
+    """Every change of leader begins a new leader epoch."""
 
 
 ALL_SAFEGUARDS = Safeguards()
@@ -52,20 +52,20 @@ ALL_SAFEGUARDS = Safeguards()
 
 
 class ElectionResult(Struct, frozen=True):
-    """The broker has become the controller, or has reloaded; `image` is the stored one."""
+    """This broker is the controller, newly elected or after a Reload. `image` is the stored image."""
 
     image: ClusterImage
 
 
 class BrokersChanged(Struct, frozen=True):
-    """The set of registered brokers has changed; it has all present ones."""
+    """The set of registered brokers has changed. `brokers` has all present ones, by broker id."""
 
     brokers: Mapping[int, BrokerImage]
 
 
 class CreateTopic(Struct, frozen=True):
-    """Create `topic`, which has no partitions yet. `assignment`: replicas per partition, or None to have them placed
-    from `start` and `shift`, random numbers. `or_fewer`: True accepts fewer replicas if there are fewer brokers."""
+    """Create `topic`, which has no partitions yet. `assignment`: the replicas of each partition; None to place them
+    from `start` and `shift`, random numbers. `or_fewer`: True to accept fewer replicas if there are fewer brokers."""
 
     token: Hashable
     topic: TopicImage
@@ -78,7 +78,7 @@ class CreateTopic(Struct, frozen=True):
 
 
 class AddPartitions(Struct, frozen=True):
-    """Add partitions to a topic. `partitions`: their new number."""
+    """Add partitions to a topic. `partitions` is the new total; other fields as in CreateTopic."""
 
     token: Hashable
     topic: str
@@ -89,7 +89,7 @@ class AddPartitions(Struct, frozen=True):
 
 
 class DeleteTopic(Struct, frozen=True):
-    """Delete a topic. `topic_id`: delete only the topic with this id; "": any topic of this name."""
+    """Delete a topic. `topic_id`: only if the topic has this id; "" for any topic of this name."""
 
     token: Hashable
     topic: str
@@ -97,8 +97,8 @@ class DeleteTopic(Struct, frozen=True):
 
 
 class AlterConfig(Struct, frozen=True):
-    """Change settings of a topic, or of the cluster if `topic` is None. The value None removes a setting. The caller
-    has checked the change (`altered_topic`)."""
+    """Change settings of a topic, or of the cluster if `topic` is None. A value of None removes the setting. The caller
+    has checked the changes (`altered_topic`)."""
 
     token: Hashable
     topic: str | None
@@ -106,7 +106,7 @@ class AlterConfig(Struct, frozen=True):
 
 
 class AlterSchema(Struct, frozen=True):
-    """Add a schema to a topic, an Arrow IPC message. Checked by the caller (`altered_schema`)."""
+    """Add a schema, an Arrow IPC message, to a topic. The caller has checked it (`altered_schema`)."""
 
     token: Hashable
     topic: str
@@ -115,14 +115,14 @@ class AlterSchema(Struct, frozen=True):
 
 
 class AlterSecurity(Struct, frozen=True):
-    """Security records are changed together."""
+    """Change security records, all in one write."""
 
     token: Hashable
     changes: RecordChanges
 
 
 class IsrChange(Struct, frozen=True):
-    """A leader's proposal for one partition; `isr`: (id, broker epoch)."""
+    """A leader's proposal for one partition. `isr`: (broker id, broker epoch) of each member."""
 
     partition: TopicPartition
     leader_epoch: int
@@ -132,7 +132,7 @@ class IsrChange(Struct, frozen=True):
 
 
 class AlterPartition(Struct, frozen=True):
-    """A leader's proposals. The answer is a tuple with a PartitionImage or a SparklogError for each."""
+    """A leader's proposals. The Answer is a tuple with a PartitionImage or SparklogError for each proposal."""
 
     token: Hashable
     broker_id: int
@@ -141,8 +141,8 @@ class AlterPartition(Struct, frozen=True):
 
 
 class ControlledShutdown(Struct, frozen=True):
-    """A broker wants to stop. The answer is the number of partitions that the broker still leads; the broker asks again
-    until it is 0."""
+    """A broker wants to stop. The Answer is the number of partitions that the broker still leads; the broker repeats
+    the request until the number is 0."""
 
     token: Hashable
     broker_id: int
@@ -150,8 +150,8 @@ class ControlledShutdown(Struct, frozen=True):
 
 
 class DirectoryFailed(Struct, frozen=True):
-    """A disk of the broker has failed, with all its partitions. The broker repeats the event for each new controller.
-    The answer is the number of partitions without a leader now."""
+    """A disk of the broker has failed, with `partitions` on it. The broker repeats the request for each new controller.
+    The Answer is the number of these partitions without a leader."""
 
     token: Hashable
     broker_id: int
@@ -160,8 +160,8 @@ class DirectoryFailed(Struct, frozen=True):
 
 
 class DirectoryFull(Struct, frozen=True):
-    """A disk of the broker is full, or has room again: the partitions that are on it. Told again all the time while it
-    is full. The answer is the number of partitions whose ISR the broker has left now."""
+    """A disk of the broker, with `partitions` on it, is full, or has room again. The broker repeats the request while
+    the disk is full. The Answer is the number of partitions whose ISR the broker has left."""
 
     token: Hashable
     broker_id: int
@@ -176,7 +176,7 @@ class ElectionKind(Enum):
 
 
 class Elect(Struct, frozen=True):
-    """Elect leaders of `partitions`; None: of all. The answer maps each one asked for to None or the error."""
+    """Elect leaders of `partitions`; None for all partitions. The Answer maps each partition to None or its error."""
 
     token: Hashable
     kind: ElectionKind
@@ -184,8 +184,8 @@ class Elect(Struct, frozen=True):
 
 
 class Reassign(Struct, frozen=True):
-    """New replicas per partition, None to cancel. The answer maps each to None or the error. `throttle_bytes`: see
-    `ClusterImage.throttle_bytes`; -1: as it is."""
+    """Assign new replicas to partitions; None cancels a reassignment. The Answer maps each partition to None or its
+    error. `throttle_bytes`: see `ClusterImage.throttle_bytes`; -1 keeps the limit."""
 
     token: Hashable
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
@@ -193,7 +193,9 @@ class Reassign(Struct, frozen=True):
 
 
 class Cordon(Struct, frozen=True):
-    """Cordon or uncordon a broker: a cordoned one gets no new replicas. The answer lists all cordoned brokers."""
+    """Cordon or uncordon a broker. No new replica is placed on a cordoned broker. The Answer is all cordoned
+    brokers.
+    """
 
     token: Hashable
     broker_id: int
@@ -203,27 +205,29 @@ class Cordon(Struct, frozen=True):
 class WriteOutcome(Enum):
     OK = "ok"
     FENCED = "fenced"
-    """There is another controller."""
+    """Another controller was elected."""
     CONFLICT = "conflict"
-    """The stored state differs from the image."""
+    """The write failed although this broker is the controller: the stored state differs from the image, or the store's
+    disk refused the write.
+    """
 
 
 class WriteResult(Struct, frozen=True):
-    """Outcome of Write `tag`. An unknown outcome is resolved before this event."""
+    """The outcome of the Write with this `tag`. An unknown outcome is resolved before this event."""
 
     tag: int
     outcome: WriteOutcome
     version: Version = Version()
     error: SparklogError | None = None
-    """Error of a CONFLICT in which the store's disk has refused the write; the waiting requests get it."""
+    """Set in a CONFLICT if the store's disk refused the write. The waiting requests get this error."""
 
 
 class SessionLost(Struct, frozen=True):
-    """Another controller may have been elected."""
+    """The session may have ended; another controller may have been elected."""
 
 
 class Tick(Struct, frozen=True):
-    """Time has passed."""
+    """A periodic event, after which the controller looks for elections and reassignments to complete."""
 
 
 Request = (
@@ -248,7 +252,7 @@ Event = Request | ElectionResult | BrokersChanged | WriteResult | SessionLost | 
 
 
 class Write(Struct, frozen=True):
-    """Store `delta` in one fenced transaction; `after` is the image with it. Answered by WriteResult."""
+    """Store `delta` in one fenced transaction; `after` is the image with it. A WriteResult with this `tag` follows."""
 
     tag: int
     delta: ClusterDelta
@@ -266,18 +270,18 @@ class Refuse(Struct, frozen=True):
 
 
 class Publish(Struct, frozen=True):
-    """Publish `delta`, which is stored, to all brokers."""
+    """Publish the stored `delta` to all brokers; `image` is the image with it."""
 
     delta: ClusterDelta
     image: ClusterImage
 
 
 class Reload(Struct, frozen=True):
-    """Read the image from the store again, and report it."""
+    """Read the image from the store again, and report it with ElectionResult."""
 
 
 class Resign(Struct, frozen=True):
-    """Another broker is the controller. A later ElectionResult may make this broker the controller again."""
+    """This broker is no longer the controller. A later ElectionResult may make it the controller again."""
 
 
 Effect = Write | Answer | Refuse | Publish | Reload | Resign

@@ -1,13 +1,13 @@
-"""Plans for moving existing replicas: off brokers that are drained, onto new ones, evenly. A plan is a function of the
-present state; nothing is moved here.
+"""Plans for moving existing replicas: off drained brokers, onto new brokers, evenly. A plan is a function of the
+present state and moves nothing itself. Its steps:
 
-1. Replicas on brokers that are not among the wanted ones go to the least loaded of these, another rack first, and keep
-   their place in the order: a preferred leader is replaced by the new preferred leader.
-2. Balanced: while one broker has two replicas more than another, one moves, but never into a rack that has one already
-   if it is alone in its own.
-3. Balanced: preferred leaderships change places within partitions, for which nothing is copied.
+1. Replicas on brokers that may have none move to the least loaded allowed broker, preferably in another rack. The new
+   replica has the old one's place in the order, so that a preferred leader is replaced by the new preferred leader.
+2. Balancing: while one broker has at least two replicas more than another, one replica moves. A replica that is alone
+   in its rack never moves into a rack that has another replica of the partition.
+3. Balancing: preferred leaders are evened out by changes of the order within partitions, which copy nothing.
 
-Topics are not weighed by size: that is known to brokers only.
+Plans count replicas, not bytes: only brokers know the sizes of partitions.
 """
 
 from __future__ import annotations
@@ -29,9 +29,17 @@ def plan_moves(
     staying: Collection[int] = (),
     balanced: bool = True,
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the changing partitions with their new replicas. `racks`: of the brokers that may have replicas;
-    `replication_factor` None: each partition keeps its number; `staying`: brokers that keep their replicas and get no
-    more. Raises InvalidReplicationFactorError."""
+    """Return the partitions that change, with their new replicas.
+
+    Args:
+        current: The present replicas.
+        racks: The brokers that may have replicas, with their racks.
+        replication_factor: Replicas of every partition; None keeps each partition's number.
+        staying: Brokers that keep their replicas and get no more.
+        balanced: True to balance replicas and preferred leaders.
+
+    Raises:
+        InvalidReplicationFactorError: There are fewer possible brokers than replicas."""
     plan = _Plan(racks)
     wanted: dict[TopicPartition, list[int]] = {}
     for tp, replicas in current.items():
@@ -58,7 +66,7 @@ class _Plan:
         self.load: Counter[int] = Counter(dict.fromkeys(racks, 0))
 
     def fill(self, kept: list[int], before: tuple[int, ...], factor: int) -> None:
-        """Fill `kept` up to `factor` replicas, each new one in the place of a replica that is gone."""
+        """Reduce or fill `kept` to `factor` replicas. An added replica gets a removed one's place in `before`."""
         while len(kept) > factor:
             gone = max(kept[1:], key=lambda r: (self._shares_rack(r, kept), self.load[r], r))
             kept.remove(gone)

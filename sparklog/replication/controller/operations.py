@@ -1,4 +1,4 @@
-"""Requests of operators: other leaders, other replicas (KIP-455), and cordoned brokers."""
+"""Requests of operators: election of leaders, reassignment of replicas (KIP-455), and cordoning of brokers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Outcomes = dict[TopicPartition, SparklogError | None]
 
 
 def elect_leaders(draft: Draft, request: Elect) -> Outcomes:
-    """Return each partition's error; None: its leader is the requested one."""
+    """Elect leaders, and return each partition's error; None if the requested leader leads."""
     asked = request.partitions if request.partitions is not None else [tp for tp, _ in draft.all_partitions()]
     results: Outcomes = {}
     for tp in asked:
@@ -60,7 +60,7 @@ def _elect_one(draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
 
 
 def reassign(draft: Draft, request: Reassign) -> Outcomes:
-    """Return each partition's error; None: its reassignment is in progress, or cancelled, or done at once."""
+    """Change assignments, and return each partition's error; None if its reassignment has begun or is cancelled."""
     results: Outcomes = {}
     for tp, target in request.targets.items():
         try:
@@ -78,7 +78,7 @@ def _reassign_one(draft: Draft, tp: TopicPartition, target: tuple[int, ...] | No
     partition = draft.partition(tp)
     rules = draft.rules(tp, partition)
     if target is not None:
-        check_assignment([target], {*draft.live_brokers(), *partition.replicas})  # a present one may be down
+        check_assignment([target], {*draft.live_brokers(), *partition.replicas})  # replicas may be down
         no_new = cordoned_brokers(draft.config(CORDONED_SETTING, ""))
         refused = [r for r in target if r in no_new and r not in partition.replicas]
         if refused:
@@ -101,13 +101,13 @@ def _reassign_one(draft: Draft, tp: TopicPartition, target: tuple[int, ...] | No
 
 
 def end_throttle(draft: Draft) -> None:
-    """End the throttle with the last reassignment."""
+    """Remove the throttle if no reassignment is in progress."""
     if int(draft.config(THROTTLE_SETTING, 0)) and not any(p.is_reassigned for _, p in draft.all_partitions()):
         draft.set_config(THROTTLE_SETTING, None)
 
 
 def cordon(draft: Draft, request: Cordon) -> frozenset[int]:
-    """Change the set of brokers without new replicas, and return it."""
+    """Cordon or uncordon a broker, and return all cordoned brokers."""
     before = cordoned_brokers(draft.config(CORDONED_SETTING, ""))
     after = before | {request.broker_id} if request.cordoned else before - {request.broker_id}
     if after != before:

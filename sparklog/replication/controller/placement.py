@@ -1,8 +1,8 @@
 """Placement of the replicas of new partitions: round robin, racks alternating (KIP-36).
 
-Partition p's first replica is on broker (p + start) mod n, the others at a distance that grows by one with every round
-over the brokers, so the load of a failed broker is spread over many. With racks the brokers are taken from rack to
-rack, and no rack gets a second replica while another has none.
+Partition p's first replica is on broker (p + start) mod n. The distance of the other replicas from the first grows by
+one with every round over the brokers, so that many brokers share the load of a failed one. With racks, the list of
+brokers alternates between the racks, and no rack gets a second replica while another rack has none.
 """
 
 from __future__ import annotations
@@ -21,10 +21,18 @@ def place(
     shift: int,
     first_partition: int = 0,
 ) -> list[tuple[int, ...]]:
-    """Return replicas per partition, the preferred leader first. `racks`: the rack of each registered broker; `start`
-    and `shift`: numbers >= 0, usually random; `first_partition`: number of the topic's existing partitions.
+    """Return the replicas of each new partition, the preferred leader first.
 
-    If one broker has no rack, none has. Raises InvalidReplicationFactorError.
+    Args:
+        racks: The registered brokers with their racks. If one broker has no rack, racks are ignored.
+        partitions: Number of new partitions.
+        replication_factor: Replicas per partition.
+        start: Index of the first broker, usually random; 0 or more.
+        shift: Distance between first and second replica, usually random; 0 or more.
+        first_partition: Number of partitions that the topic has already.
+
+    Raises:
+        InvalidReplicationFactorError: There are fewer brokers than replicas.
     """
     check_replication_factor(replication_factor, racks)
     has_racks = bool(racks) and all(rack is not None for rack in racks.values())
@@ -46,7 +54,7 @@ def place(
 
 
 def check_replication_factor(replication_factor: int, brokers: Collection[int]) -> None:
-    """Raise InvalidReplicationFactorError unless there are that many brokers."""
+    """Raise InvalidReplicationFactorError unless the factor is between 1 and the number of brokers."""
     if not 1 <= replication_factor <= len(brokers):
         raise InvalidReplicationFactorError(
             f"replication factor {replication_factor} with {len(brokers)} brokers; use 1 to {len(brokers)}"
@@ -54,7 +62,7 @@ def check_replication_factor(replication_factor: int, brokers: Collection[int]) 
 
 
 def check_assignment(assignment: Sequence[Sequence[int]], brokers: Collection[int]) -> None:
-    """Check that an operator's choice of replicas is possible. Raises InvalidReplicaAssignmentError."""
+    """Check the replicas that an operator has chosen. Raises InvalidReplicaAssignmentError."""
     for number, replicas in enumerate(assignment):
         unknown = [r for r in replicas if r not in brokers]
         if unknown:
@@ -81,8 +89,8 @@ def _fits(candidate: int, replicas: Sequence[int], racks: Mapping[int, str | Non
 
 
 def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:
-    """Order the brokers by one of each rack in turn, as long as the rack has any: {0,1,2} {3,4,5} gives 0, 3, 1, 4, 2,
-    5."""
+    """Order the brokers so that the racks alternate until a rack has no more brokers. For example {0,1,2} {3,4,5} gives
+    0, 3, 1, 4, 2, 5."""
     by_rack: dict[str, list[int]] = {}
     for broker, rack in sorted(racks.items()):
         by_rack.setdefault(str(rack), []).append(broker)

@@ -50,7 +50,7 @@ def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
 
 
 def delete_topic(draft: Draft, name: str, topic_id: str) -> TopicImage:
-    """Delete a topic. Raises UnknownTopicOrPartitionError, also if the topic of this name has another id."""
+    """Delete a topic. Raises UnknownTopicOrPartitionError if no topic has the name, or the topic has another id."""
     topic = draft.topic(name)
     if topic_id not in ("", topic.topic_id):
         raise UnknownTopicOrPartitionError(
@@ -61,8 +61,8 @@ def delete_topic(draft: Draft, name: str, topic_id: str) -> TopicImage:
 
 
 def guard_internal_topics(draft: Draft) -> None:
-    """Set min.insync.replicas of an internal topic that was created while there were fewer brokers, when all its
-    partitions have INTERNAL_REPLICAS replicas. Not sooner: until they are copied nothing could be written."""
+    """Set min.insync.replicas of an internal topic that was created when there were fewer brokers. The setting must
+    wait until all its partitions have INTERNAL_REPLICAS replicas: before that, it would block all writes."""
     for name in sorted(INTERNAL_TOPICS):
         if not draft.has_topic(name):
             continue
@@ -76,8 +76,8 @@ def guard_internal_topics(draft: Draft) -> None:
 
 
 def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
-    """Increase the number of partitions. Raises UnknownTopicOrPartitionError, InvalidPartitionsError (the topic has as
-    many already), and as `create_topic`.
+    """Increase the number of partitions. Raises UnknownTopicOrPartitionError, InvalidPartitionsError (the number is not
+    above the present one), and the errors of `create_topic`.
     """
     topic = draft.topic(request.topic)
     there = len(topic.partitions)
@@ -97,8 +97,8 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
 
 
 def alter_config(draft: Draft, request: AlterConfig) -> None:
-    """Change the settings of a topic. A lower min.insync.replicas ends the eligibility of replicas outside the ISR:
-    from now on the leader commits without them. Raises UnknownTopicOrPartitionError."""
+    """Change settings of a topic or of the cluster. A lower min.insync.replicas ends the eligibility of replicas
+    outside the ISR, because the leader now commits without them. Raises UnknownTopicOrPartitionError."""
     if request.topic is None:
         for name, value in request.changes.items():
             draft.set_config(name, value)
@@ -144,6 +144,6 @@ def _assignments(
 
 
 def _new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionImage:
-    """Return a new partition with all replicas in sync, because it is empty; stopping brokers are not in sync."""
+    """Return a new partition. It is empty, so all replicas are in sync, except on stopping or stopped brokers."""
     live = tuple(r for r in replicas if (b := draft.broker(r)) is not None and not b.is_stopping)
     return PartitionImage(replicas, live[0] if live else NO_LEADER, 0, 0, live)

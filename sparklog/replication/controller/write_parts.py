@@ -1,7 +1,7 @@
-"""A change of the cluster, cut into writes that the store takes.
+"""A change of the cluster, split into writes that the store accepts.
 
-Partitions are stored in chunks, each written as a whole, and ZooKeeper accepts about a megabyte per transaction.
-Changes that belong together are one write whenever they fit.
+Partitions are stored in chunks, each written as a whole, and ZooKeeper accepts about a megabyte per transaction. A
+change that fits is one write.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, Parti
 from sparklog.types import TopicPartition
 
 CHUNK_PARTITIONS = 256
-"""Partitions of a topic that are stored together."""
+"""Number of a topic's partitions in one chunk."""
 WRITE_PARTITIONS_MAX = 5_000
-"""Largest number of partitions in all chunks of one write; at about 100 bytes each."""
+"""Largest number of partitions in all chunks of one write; a partition has about 100 bytes."""
 
 
 def chunk_of(tp: TopicPartition) -> tuple[str, int]:
-    """Return the topic, and which of its chunks."""
+    """Return the topic and the number of the chunk that contains the partition."""
     return tp.topic, tp.partition // CHUNK_PARTITIONS
 
 
 def parts_of(delta: ClusterDelta, stored: ClusterImage) -> Iterator[ClusterDelta]:
-    """Yield the parts in the order of their writes; the last one has everything but partitions. `stored`: the image
-    before the delta. An empty delta has no parts."""
+    """Yield the parts of `delta` in the order of their writes. The last part has all changes besides partitions.
+    `stored`: the image before the delta. An empty delta has no parts."""
     if not delta:
         return
     part: dict[TopicPartition, PartitionImage] = {}
@@ -35,7 +35,7 @@ def parts_of(delta: ClusterDelta, stored: ClusterImage) -> Iterator[ClusterDelta
     for tp in sorted(delta.partitions):
         chunk = chunk_of(tp)
         if tp.topic in delta.topics:
-            continue  # written with its topic
+            continue  # in the last part, with its topic
         if chunk not in held:
             there = len(stored.topics[tp.topic].partitions) - chunk[1] * CHUNK_PARTITIONS
             weight = min(there, CHUNK_PARTITIONS)

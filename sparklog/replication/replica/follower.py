@@ -2,18 +2,20 @@
 
 | event | effects |
 |---|---|
-| `become` | Fetch from the log end with the last epoch; nothing is cut before the leader has answered |
+| `become` | Fetch from the log end with the last epoch; the log is not truncated before the leader's answer |
 | FetchAnswer with batches | AppendReplica, SetHighWatermark (never beyond the own log end), SetLogStart, Fetch |
 | FetchAnswer, diverging | TruncateTo, perhaps SetHighWatermark, Fetch; several rounds after fast elections (KIP-279) |
 | FetchAnswer to another fetch than the last | nothing |
 | FetchFailure, out of range | TruncateTo the leader's end, or RestartAt its start; never fatal (KAFKA-7414) |
 | FetchFailure, otherwise | RefreshMetadata if the epochs differ; Fetch after `replica.fetch.backoff.ms` |
 
-A log is cut at the point where its epochs and the leader's part, never at the high watermark: that lags by one round,
-and records above it may be committed (KIP-101, KAFKA-6361). When the leader names an epoch that the follower does not
-know, the follower cuts to the end of its largest smaller one and asks again: one round would leave records of two
-leaders after fast successive elections (KIP-279). It also cuts at offsets that one of the two logs lacks because a
-repair could not save them. The leader compares, because only the leader knows both logs.
+A log is truncated where its epochs diverge from the leader's, never at the high watermark: a follower's high watermark
+lags by one round, and records above it may be committed (KIP-101, KAFKA-6361). If the leader names an epoch that the
+follower does not know, the follower truncates to the end of its largest smaller epoch and fetches again. With only one
+round, records of two leaders could remain after fast successive elections (KIP-279).
+
+The follower also truncates at a gap, offsets that a repair could not save, if only one of the two logs has it. The
+leader finds the point, because only the leader knows both logs.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from sparklog.replication.replica.model import (
 
 
 class Follower:
-    """The follower's state machine for one leader epoch: a new image makes another one."""
+    """The follower's state machine for one leader epoch. A new leader epoch gets a new Follower."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Follower:
         config: ReplicaConfig | None = None,
         safeguards: Safeguards = ALL_SAFEGUARDS,
     ) -> None:
-        """`first_fetch`: no fetch before had a larger number, so that a late answer is known as one."""
+        """`first_fetch`: the largest number of any earlier fetch, to recognise late answers to these."""
         self._partition = partition
         self._log = log
         self._config = config if config is not None else ReplicaConfig()
@@ -67,7 +69,7 @@ class Follower:
         self._under_way: int | None = None
         self._end = log.log_end_offset
         self.copied_to = -1
-        """Every replica has the records below, by the leader's last answer; -1: a replica is out of sync."""
+        """By the leader's last answer, every replica has the records below; -1 while a replica is out of sync."""
 
     @property
     def partition(self) -> PartitionImage:
@@ -75,11 +77,11 @@ class Follower:
 
     @property
     def last_fetch(self) -> int:
-        """The `first_fetch` for a follower that succeeds this one."""
+        """The largest number of a fetch so far: the `first_fetch` of the next Follower."""
         return self._number
 
     def become(self, now_ms: int) -> list[FollowerEffect]:
-        """Become a follower; called once, before any event."""
+        """Begin to follow. Called once, before any event."""
         if self._partition.leader == NO_LEADER:
             return []
         effects: list[FollowerEffect] = []
@@ -151,12 +153,12 @@ class Follower:
         return [*effects, self._fetch(now_ms + self._config.fetch_backoff_ms)]
 
     def _fetch(self, at_ms: int) -> Fetch:
-        """Return the fetch from the log end after the earlier effects; a cut may end lower, which the shell sees. The
-        shell then also reads the last epoch: it comes with the batches."""
+        """Return a fetch from the log end that follows from the earlier effects. The shell corrects the offset if a
+        truncation ends lower, and adds the last epoch when it sends the fetch."""
         self._number += 1
         self._under_way = self._number
         return Fetch(self._number, self._partition.leader, self._partition.leader_epoch, self._end, at_ms)
 
     def last_epoch(self) -> int:
-        """Return the last epoch of the own log, when the fetch is sent."""
+        """Return the last epoch of the own log, for a fetch that is sent now."""
         return self._log.epochs.latest if self._guards.epoch_truncation else UNDEFINED

@@ -2,26 +2,26 @@
 
 | event | effects |
 |---|---|
-| `become` | BeginEpoch at the log end; followers' caught-up time = now |
+| `become` | BeginEpoch at the log end; the followers' caught-up time is now |
 | FollowerFetch | epoch checks, then FetchRefused, FetchDiverging (changes nothing) or FetchAccepted |
-| | diverging: where the epochs part, or where one log lacks offsets for good that the other has |
+| | diverging: the epochs differ, or only one of the logs has a gap (offsets that are lost for good) |
 | | accepted: the follower's log end and caught-up time; SetHighWatermark, Acknowledge, ProposeIsr (expand) |
 | LogGrowth | SetHighWatermark, Acknowledge |
-| WaitForReplicas | Acknowledge at once, or when the high watermark is there; Refuse |
-| Tick | ProposeIsr (shrink); a proposal without an answer again |
-| AlterAnswered | the proposal is committed, given up (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
-| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; another leader: Resignation |
+| WaitForReplicas | Acknowledge when the high watermark reaches the end offset; or Refuse |
+| Tick | ProposeIsr (shrink), or again for a proposal without an answer |
+| AlterAnswered | the proposal is committed, dropped (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
+| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; other leader: Resignation |
 | Resignation | Refuse for every waiter, with the new leader (KIP-951) |
 
 Until the high watermark has reached the start of the epoch, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207).
 
-High watermark: the smallest log end of the *maximal* ISR, committed and proposed members. A member that is to leave
-counts until the controller has confirmed it, one that is to join counts from the proposal on (KIP-497). The high
-watermark never goes back. It stands still while the committed ISR is below min.insync.replicas (KIP-966), because the
-controller keeps a member that leaves such an ISR as an eligible leader.
+The high watermark is the smallest log end in the *maximal* ISR: the committed members and the proposed ones. A leaving
+member counts until the controller has confirmed its leaving, a joining member from the proposal on (KIP-497). The high
+watermark never falls. It does not rise while the committed ISR is below min.insync.replicas (KIP-966), because a member
+that leaves such an ISR stays an eligible leader.
 
-At most one proposal is in progress. Its outcome may be unknown: it is then proposed again. It is void as soon as the
-leader sees a newer partition epoch, because the controller accepts it for its own partition epoch only.
+At most one proposal is in progress. If its outcome is unknown, the leader repeats it. A newer partition epoch makes it
+void, because the controller accepts a proposal only for the partition epoch that it names.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ UNKNOWN_END = -1
 
 
 class FollowerProgress(Struct):
-    """The leader's knowledge of a follower. `log_end_offset` -1: it has not fetched in this epoch."""
+    """The leader's knowledge of a follower. `log_end_offset` is UNKNOWN_END before the first fetch in this epoch."""
 
     caught_up_ms: int
     log_end_offset: int = UNKNOWN_END
@@ -84,8 +84,8 @@ class FollowerProgress(Struct):
     leader_end_at_last_fetch: int = 0
 
     def on_fetch(self, fetch: FollowerFetch, leader_end: int, now_ms: int) -> None:
-        """Note a fetch. A follower is caught up if it has all records, or now has all records that existed at its
-        previous fetch: under constant load, no follower ever has all records."""
+        """Record a fetch. A follower is caught up if it has all records, or has all records that existed at its
+        previous fetch: under constant load no follower ever has all records."""
         if fetch.fetch_offset >= leader_end:
             self.caught_up_ms = now_ms
         elif fetch.fetch_offset >= self.leader_end_at_last_fetch:
@@ -107,7 +107,7 @@ class _PendingProposal(Struct):
 
 
 class Leader:
-    """The leader's state machine for one partition, made by `become`."""
+    """The leader's state machine for one partition. `become` starts it."""
 
     def __init__(
         self,
@@ -121,10 +121,22 @@ class Leader:
         heard_ms: Callable[[int], int] | None = None,
         proposed: ProposeIsr | None = None,
     ) -> None:
-        """Begin to lead. `broker_epoch`: of this broker's registration. `heard_ms`: time of the last contact with a
-        follower that had all records, if its fetches can stay at the leader until there are more (KIP-227). `proposed`:
-        this broker's earlier proposal in this leader epoch without an answer. Raises ValueError if the image names
-        another leader."""
+        """Begin to lead.
+
+        Args:
+            broker_id: This broker.
+            broker_epoch: Epoch of this broker's registration.
+            image: The partition's state, with this broker as its leader.
+            log: The partition's log.
+            now_ms: Present time.
+            config: Settings; None for the defaults.
+            safeguards: Protections that tests switch off.
+            heard_ms: Returns the time of the last contact with a follower. None if a fetch never waits at the leader
+                for new records (KIP-227), so that every contact is a fetch.
+            proposed: This broker's earlier proposal in this leader epoch, if it has no answer yet.
+
+        Raises:
+            ValueError: The image names another leader."""
         if image.partition.leader != broker_id:
             raise ValueError(f"broker {broker_id} does not lead: {image.partition}")
         self._me = broker_id
@@ -137,7 +149,7 @@ class Leader:
         self._min_insync = image.min_insync
         self._pending: _PendingProposal | None = None
         if proposed is not None and proposed.partition_epoch == image.partition.partition_epoch:
-            self._pending = _PendingProposal(proposed, now_ms)  # it may be stored already
+            self._pending = _PendingProposal(proposed, now_ms)  # the controller may have stored it
         self._waiters: dict[Hashable, int] = {}
         self._followers: dict[int, FollowerProgress] = {}
         self._heard_ms = heard_ms
@@ -148,7 +160,7 @@ class Leader:
         self._know_followers(now_ms)
 
     def become(self, now_ms: int) -> list[LeaderEffect]:
-        """Become the leader; called once, before any event."""
+        """Begin the leader epoch. Called once, before any event."""
         effects: list[LeaderEffect] = [BeginEpoch(self._committed.leader_epoch, self.epoch_start_offset)]
         self._advance(now_ms, effects)
         self._propose_recovered(now_ms, effects)
@@ -164,7 +176,7 @@ class Leader:
 
     @property
     def partition(self) -> PartitionImage:
-        """The state of the partition that the controller has confirmed."""
+        """The newest state of the partition that the controller has confirmed."""
         return self._committed
 
     @property
@@ -177,7 +189,7 @@ class Leader:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Return the present members of the ISR, and those that the proposal in progress may add."""
+        """The committed members of the ISR, and the members of the proposal in progress."""
         committed = frozenset(self._committed.isr) | {self._me}
         if self._pending is None:
             return committed
@@ -185,18 +197,18 @@ class Leader:
 
     @property
     def proposed(self) -> ProposeIsr | None:
-        """The proposal without an answer."""
+        """The proposal in progress; None if there is none."""
         return None if self._pending is None else self._pending.proposal
 
     @property
     def low_watermark(self) -> int:
-        """Return the smallest log start of the live replicas; delete-records waits for it (KIP-107)."""
+        """The smallest log start of the live replicas, for which delete-records waits (KIP-107)."""
         starts = [f.log_start_offset for r, f in self._followers.items() if r in self._eligible]
         return min([self._log.log_start_offset, *starts])
 
     @property
     def waits_for_time(self) -> bool:
-        """True if a Tick can have effects. It has none for a sole replica whose records are all committed."""
+        """True if a Tick may have effects. A sole replica with all records committed needs no ticks."""
         return (
             bool(self._followers)
             or self._pending is not None
@@ -205,8 +217,8 @@ class Leader:
         )
 
     def latest_offset(self) -> int:
-        """Return the end of the readable records. Raises OffsetNotAvailableError while this leader may lag behind the
-        records that its predecessor has shown to consumers."""
+        """Return the end of the readable records. Raises OffsetNotAvailableError while this leader may not know all
+        records that consumers have read from its predecessor."""
         if self._guards.latest_after_epoch_start and self._high_watermark < self.epoch_start_offset:
             raise OffsetNotAvailableError(
                 f"the leader of epoch {self._committed.leader_epoch} has not yet committed the start of its epoch "
@@ -215,7 +227,7 @@ class Leader:
         return self._high_watermark
 
     def check_append(self) -> None:
-        """Check before an append with acks=all. Raises NotEnoughReplicasError, NotLeaderError."""
+        """Check that an append with acks=all is allowed. Raises NotEnoughReplicasError, NotLeaderError."""
         if self.has_resigned:
             raise NotLeaderError("this broker no longer leads the partition; read the metadata again")
         if len(self._committed.isr) < self._min_insync:
@@ -276,10 +288,10 @@ class Leader:
         effects.append(FetchAccepted(fetch.token, log.log_end_offset, self._high_watermark, log.log_start_offset))
 
     def _other_gap(self, fetch: FollowerFetch) -> EpochEnd | None:
-        """Return the end up to which the follower's log and this log have the same gaps; None if all are equal."""
+        """Return the end of the range in which both logs have the same gaps; None if all their gaps are the same."""
         if not fetch.gaps and not self._log.gaps:
             return None
-        theirs = min([fetch.log_start_offset, *(first for first, _ in fetch.gaps)])  # lost is not deleted
+        theirs = min([fetch.log_start_offset, *(first for first, _ in fetch.gaps)])  # lost, not deleted
         both = max(theirs, self._log.log_start_offset), fetch.fetch_offset
         differing = {*gaps_within(fetch.gaps, *both)} ^ {*gaps_within(self._log.gaps, *both)}
         return EpochEnd(max(fetch.last_epoch, 0), min(differing)[0]) if differing else None
@@ -301,8 +313,8 @@ class Leader:
             return UnknownTopicOrPartitionError(
                 f"broker {fetch.replica_id} is not a follower, the replicas are {self._committed.replicas}"
             )
-        # A stopping broker is not eligible any more, but continues to fetch. Any fetch may claim to be of a later life:
-        # if that is true, the image will confirm it, and until then such fetches do not count.
+        # A stopping broker is not eligible any more, but continues to fetch. A fetch with a later broker epoch counts
+        # only once an image has confirmed that epoch: any fetch could claim one.
         known = self._eligible.get(fetch.replica_id, progress.broker_epoch)
         if fetch.broker_epoch != known or known == NO_EPOCH:
             return StaleBrokerEpochError(
@@ -317,8 +329,8 @@ class Leader:
         self._advance(now_ms, effects)
 
     def _leave_behind(self) -> None:
-        """Note the time from which followers lag. A follower that had everything until now was caught up as long as it
-        was heard of. It begins to lag with this append, however old its last fetch is."""
+        """Note the time at which followers begin to lag. A follower that had all records before this append was caught
+        up until its last contact, however old its last fetch is."""
         before, self._end_seen = self._end_seen, self._log.log_end_offset
         if self._heard_ms is None or before == self._end_seen:
             return
@@ -352,7 +364,7 @@ class Leader:
         after = answer.partition
         if after is not None:
             is_next_epoch = after.leader == self._me and after.leader_epoch > self._committed.leader_epoch
-            if not is_next_epoch:  # that begins with the image; until then the proposal continues counting
+            if not is_next_epoch:  # the image begins that epoch; until then the proposal stays pending
                 self._commit(after, now_ms, effects)
         elif self._pending is not None and answer.partition_epoch == self._pending.proposal.partition_epoch:
             given_up = answer.outcome in (AlterOutcome.INELIGIBLE, AlterOutcome.NOT_ATTEMPTED)
@@ -390,10 +402,10 @@ class Leader:
         if partition.leader_epoch > before.leader_epoch:
             self.epoch_start_offset = self._log.log_end_offset
             effects.append(BeginEpoch(partition.leader_epoch, self.epoch_start_offset))
-            others_led = partition.leader_epoch > before.leader_epoch + 1  # and may have cut their logs
+            others_led = partition.leader_epoch > before.leader_epoch + 1  # they may have truncated the followers' logs
             for replica, progress in self._followers.items():
                 progress.caught_up_ms = now_ms
-                if others_led or replica in partition.adding:  # removed and added again: it may have begun empty
+                if others_led or replica in partition.adding:  # removed and added again, perhaps empty
                     progress.log_end_offset = UNKNOWN_END
         self._know_followers(now_ms)
         self._advance(now_ms, effects)
@@ -411,8 +423,8 @@ class Leader:
         )
 
     def _may_join(self, replica: int) -> bool:
-        """Return True if the replica may join the ISR: its life is eligible, it lacks no record that is or may be
-        committed, and it has no deleted record, which could be read again if it led.
+        """Return True if the replica may join the ISR: its broker epoch is eligible; it has all records that are or may
+        be committed; and it has no deleted records, which readers would see again if it led.
         """
         progress = self._followers[replica]
         needed = self._high_watermark
@@ -454,8 +466,8 @@ class Leader:
             self._answer_waiters(effects)
 
     def _is_about_to_join(self, replica: int, progress: FollowerProgress, now_ms: int) -> bool:
-        """True if the high watermark waits for a follower that is close to joining the ISR: under load it would never
-        join otherwise. A follower that cannot join must not hold up the high watermark (KAFKA-15021)."""
+        """True if the high watermark waits for a follower that is close to joining the ISR; otherwise it could never
+        join under load. A follower that cannot join must not hold up the high watermark (KAFKA-15021)."""
         return (
             self._eligible.get(replica) == progress.broker_epoch
             and progress.log_end_offset >= self._high_watermark

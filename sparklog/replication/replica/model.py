@@ -1,8 +1,8 @@
-"""The words of a partition's replicas: events, effects, and the rules that tests can switch off.
+"""Types of a partition's replicas: events, effects, and the rules that tests can switch off.
 
-A handler changes the state in memory at once and returns effects. The shell carries them out in their order, each one
-completely, before it reports the next event: with `flush.mode=group` an AppendReplica is on the disk when it is done,
-or acks=all would not be durable.
+A handler changes the state in memory at once and returns effects. The shell carries out all effects, in their order,
+before it reports the next event. With `flush.mode=group` it fsyncs an AppendReplica first; otherwise acks=all would not
+be durable.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 
 
 class ReplicaLog(Protocol):
-    """Properties of the log that the rules read. `durable_end_offset`: end of the records that may be acknowledged;
-    with `flush.mode=group` the end at the last fsync, else the log end. `gaps`: the offsets that a repair could not
-    save, ascending."""
+    """Properties of the log that the rules read. `durable_end_offset`: end of the records that may be acknowledged,
+    with `flush.mode=group` the log end at the last fsync, otherwise the log end. `gaps`: ranges of offsets that a
+    repair could not save, ascending."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -41,8 +41,8 @@ class ReplicaLog(Protocol):
 
 
 class ReplicaConfig(Struct, frozen=True):
-    """Settings, in milliseconds: `replica.lag.time.max.ms`, `replica.fetch.backoff.ms`, and when a proposal without an
-    answer is made again."""
+    """Settings in ms: `replica.lag.time.max.ms`, `replica.fetch.backoff.ms`, and the time after which a proposal
+    without an answer is repeated."""
 
     lag_max_ms: int = 30_000
     fetch_backoff_ms: int = 1_000
@@ -51,27 +51,27 @@ class ReplicaConfig(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Protections of the rules. Only tests switch one off, to prove that they notice it."""
+    """Protections of the rules. Only tests switch a protection off, to prove that they detect its loss."""
 
     maximal_isr: bool = True
     """The high watermark waits for committed and for proposed members (KIP-497)."""
     min_insync: bool = True
-    """The high watermark stands still while the committed ISR is below min.insync.replicas (KIP-966)."""
+    """The high watermark does not rise while the committed ISR is below min.insync.replicas (KIP-966)."""
     epoch_start_before_join: bool = True
-    """A follower joins the ISR only with all records below the start of the leader's epoch, not only below the high
-    watermark."""
+    """A follower joins the ISR only with all records below the start of the leader's epoch; all records below the high
+    watermark are not enough."""
     divergence_check: bool = True
-    """A follower whose last epoch ends elsewhere at the leader gets no records (KIP-595)."""
+    """A follower gets no records if its last epoch ends at another offset than in the leader's log (KIP-595)."""
     divergence_changes_nothing: bool = True
-    """The fetch of a diverging follower gives no information about its log."""
+    """A fetch of a diverging follower changes nothing in the leader's knowledge of it."""
     epoch_truncation: bool = True
-    """A follower cuts where the epochs part, not at its high watermark, which lags (KIP-101, KAFKA-6361)."""
+    """A follower truncates where the epochs diverge, not at its high watermark, which lags (KIP-101, KAFKA-6361)."""
     stale_answer_drop: bool = True
-    """An answer to a fetch that is not the last one sent is dropped."""
+    """An answer is dropped unless it belongs to the last fetch."""
     pending_until_known: bool = True
-    """A proposal whose outcome is not known keeps counting."""
+    """The members of a proposal count for the high watermark until its outcome is known."""
     latest_after_epoch_start: bool = True
-    """"Latest" is not answered before the high watermark has reached the epoch's start (KIP-207)."""
+    """The latest offset is not returned before the high watermark has reached the start of the epoch (KIP-207)."""
 
 
 ALL_SAFEGUARDS = Safeguards()
@@ -81,8 +81,8 @@ ALL_SAFEGUARDS = Safeguards()
 
 
 class FollowerFetch(Struct, frozen=True):
-    """A follower's request for `fetch_offset`: it has all records below except those in its `gaps`. `last_epoch`: of
-    its last record, -1 without any."""
+    """A follower's fetch from `fetch_offset`. The follower has all records below this offset except its `gaps`.
+    `last_epoch` is the leader epoch of its last record; UNDEFINED without records."""
 
     token: Hashable
     replica_id: int
@@ -95,18 +95,18 @@ class FollowerFetch(Struct, frozen=True):
 
 
 class LogGrowth(Struct, frozen=True):
-    """The leader's log has grown, or more of it is on the disk."""
+    """The leader's log has grown, or a sync has made more of it durable."""
 
 
 class WaitForReplicas(Struct, frozen=True):
-    """A producer with acks=all waits for everything below `end_offset`."""
+    """A producer with acks=all waits until all records below `end_offset` are committed."""
 
     token: Hashable
     end_offset: int
 
 
 class Tick(Struct, frozen=True):
-    """Time has passed; twice per `replica.lag.time.max.ms` at least."""
+    """A periodic event, at least twice per `replica.lag.time.max.ms`."""
 
 
 class AlterOutcome(Enum):
@@ -114,18 +114,18 @@ class AlterOutcome(Enum):
 
     COMMITTED = "committed"
     INELIGIBLE = "ineligible"
-    """Refused for a member's sake. It cannot succeed later either: a member is named with its broker epoch."""
+    """The controller refused a member. A repetition would fail: the proposal names the member's broker epoch."""
     NOT_ATTEMPTED = "not attempted"
-    """The proposal has never left this broker."""
+    """The proposal was not sent."""
     STALE = "stale"
-    """The partition has changed; a newer image is on its way."""
+    """The partition has changed since; a newer image will arrive."""
     UNKNOWN = "unknown"
-    """No answer."""
+    """There was no reply."""
 
 
 class AlterAnswered(Struct, frozen=True):
-    """The controller's answer. `partition_epoch`: of the proposal's basis; `partition`: the new state if the proposal
-    was committed."""
+    """The controller's answer to the proposal for `partition_epoch`. `partition`: the new state if the proposal was
+    committed."""
 
     partition_epoch: int
     outcome: AlterOutcome
@@ -133,8 +133,8 @@ class AlterAnswered(Struct, frozen=True):
 
 
 class ImageChanged(Struct, frozen=True):
-    """A newer state of the partition. `eligible`: broker epochs of the brokers that may join the ISR, of the same image
-    as `partition` (KAFKA-15221)."""
+    """A newer state of the partition. `eligible`: by broker id, the broker epochs of the brokers that may join the ISR,
+    from the same image as `partition` (KAFKA-15221)."""
 
     partition: PartitionImage
     eligible: Mapping[int, int]
@@ -142,7 +142,7 @@ class ImageChanged(Struct, frozen=True):
 
 
 class Resignation(Struct, frozen=True):
-    """Another broker leads, or this one has lost its session. `leader` -1: the new leader is unknown."""
+    """Another broker leads, or this broker has lost its session. `leader` -1: the new leader is unknown."""
 
     leader: int = -1
     leader_epoch: int = NO_EPOCH
@@ -155,21 +155,21 @@ LeaderEvent = FollowerFetch | LogGrowth | WaitForReplicas | Tick | AlterAnswered
 
 
 class BeginEpoch(Struct, frozen=True):
-    """The epoch begins at the log end, even if nothing is ever written in it: an entry in the epoch cache, durable."""
+    """Add a durable entry to the epoch cache: the epoch begins at the log end, even if it gets no records."""
 
     leader_epoch: int
     start_offset: int
 
 
 class SetHighWatermark(Struct, frozen=True):
-    """Raise the high watermark: consumers may read the records below it."""
+    """Set the high watermark: consumers may read the records below `offset`."""
 
     offset: int
 
 
 class ProposeIsr(Struct, frozen=True):
-    """Asks the controller. `isr`: (id, broker epoch); the epoch is -1 for members that are in it already and have not
-    been heard of. `recovering` False also says that an unclean election has been followed up."""
+    """Propose an ISR to the controller. `isr`: (broker id, broker epoch); the epoch is -1 for a present member that has
+    not fetched in this epoch. `recovering` False also confirms the leadership after an unclean election."""
 
     leader_epoch: int
     partition_epoch: int
@@ -178,7 +178,7 @@ class ProposeIsr(Struct, frozen=True):
 
 
 class FetchAccepted(Struct, frozen=True):
-    """Records from the asked offset up to `end_offset` (as many as fit), with the leader's marks."""
+    """Return records from the fetch offset to `end_offset`, as many as fit, with the leader's marks."""
 
     token: Hashable
     end_offset: int
@@ -187,8 +187,9 @@ class FetchAccepted(Struct, frozen=True):
 
 
 class FetchDiverging(Struct, frozen=True):
-    """No records: the follower's last epoch is `end.epoch` or younger here and ends at `end.end_offset`; or, with the
-    follower's own last epoch, one of the two has a gap there that the other has not."""
+    """Return no records, because the logs differ. Either the leader's log has no such epoch at that offset: `end` is
+    its largest epoch up to the follower's last, with its end. Or a gap is in only one of the logs: `end.end_offset` is
+    its start."""
 
     token: Hashable
     end: EpochEnd
@@ -197,7 +198,7 @@ class FetchDiverging(Struct, frozen=True):
 
 
 class FetchRefused(Struct, frozen=True):
-    """A refused fetch. `log_start_offset` and `log_end_offset` help a follower that is out of range."""
+    """Refuse a fetch. A follower that is out of range uses `log_start_offset` and `log_end_offset`."""
 
     token: Hashable
     error: SparklogError
@@ -206,13 +207,13 @@ class FetchRefused(Struct, frozen=True):
 
 
 class Acknowledge(Struct, frozen=True):
-    """All in-sync replicas have the records that the producer waits for."""
+    """Answer the producer: all in-sync replicas have its records."""
 
     token: Hashable
 
 
 class Refuse(Struct, frozen=True):
-    """Answer the producer with `error`; `leader` and `leader_epoch` name the present leader (KIP-951)."""
+    """Answer the producer with `error`. `leader` and `leader_epoch` name the present leader (KIP-951)."""
 
     token: Hashable
     error: SparklogError
@@ -229,9 +230,9 @@ LeaderEffect = (
 
 
 class Fetch(Struct, frozen=True):
-    """Asks the leader, not before `at_ms`. `number`: of the fetch, so that its answer is known. When it is sent, the
-    last epoch is `Follower.last_epoch()`, the log start the log's. Behind a cut that ends below where it was to be,
-    `fetch_offset` is the log end."""
+    """Send a fetch to the leader, no earlier than `at_ms`. `number` identifies its answer. The shell adds
+    `Follower.last_epoch()` and the log start when it sends the fetch. After a truncation that ended lower than
+    expected, it fetches from the log end in place of `fetch_offset`."""
 
     number: int
     leader: int
@@ -241,10 +242,13 @@ class Fetch(Struct, frozen=True):
 
 
 class Batches(Struct, frozen=True):
-    """Whole batches with the leader's stamps; `data` is the shell's. `epochs`: the leader epochs that begin in the
-    batches, with their starts: compaction may have removed their first records. `log_start_offset`: start of the
-    leader's log. `segments`: starts of its segments in the batches. `gaps`: offsets in this range that the leader's log
-    lacks for good; they may be all there is, without `data`."""
+    """Whole batches as the leader has stamped them; `data` is opaque to the rules.
+
+    - `epochs`: leader epochs that begin in the batches, with their start offsets; compaction may have removed their
+      first records.
+    - `log_start_offset`: start of the leader's log.
+    - `segments`: start offsets of the leader's segments in the batches.
+    - `gaps`: ranges of offsets here that the leader's log has lost. With gaps, `data` may be empty."""
 
     base_offset: int
     next_offset: int
@@ -256,8 +260,9 @@ class Batches(Struct, frozen=True):
 
 
 class FetchAnswer(Struct, frozen=True):
-    """The answer to fetch `number`. `diverging`: an epoch and its end in the leader's log, by which this log has to be
-    cut; there are no batches then. `copied_to`: every replica has the records below; -1: a replica is out of sync."""
+    """The answer to fetch `number`. `diverging`: an epoch and its end in the leader's log, at which this log must be
+    truncated; then there are no batches. `copied_to`: every replica has the records below; -1 while a replica is out of
+    sync."""
 
     number: int
     leader_epoch: int
@@ -269,7 +274,7 @@ class FetchAnswer(Struct, frozen=True):
 
 
 class FetchFailure(Struct, frozen=True):
-    """Fetch `number` failed. With OffsetOutOfRangeError the leader's bounds are set."""
+    """Fetch `number` failed. The offsets are the leader's bounds if `error` is OffsetOutOfRangeError."""
 
     number: int
     error: SparklogError
@@ -278,31 +283,31 @@ class FetchFailure(Struct, frozen=True):
 
 
 class TruncateTo(Struct, frozen=True):
-    """Cut the log at `offset`, and always the epoch cache, even if the log already ends there (KAFKA-10706)."""
+    """Truncate the log at `offset`, and also the epoch cache, even if the log ends there already (KAFKA-10706)."""
 
     offset: int
 
 
 class RestartAt(Struct, frozen=True):
-    """The log is emptied and begins at `offset`."""
+    """Empty the log; it then begins at `offset`."""
 
     offset: int
 
 
 class AppendReplica(Struct, frozen=True):
-    """Append the batches unchanged; only their checksums are checked."""
+    """Append the batches unchanged, after a check of their checksums."""
 
     batches: Batches
 
 
 class SetLogStart(Struct, frozen=True):
-    """The leader has deleted older records."""
+    """Raise the log start to `offset`: the leader has deleted the records below."""
 
     offset: int
 
 
 class RefreshMetadata(Struct, frozen=True):
-    """Read a newer image: the present one is older than the leader's."""
+    """Read a newer image, because the leader's is newer than this broker's."""
 
 
 FollowerEvent = FetchAnswer | FetchFailure

@@ -1,8 +1,8 @@
 """The coordinator of the transactional ids of one partition of `__transaction_state`: a pure state machine.
 
-The shell creates it, passes every record of the partition (`replay`), announces the end (`loaded`), and then passes
-events (`handle`). The shell executes the result of a call as `model` says: first the records, then the actions. A
-request that has to wait for the end of a transaction is kept here, and the completion answers it.
+The shell creates a Coordinator, passes every record of the partition to `replay`, calls `loaded`, and then passes
+requests to `handle`. It carries out the effects of each call as `model` says: first the records, then the actions. A
+request that must wait for the end of a transaction is kept here, and handled again when the transaction is complete.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from sparklog.replication.transactions.shared import SharedTransactions
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 WAITING_MAX = 10_000
-"""Requests that wait for one transaction's end: as many as a large job has tasks."""
+"""Largest number of requests that wait for the end of one transaction: a large job has about as many tasks."""
 EXPIRY_INTERVAL_MS = 60_000
 
 
 class Coordinator:
-    """The coordinator's state machine for one partition of the state topic."""
+    """The coordinator's state machine for one partition of `__transaction_state`."""
 
     def __init__(
         self, ids: IdReserve, limits: TransactionLimits | None = None, safeguards: Safeguards | None = None
@@ -54,7 +54,7 @@ class Coordinator:
     # -- loading
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Replay the next record of the partition. Raises LogCorruptError."""
+        """Apply the next record of the partition. Raises LogCorruptError."""
         kind, parts, found = records.decode(key, value)
         transactional_id = str(parts[0])
         if kind == records.PLAIN:
@@ -68,8 +68,8 @@ class Coordinator:
             self._shared.replay_participant(transactional_id, int(parts[1]), found)
 
     def loaded(self, now_ms: int, *, from_elsewhere: bool = False) -> Effects:
-        """Continue the decided transactions after the replay of all records. `from_elsewhere`: another broker may have
-        written them, by another clock, so the timeouts of open transactions begin again.
+        """Continue the decided transactions after the replay of all records. `from_elsewhere`: another broker, whose
+        clock may differ, may have written the records; the timeouts of open transactions then begin again.
         """
         self._shared.replayed_all(now_ms)
         if from_elsewhere:
@@ -82,14 +82,14 @@ class Coordinator:
     # -- events
 
     def handle(self, request: Request, token: Hashable, now_ms: int) -> Effects:
-        """Handle a request, which is answered under `token` now or later, exactly once."""
+        """Handle a request. Exactly one Answer or Refuse with `token` follows, in these effects or later ones."""
         effects = Effects()
         self._handle(request, token, now_ms, effects)
         self._finish(effects, now_ms)
         return effects
 
     def markers_written(self, transactional_id: str, markers: Iterable[Marker], now_ms: int) -> Effects:
-        """Note that these markers are written, or that their partitions are gone."""
+        """Note that these markers are written, or that their partitions were deleted."""
         effects = Effects()
         missing = self._missing.get(transactional_id)
         if missing is not None:
@@ -100,8 +100,8 @@ class Coordinator:
         return effects
 
     def tick(self, now_ms: int, expiry_ms: int | None = None) -> Effects:
-        """Abort transactions beyond their timeout, and forget ids that were not used for long, by the clock of
-        `expiry_ms`, which has no jumps (None: `now_ms`)."""
+        """Abort transactions that exceed their timeout, and remove ids that are unused for their expiration time.
+        `expiry_ms`: time for the expiration, on a clock without jumps; None for `now_ms`."""
         effects = Effects()
         self._plain.time_out(now_ms, effects)
         self._shared.time_out(now_ms, effects)
@@ -113,7 +113,7 @@ class Coordinator:
         return effects
 
     def give_up(self, token: Hashable) -> None:
-        """Forget the request under `token`, because its client does not wait any more."""
+        """Drop the waiting request with `token`, because its client has gone."""
         for transactional_id, waiting in list(self._waiting.items()):
             left = [w for w in waiting if w[1] != token]
             if len(left) < len(waiting):
@@ -122,16 +122,16 @@ class Coordinator:
     # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
-        """Return the producer's error after a partition has refused a batch of `identity` as too old."""
+        """Return the error for a producer after a partition has refused a batch of `identity` as too old."""
         return self._rules(transactional_id).stale(transactional_id, identity)
 
     @property
     def is_empty(self) -> bool:
-        """Return True if it knows no id."""
+        """True if the coordinator knows no transactional id."""
         return not self._plain.ids() and not self._shared.ids()
 
     def ids(self) -> list[str]:
-        """Return all transactional ids, in no order."""
+        """Return all transactional ids, unsorted."""
         return [*self._plain.ids(), *self._shared.ids()]
 
     def summary(self, transactional_id: str) -> TransactionSummary:
@@ -139,25 +139,27 @@ class Coordinator:
         return self._rules(transactional_id).summary(transactional_id)
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
-        """Return (producer id, partition) of the id's open transaction. Raises InvalidProducerIdMappingError."""
+        """Return (producer id, partition) for each partition of the id's open transaction. Raises
+        InvalidProducerIdMappingError.
+        """
         return self._rules(transactional_id).partitions(transactional_id)
 
     def last_committed(self, transactional_id: str) -> tuple[int, str]:
-        """Return the version and input of a shared id; (-1, "") for none and for a plain one. Raises
-        InvalidProducerIdMappingError."""
+        """Return the last committed version of a shared id, and its input; (-1, "") if there is none, or the id is
+        plain. Raises InvalidProducerIdMappingError for an unknown shared id."""
         return self._shared.last_committed(transactional_id) if is_shared(transactional_id) else (-1, "")
 
     def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
-        """Yield (producer id, transactional id, partitions of its open transaction)."""
+        """Yield (producer id, transactional id, partitions of the open transaction) for each producer."""
         yield from self._plain.producers()
         yield from self._shared.producers()
 
     def numbers(self) -> Iterator[int]:
-        """Yield all producer ids and fencing tokens in the records: they are issued."""
+        """Yield all producer ids and fencing tokens in the records. They must not be issued again."""
         yield from self._plain.numbers()
         yield from self._shared.numbers()
 
-    # -- how
+    # -- dispatch
 
     def _rules(self, transactional_id: str) -> PlainTransactions | SharedTransactions:
         return self._shared if is_shared(transactional_id) else self._plain
@@ -186,7 +188,7 @@ class Coordinator:
         self._waiting.setdefault(request.transactional_id, []).append((request, token))
 
     def _finish(self, effects: Effects, now_ms: int) -> None:
-        """Create the markers of a decided transaction; without markers the transaction is complete."""
+        """Add the markers of the transactions in `effects.decided`. Without markers a transaction is complete."""
         while effects.decided:
             transactional_id = effects.decided.pop(0)
             markers = tuple(self._rules(transactional_id).markers(transactional_id))

@@ -1,7 +1,7 @@
-"""The life of a transaction with one participant or many (open, decided, complete with all markers), and of its id.
+"""The states of a transaction with one participant or many (open, decided, complete with all markers), and of its id.
 
-The policies `plain` (one producer under its transactional id) and `shared` (many, for one version of an application)
-define the participants, their identities, and the right to decide.
+Two policies define the participants, their identities, and the right to decide: `plain` (one producer under its
+transactional id) and `shared` (many producers for one version of an application).
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from sparklog.types import TopicPartition
 
 
 class Entry(Protocol):
-    """An id, and the newest transaction that was opened under it."""
+    """A transactional id, and its newest transaction."""
 
     transactional_id: str
     updated_ms: int
 
     @property
     def started_ms(self) -> int:
-        """Time at which its transaction began; -1: it has none."""
+        """Time at which the id's transaction began; -1 if it has none."""
 
     @property
     def state(self) -> State: ...
     @property
     def participants(self) -> Mapping[int, set[TopicPartition]]:
-        """The partitions of incomplete transactions, by producer id."""
+        """By producer id: the partitions of the incomplete transaction."""
 
     @property
     def record(self) -> tuple[bytes, bytes]: ...
     def move(self, state: State) -> None:
-        """Move the transaction to another state."""
+        """Put the transaction into another state."""
 
 
 E = TypeVar("E", bound=Entry)
 
 
 class TransactionMachine(ABC, Generic[E]):
-    """The ids of one policy in one coordinator, with their common rules."""
+    """The ids of one policy in one coordinator, with the rules that both policies share."""
 
     def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         self._ids = ids
         self._limits = limits
         self._safeguards = safeguards
         self._by_id: OrderedDict[str, E] = OrderedDict()
-        """Entries in the order of their last use."""
+        """The entries by id, the least recently used first."""
 
     # -- the policy
 
@@ -70,23 +70,25 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _abort_open(self, found: E, now_ms: int, effects: Effects) -> None:
-        """Decide that the open transaction is aborted."""
+        """Decide to abort the open transaction."""
 
     @abstractmethod
     def _is_overdue(self, found: E, now_ms: int) -> bool:
-        """Return True if the open transaction has to be aborted."""
+        """Return True if the open transaction has exceeded its timeout."""
 
     @abstractmethod
     def _marker(self, found: E, producer_id: int) -> tuple[int, bool, bool]:
-        """Return the epoch of a participant's markers; True if they commit; True if the participant keeps its epoch."""
+        """Return the fields of a participant's markers: epoch; True for a commit; True if the participant keeps its
+        epoch.
+        """
 
     @abstractmethod
     def _completed(self, found: E, effects: Effects) -> None:
-        """Change the identities at the end of the transaction: all markers are written, and no participant is left."""
+        """Change the identities at the end of the transaction, after all markers are written."""
 
     @abstractmethod
     def _expiration_ms(self, found: E) -> int:
-        """Return the time for which the id is remembered without a transaction."""
+        """Return the time, in ms, after which an unused id is removed."""
 
     # -- decisions
 
@@ -106,7 +108,7 @@ class TransactionMachine(ABC, Generic[E]):
         return None
 
     def markers(self, transactional_id: str) -> list[Marker]:
-        """Return the markers that a prepared transaction has to write."""
+        """Return the markers of a decided transaction."""
         found = self._by_id[transactional_id]
         return [
             Marker(tp, producer_id, *self._marker(found, producer_id))
@@ -115,29 +117,28 @@ class TransactionMachine(ABC, Generic[E]):
         ]
 
     def started_ms(self, transactional_id: str) -> int:
-        """Return the time at which the transaction of an id began."""
+        """Return the time at which the id's transaction began."""
         return self._by_id[transactional_id].started_ms
 
     def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
-        """Complete the transaction, whose markers are all written."""
+        """Complete the transaction. All its markers are written."""
         found = self._by_id[transactional_id]
         found.move(found.state.completed)
         self._completed(found, effects)
         self._save(found, now_ms, effects)
 
     def prepared_ids(self) -> list[str]:
-        """Return the ids of decided transactions without the note of their completion; they are continued after a
-        restart."""
+        """Return the ids of transactions that are decided but not complete. They are continued after a restart."""
         return [found.transactional_id for found in self._by_id.values() if found.state.is_prepared]
 
     def time_out(self, now_ms: int, effects: Effects) -> None:
-        """Abort transactions that have been open for too long."""
+        """Abort open transactions that have exceeded their timeout."""
         for found in list(self._by_id.values()):
             if found.state is State.ONGOING and self._is_overdue(found, now_ms):
                 self._abort_open(found, now_ms, effects)
 
     def expire(self, now_ms: int, effects: Effects) -> None:
-        """Forget ids that have not been used for long."""
+        """Remove ids that were not used for their expiration time."""
         for found in list(self._by_id.values()):
             if is_idle(found) and now_ms - found.updated_ms >= self._expiration_ms(found):
                 self._forget(found, effects)
@@ -155,29 +156,29 @@ class TransactionMachine(ABC, Generic[E]):
     # -- present state
 
     def _known(self, transactional_id: str) -> E:
-        """Return the state of an id. Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the entry of an id. Raises InvalidProducerIdMappingError for an unknown id."""
         found = self._by_id.get(transactional_id)
         if found is None:
             raise self._unknown(transactional_id)
         return found
 
     def ids(self) -> list[str]:
-        """Return all ids, in no order."""
+        """Return all ids, unsorted."""
         return list(self._by_id)
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
-        """Return (producer id, partition) of the open transaction. Raises InvalidProducerIdMappingError for an unknown
-        id."""
+        """Return (producer id, partition) for each partition of the open transaction, sorted. Raises
+        InvalidProducerIdMappingError for an unknown id."""
         participants = self._known(transactional_id).participants
         return sorted((producer_id, tp) for producer_id, partitions in participants.items() for tp in partitions)
 
     def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
-        """Yield (producer id, transactional id, partitions) of open transactions."""
+        """Yield (producer id, transactional id, partitions) for each participant of an incomplete transaction."""
         for found in self._by_id.values():
             for producer_id, partitions in found.participants.items():
                 yield producer_id, found.transactional_id, partitions
 
 
 def is_idle(found: Entry) -> bool:
-    """Return True if the id has no open transaction."""
+    """Return True if the id has neither an open nor a decided transaction."""
     return found.state is not State.ONGOING and not found.state.is_prepared

@@ -1,9 +1,9 @@
-"""Types of the transaction coordinator: states, requests, and the effects of handling one.
+"""Types of the transaction coordinator: states, requests and effects.
 
-A handler changes the state in memory at once and returns the consequences. The shell appends `records` to the state
-topic. It executes `actions` when these records, and all earlier ones, are durable. So the log has every answered
-change, and every change for which a partition has a marker. If an append fails, the shell discards the coordinator and
-creates it again from the log.
+A handler changes the state in memory at once and returns Effects. The shell appends their `records` to the state topic,
+and carries out the `actions` once these and all earlier records are durable. So the log has every change that was
+answered, and every decision of which a partition has a marker. If an append fails, the shell discards the coordinator
+and loads it again from the log.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sparklog.protocol.transaction_messages import PARTICIPANTS_MAX
 from sparklog.types import SHARED_PREFIX, ProducerIdAndEpoch, TopicPartition
 
 CLIENT_EPOCH_MAX = 32_765
-"""The largest epoch a producer is given: its marker has the next one, and 32,767 is never used (KIP-890)."""
+"""Largest epoch of a producer. Its marker has the next epoch, and 32,767 is never used (KIP-890)."""
 NO_ID = -1
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 RUN_ID_CHARS_MAX = 256
 
 
 class State(IntEnum):
-    """State of a transaction. The numbers are on the disk."""
+    """State of a transaction. The numbers are stored."""
 
     EMPTY = 0
     ONGOING = 1
@@ -44,7 +44,7 @@ class State(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """Decided, and the markers are on their way."""
+        """True if the transaction is decided, and its markers are not all written yet."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
     @property
@@ -57,7 +57,7 @@ class State(IntEnum):
 
     @property
     def completed(self) -> State:
-        """Return the state that follows this prepared state when all markers are written."""
+        """The state after this prepared state, when all markers are written."""
         return State.COMPLETE_COMMIT if self.is_commit else State.COMPLETE_ABORT
 
 
@@ -67,23 +67,23 @@ def prepared(*, commit: bool) -> State:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Switches of the rules. Only tests turn one off, to show that its absence is found."""
+    """Switches of the rules. Only tests turn a rule off, to prove that they detect its loss."""
 
     epoch_check: bool = True
-    """Requests with an epoch that is no longer the producer's are refused."""
+    """A request with an epoch that is no longer the producer's is refused."""
     committed_participants_only: bool = True
-    """Only the records of the committed participants are committed."""
+    """In a shared transaction, only records of the committed participants are committed."""
     run_fence: bool = True
-    """A newer run of an application ends the open transaction of an older one, and refuses the older run from then
-    on."""
+    """A newer run of an application aborts the open transaction of an older run. From then on the older run is
+    refused."""
     committed_version_check: bool = True
-    """A version that has been committed is not opened again."""
+    """A version that was committed is not opened again."""
     markers_before_completion: bool = True
-    """A transaction is complete when all markers are in, not before."""
+    """A transaction is complete only when all its markers are written."""
 
 
 class TransactionLimits(Struct, frozen=True):
-    """Settings of the broker. `ids_max`: of each kind, in one partition of the state topic."""
+    """Settings of the broker. `ids_max` limits plain ids, and shared ids, in one partition of the state topic."""
 
     timeout_max_ms: int = 900_000
     id_expiration_ms: int = 7 * 86_400_000
@@ -93,8 +93,8 @@ class TransactionLimits(Struct, frozen=True):
 
 
 class IdReserve:
-    """Producer ids that are drawn in advance, for requests that cannot wait for one. `taken` is called with each used
-    id."""
+    """Producer ids drawn in advance, for requests that cannot wait for a new id. `taken` is called with each id that is
+    used."""
 
     def __init__(self, taken: Callable[[int], None] = lambda _: None) -> None:
         self._on_taken = taken
@@ -107,14 +107,14 @@ class IdReserve:
         self._ids.append(producer_id)
 
     def take(self) -> int | None:
-        """Take an id; None if the reserve is empty."""
+        """Remove an id and return it; None if the reserve is empty."""
         if not self._ids:
             return None
         self._on_taken(self._ids[0])
         return self._ids.popleft()
 
     def require(self) -> int:
-        """Take an id. Raises ConcurrentTransactionsError, which clients retry, if the reserve is empty."""
+        """Remove an id and return it. Raises ConcurrentTransactionsError if the reserve is empty: clients retry."""
         taken = self.take()
         if taken is None:
             raise ConcurrentTransactionsError("no producer id is available; try again")
@@ -125,8 +125,8 @@ class IdReserve:
 
 
 class InitProducer(NamedTuple):
-    """Request of a producer with a transactional id for an identity; with an identity, it is the producer that has the
-    id already (KIP-360)."""
+    """A producer with a transactional id requests an identity. A request with an identity comes from the producer that
+    has it, and continues with a higher epoch (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -135,7 +135,7 @@ class InitProducer(NamedTuple):
 
 
 class AddPartitions(NamedTuple):
-    """A producer is about to write to these partitions for the first time in its transaction."""
+    """A producer will write to these partitions in its transaction."""
 
     transactional_id: str
     producer_id: int
@@ -144,7 +144,7 @@ class AddPartitions(NamedTuple):
 
 
 class End(NamedTuple):
-    """Ends the transaction of a transactional id. `keeps_epoch`: the producer's epoch stays."""
+    """End the transaction of a transactional id. `keeps_epoch`: the producer's epoch does not rise."""
 
     transactional_id: str
     producer_id: int
@@ -154,7 +154,7 @@ class End(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Join a shared transaction. `lease_ms` 0: it has no lease."""
+    """Join a shared transaction, or open it. `lease_ms` 0: the transaction has no lease."""
 
     transactional_id: str
     version: int
@@ -165,7 +165,7 @@ class Join(NamedTuple):
 
 
 class EndShared(NamedTuple):
-    """Ends a shared transaction."""
+    """End a shared transaction."""
 
     transactional_id: str
     version: int
@@ -177,7 +177,7 @@ class EndShared(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """Renew the lease of a shared transaction: it starts again."""
+    """Renew the lease of a shared transaction. It begins again."""
 
     transactional_id: str
     version: int
@@ -185,7 +185,7 @@ class Renew(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """An operator's abort of the open transaction. `aborted`: the number of markers, once it is decided."""
+    """Abort an open transaction for an operator. `aborted`: number of its markers; None before the decision."""
 
     transactional_id: str
     aborted: int | None = None
@@ -198,22 +198,21 @@ Request = InitProducer | AddPartitions | End | Join | EndShared | Renew | Abort
 
 
 class JoinAnswer(NamedTuple):
-    """The identity of a participant; None if the version is committed already, so that nothing is to be written."""
+    """The identity of a participant. None if the version is committed already: the participant must write nothing."""
 
     identity: ProducerIdAndEpoch | None
 
 
 class RenewAnswer(NamedTuple):
-    """The state of the transaction. `known`: the run has opened the transaction, or ended it; `is_open`: it has not
-    ended."""
+    """The state of the transaction. `known`: the transaction belongs to this run; `is_open`: it has not ended."""
 
     known: bool
     is_open: bool
 
 
 class Marker(NamedTuple):
-    """The end of one producer's transaction in one partition. `producer_epoch` is above the one it wrote with, or, if
-    the producer keeps its epoch, the same."""
+    """The end of one producer's transaction in one partition. `producer_epoch` is above the epoch of the producer's
+    batches, or equal if the producer keeps its epoch."""
 
     partition: TopicPartition
     producer_id: int
@@ -226,37 +225,37 @@ Result = ProducerIdAndEpoch | JoinAnswer | RenewAnswer | bool | int
 
 
 class Answer(NamedTuple):
-    """The answer to one request: ProducerIdAndEpoch (InitProducer, End), JoinAnswer (Join), RenewAnswer (Renew), True
-    if it is committed (EndShared), the number of markers (Abort), or True (AddPartitions)."""
+    """The result of a request: ProducerIdAndEpoch (InitProducer, End), JoinAnswer (Join), RenewAnswer (Renew), True for
+    a commit (EndShared), number of markers (Abort), or True (AddPartitions)."""
 
     token: Hashable
     result: Result
 
 
 class Refuse(NamedTuple):
-    """The request is answered with an error."""
+    """Answer the request with `error`."""
 
     token: Hashable
     error: SparklogError
 
 
 class WriteMarkers(NamedTuple):
-    """The markers of a decided transaction are written, in any order, again and again until each is in or its partition
-    is gone; each is reported with `Coordinator.markers_written`."""
+    """Write the markers of a decided transaction, in any order. Repeat each until it is written or its partition is
+    deleted; then report it with `Coordinator.markers_written`."""
 
     transactional_id: str
     markers: tuple[Marker, ...]
     started_ms: int = -1
-    """Time at which the transaction began: the same in all its markers, so that readers can tell which belong
-    together; -1: not known."""
+    """Time at which the transaction began, -1 if unknown. It is the same in all markers of the transaction, so that
+    readers can relate them."""
 
 
 Action = Answer | Refuse | WriteMarkers
 
 
 class Effects(Struct):
-    """The effects of one call. `decided`: transactions whose markers are due, for the coordinator itself; `completed`:
-    those whose markers are all written.
+    """The effects of one call. `decided`: transactions whose markers the coordinator must still return; `completed`:
+    transactions whose markers are all written.
     """
 
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
@@ -266,7 +265,7 @@ class Effects(Struct):
 
     @property
     def decides(self) -> bool:
-        """True if the records contain a decision."""
+        """True if the records contain the decision of a transaction."""
         return bool(self.completed) or any(isinstance(a, WriteMarkers) for a in self.actions)
 
 

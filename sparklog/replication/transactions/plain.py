@@ -1,10 +1,10 @@
 """Transactions of one producer each, under its transactional id (KIP-98, KIP-360, KIP-890 second form).
 
-Every end raises the epoch, so a late request or batch of the previous transaction (or its END_TXN) has an older epoch
-and is refused. `previous` is the identity before: an END_TXN that is repeated with it gets the same answer.
+Every end raises the epoch. A late request or batch of the previous transaction therefore has an older epoch, and is
+refused. `previous` is the identity before the end: a repeated END_TXN with this identity gets the same answer.
 
-Kafka's older clients keep their epoch at an end that they ask for (KIP-98), and `previous` is the identity itself then.
-An end that they do not ask for raises the epoch, so the rest of an aborted transaction cannot begin another one.
+Older Kafka clients keep their epoch at an end that they request (KIP-98); `previous` then equals the identity. An end
+that the coordinator decides raises the epoch, so that late batches of an aborted transaction cannot begin another one.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 NOBODY = ProducerIdAndEpoch(NO_ID, NO_ID)
 IDLE_LOOK_MAX = 100
-"""Number of ids with the oldest use among which one without a transaction is searched for."""
+"""Number of the least recently used ids that are searched for one without a transaction."""
 
 
 class _Plain(Struct):
-    """One transactional id. `next_producer_id`: the id that follows this one, whose epochs are used up."""
+    """The state of one transactional id. `next_producer_id`: the producer id after the end of the transaction, because
+    the epochs of the present one are used up; NO_ID otherwise.
+    """
 
     transactional_id: str
     identity: ProducerIdAndEpoch
@@ -60,8 +62,8 @@ class _Plain(Struct):
     updated_ms: int = -1
     partitions: set[TopicPartition] = field(default_factory=set)
     timed_from_ms: int | None = None
-    """Start of the timeout; None: `started_ms`. Not in the records: the coordinator before may have had another clock,
-    so the timeout begins again when another broker takes over."""
+    """Start of the timeout; None for `started_ms`. It is not stored: another broker's clock may differ, so a new
+    coordinator begins the timeout again."""
 
     @property
     def participants(self) -> dict[int, set[TopicPartition]]:
@@ -69,7 +71,7 @@ class _Plain(Struct):
 
     @property
     def keeps_epoch(self) -> bool:
-        """True if the newest end has kept the producer's epoch."""
+        """True if the producer kept its epoch at the last end."""
         return self.previous == self.identity
 
     def move(self, state: State) -> None:
@@ -106,11 +108,11 @@ class _Plain(Struct):
 
 
 class PlainTransactions(TransactionMachine[_Plain]):
-    """All transactional ids of one coordinator. `handle` gives the answer, None to wait until the transaction has
-    ended, or raises the error to answer with."""
+    """All transactional ids of one coordinator. `handle` returns the answer, or None if the request must wait for the
+    end of a transaction. It raises the error to answer with."""
 
     def replay(self, transactional_id: str, value: records.PlainValue | None) -> None:
-        """Replay a record of the state topic."""
+        """Apply a record of the state topic."""
         if value is None:
             self._by_id.pop(transactional_id, None)
         else:
@@ -120,7 +122,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def handle(
         self, request: InitProducer | AddPartitions | End | Abort, now_ms: int, effects: Effects
     ) -> Result | None:
-        """Handle a request; the class describes the results."""
+        """Handle a request, with the results that the class describes."""
         match request:
             case InitProducer():
                 return self._init(request, now_ms, effects)
@@ -157,7 +159,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
             self._decide(found, now_ms, effects, commit=False)
             return None
         if found.state is State.EMPTY and expected.producer_id != NO_ID and expected == found.previous:
-            return found.identity  # the answer before was lost
+            return found.identity  # a repetition: the first reply was lost
         exhausted = found.identity.producer_epoch >= CLIENT_EPOCH_MAX
         identity = (
             ProducerIdAndEpoch(self._ids.require(), 0)
@@ -167,7 +169,9 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return self._begin(found, request, identity, expected, now_ms, effects)
 
     def _make_room(self, effects: Effects) -> None:
-        """Make room for one more id: the one with the oldest use is removed. Raises ConcurrentTransactionsError."""
+        """If the coordinator has its largest number of ids, remove the least recently used one without a transaction.
+        Raises ConcurrentTransactionsError if all have one.
+        """
         if len(self._by_id) < self._limits.ids_max:
             return
         for found in islice(self._by_id.values(), IDLE_LOOK_MAX):
@@ -217,13 +221,13 @@ class PlainTransactions(TransactionMachine[_Plain]):
         found = self._current(request.transactional_id, sender)
         if found.state.is_prepared:
             return None
-        # A transaction that is not open is ended, too: batches in transit must not begin one.
+        # Without an open transaction the epoch rises, too: late batches must not begin a transaction.
         self._decide(found, now_ms, effects, commit=request.commit, keeps_epoch=request.keeps_epoch)
         return None
 
     def _end_again(self, found: _Plain, request: End) -> Result | None:
-        """Repeat the end of a transaction that has been decided. With the epoch kept, this may be the end of a next
-        transaction that has written nothing, too: it needs no marker."""
+        """Answer a repeated end of a decided transaction. If the producer keeps its epoch, the request may also be the
+        end of a later transaction without records, which needs no marker."""
         if found.keeps_epoch and not found.state.is_prepared:
             return found.identity
         if request.commit and found.state.is_abort:
@@ -263,14 +267,14 @@ class PlainTransactions(TransactionMachine[_Plain]):
             found.identity, found.next_producer_id = ProducerIdAndEpoch(found.next_producer_id, 0), NO_ID
 
     def _is_overdue(self, found: _Plain, now_ms: int) -> bool:
-        """Return True if the transaction has timed out. At the end of an id's epochs, the next tick has a producer
-        id."""
+        """Return True if the transaction has exceeded its timeout. With used-up epochs an abort needs a new producer
+        id; without one in the reserve, a later tick aborts."""
         can_end = found.identity.producer_epoch < CLIENT_EPOCH_MAX or len(self._ids) > 0
         from_ms = found.started_ms if found.timed_from_ms is None else found.timed_from_ms
         return can_end and now_ms - from_ms >= found.timeout_ms
 
     def time_again(self, now_ms: int) -> None:
-        """Begin the timeouts of open transactions again."""
+        """Begin the timeouts of all open transactions again at `now_ms`."""
         for found in self._by_id.values():
             if found.state is State.ONGOING:
                 found.timed_from_ms = now_ms
@@ -281,7 +285,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
-        """Return the reason why a partition has refused a batch of `identity` as too old."""
+        """Return the error for a producer after a partition has refused a batch of `identity` as too old."""
         found = self._by_id.get(transactional_id)
         if found is None:
             return self._unknown(transactional_id, identity.producer_id)
@@ -302,7 +306,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         )
 
     def numbers(self) -> Iterator[int]:
-        """Yield all producer ids."""
+        """Yield all producer ids in the records."""
         for found in self._by_id.values():
             yield from (found.identity.producer_id, found.previous.producer_id, found.next_producer_id)
 

@@ -12,12 +12,14 @@ Keys and values are MessagePack arrays that begin with a version number (0)::
     [0, "participant", id, pid]  [0, version, fencing_token, partitions]
 
 `state` is a number of `State`, `partitions` [[topic, [partition, …]], …]. A participant belongs to the transaction with
-its version and fencing token, and is deleted (null) in the batch that completes it. `run_id` and `fencing_token` of a
-shared id are those of its newest run, inside the brackets those of the run that opened the transaction. `input` is the
-application's own account of the committed input; records of older brokers lack it and `lease_ms` ("", 0).
+its version and fencing token; the batch that completes the transaction deletes it (null). `run_id` and `fencing_token`
+of a shared id are those of the newest run; inside the brackets they are those of the run that opened the transaction.
+`input` is the application's description of the committed input. Records of older brokers lack `input` and `lease_ms`;
+the defaults are "" and 0.
 
-The batch's CRC covers a record. Without the topic the broker knows of no transaction: a transaction that is open in a
-partition stays open until `sparklog transaction abort` ends it there, and committed versions could be committed again.
+The CRC of a batch covers its records. If the topic is lost, the broker knows no transactions. A transaction that is
+open in a partition then stays open until `sparklog transaction abort` ends it there, and applications could commit
+versions again.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ Partitions = list[tuple[str, list[int]]]
 
 
 class PlainValue(msgspec.Struct, array_like=True):
-    """The stored state of a transactional id."""
+    """The stored state of a plain transactional id."""
 
     format: int
     state: int
@@ -53,7 +55,7 @@ class PlainValue(msgspec.Struct, array_like=True):
 
 
 class SharedTransactionValue(msgspec.Struct, array_like=True):
-    """The brackets in the value of a shared id."""
+    """The part in brackets of a shared id's value: its newest transaction."""
 
     version: int
     run_id: str
@@ -80,7 +82,7 @@ class SharedValue(msgspec.Struct, array_like=True):
 
 
 class ParticipantValue(msgspec.Struct, array_like=True):
-    """The stored state of a participant."""
+    """The stored state of a participant of a shared transaction."""
 
     format: int
     version: int
@@ -100,18 +102,18 @@ _decoders: dict[str, msgspec.msgpack.Decoder[Value]] = {
 
 
 def encode_key(kind: str, *parts: str | int) -> bytes:
-    """Return the key of `kind` (PLAIN, SHARED, PARTICIPANT)."""
+    """Encode the key of a record. `kind` is PLAIN, SHARED or PARTICIPANT; `parts` are its other elements."""
     return _encode([VERSION, kind, *parts])
 
 
 def encode_value(value: Value) -> bytes:
-    """Return the inverse of the value in `decode`."""
+    """Encode the value of a record."""
     return _encode(value)
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, list[int | str], Value | None]:
-    """Return (kind, the key's other parts, value). Raises LogCorruptError for a record of a form that this version of
-    the broker does not know."""
+    """Return kind, other parts of the key, and value of a record. Raises LogCorruptError for a record that this release
+    cannot read."""
     try:
         version, kind, *parts = _decode_key(key)
         if version != VERSION or kind not in _decoders:
@@ -135,5 +137,5 @@ def pack_partitions(partitions: Iterable[TopicPartition]) -> Partitions:
 
 
 def unpack_partitions(packed: Partitions) -> set[TopicPartition]:
-    """Return the inverse of `pack_partitions`."""
+    """Return the set of partitions that `pack_partitions` has grouped."""
     return {TopicPartition(topic, number) for topic, numbers in packed for number in numbers}

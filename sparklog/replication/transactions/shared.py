@@ -1,9 +1,10 @@
-"""Transactions of many participants, for Spark: one per application and version, with one decision for all of them.
+"""Transactions of many participants, for Spark. Each version of an application is one transaction, with one decision
+for all participants.
 
-Each participant gets a producer id of its own, which is used once: epoch 0 writes, the marker has epoch 1. The decision
-names the committed participants; the records of the others are aborted. A *run* is one life of the application's
-driver, known by its run id; its fencing tokens order it among the others. A newer run fences the older ones for good,
-even if an older one draws a new fencing token later.
+Each participant gets its own producer id, which is used once: its batches have epoch 0, its marker epoch 1. The
+decision names the committed participants; the records of the other participants are aborted. A *run* is one start of
+the application's driver, identified by its run id; fencing tokens order the runs. A newer run fences all older runs
+forever, even if an older run draws a new fencing token later.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from sparklog.types import PRODUCER_ID_END, SHARED_PREFIX, UNNAMED_APP_PREFIX, P
 EPOCH = 0
 MARKER_EPOCH = 1
 OLDER_RUNS_MAX = 16
-"""Runs that are remembered as fenced; others are known by their fencing tokens."""
+"""Number of fenced runs that are remembered by their ids; earlier runs are recognised by their fencing tokens."""
 UNNAMED_EXPIRATION_MS = 3_600_000
-"""Expiration of applications that write once (`UNNAMED_APP_PREFIX`); otherwise every batch write would be remembered
-for months."""
+"""Expiration of applications that write once (`UNNAMED_APP_PREFIX`), in ms. Otherwise every batch write would be
+remembered for months."""
 NEVER = -1
-"""Version that is committed before any has been."""
+"""The last committed version of an application that has committed none."""
 
 
 class _Transaction(Struct):
@@ -70,9 +71,9 @@ class _Transaction(Struct):
     input: str = ""
     lease_ms: int = 0
     renewed_ms: int = 0
-    """Time of the last renewal. It is not in the records: after a restart every lease starts again."""
+    """Time of the last renewal. It is not stored: after a restart every lease begins again."""
     timed_from_ms: int | None = None
-    """Start of the timeout; None: `started_ms`. Not in the records, as `renewed_ms`."""
+    """Start of the timeout; None for `started_ms`. Not stored, as `renewed_ms`."""
 
     def is_of(self, request: Join | EndShared | Renew) -> bool:
         return (self.version, self.run_id) == (request.version, request.run_id)
@@ -82,15 +83,15 @@ class _Transaction(Struct):
         return self.state is State.ONGOING
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Return True if its timeout or its lease has passed."""
+        """Return True if the timeout or the lease of the transaction has ended."""
         lease_is_over = self.lease_ms > 0 and now_ms - self.renewed_ms >= self.lease_ms
         from_ms = self.started_ms if self.timed_from_ms is None else self.timed_from_ms
         return lease_is_over or now_ms - from_ms >= self.timeout_ms
 
 
 class _Application(Struct):
-    """The state of one application. `run_id` and `fencing_token`: of the newest run; `older_runs`: the runs that this
-    run and its predecessors have fenced."""
+    """The state of one application. `run_id` and `fencing_token` are those of the newest run; `older_runs` are the ids
+    of fenced runs."""
 
     transactional_id: str
     run_id: str = ""
@@ -162,8 +163,8 @@ class _Application(Struct):
 
 
 class SharedTransactions(TransactionMachine[_Application]):
-    """All applications of one coordinator. `handle` gives the answer, None to wait until the transaction under way has
-    ended, or raises the error to answer with."""
+    """All applications of one coordinator. `handle` returns the answer, or None if the request must wait for the end of
+    a transaction. It raises the error to answer with."""
 
     def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         super().__init__(ids, limits, safeguards)
@@ -172,7 +173,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- the state topic
 
     def replay(self, transactional_id: str, value: records.SharedValue | None) -> None:
-        """Replay a record of an application."""
+        """Apply a record of an application."""
         if value is None:
             self._by_id.pop(transactional_id, None)
             return
@@ -180,7 +181,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         self._by_id[transactional_id] = _Application(
             transactional_id,
             value.run_id,
-            value.fencing_token if value.fencing_token < PRODUCER_ID_END else NO_ID,  # else no run could ever follow
+            value.fencing_token if value.fencing_token < PRODUCER_ID_END else NO_ID,  # larger tokens fence all runs
             tuple(value.older_runs),
             value.last_committed_version,
             value.updated_ms,
@@ -203,14 +204,14 @@ class SharedTransactions(TransactionMachine[_Application]):
     def replay_participant(
         self, transactional_id: str, producer_id: int, value: records.ParticipantValue | None
     ) -> None:
-        """Replay a record of a participant."""
+        """Apply a record of a participant."""
         if value is None:
             self._replayed_participants.pop((transactional_id, producer_id), None)
         else:
             self._replayed_participants[transactional_id, producer_id] = value
 
     def replayed_all(self, now_ms: int) -> None:
-        """Put the participants into their transactions; leases start again."""
+        """Add the replayed participants to their transactions, and begin all leases again."""
         for (transactional_id, producer_id), value in self._replayed_participants.items():
             app = self._by_id.get(transactional_id)
             t = None if app is None else app.transaction
@@ -222,7 +223,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         self._replayed_participants.clear()
 
     def time_again(self, now_ms: int) -> None:
-        """Begin the timeouts of all transactions again."""
+        """Begin the timeouts of all transactions again at `now_ms`."""
         for app in self._by_id.values():
             if app.transaction is not None:
                 app.transaction.timed_from_ms = now_ms
@@ -232,7 +233,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     def handle(
         self, request: Join | EndShared | AddPartitions | Renew | Abort, now_ms: int, effects: Effects
     ) -> Result | None:
-        """Handle a request; the class describes the results."""
+        """Handle a request, with the results that the class describes."""
         match request:
             case Join():
                 return self._join(request, now_ms, effects)
@@ -264,7 +265,7 @@ class SharedTransactions(TransactionMachine[_Application]):
             if t.is_of(request) and t.state.is_abort and request.fencing_token <= t.fencing_token:
                 raise _aborted_error(app, request)
             return self._open(app, request, now_ms, effects)
-        if request.version > t.version:  # the run has given up the version before
+        if request.version > t.version:  # the run has abandoned the earlier version
             self._abort_open(app, now_ms, effects)
             return None
         t.renewed_ms = now_ms
@@ -326,17 +327,17 @@ class SharedTransactions(TransactionMachine[_Application]):
         return self._end_nothing(app, request, now_ms, effects)
 
     def _end_again(self, app: _Application, t: _Transaction, request: EndShared) -> Result | None:
-        """Repeat the end of a transaction that has been decided."""
+        """Answer a repeated end of a decided transaction."""
         if request.commit and t.state.is_abort:
             raise _aborted_error(app, request)
         return None if t.state.is_prepared else t.state.is_commit
 
     def _end_nothing(self, app: _Application, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
-        """Record the decision of a transaction without participants, so that a late participant does not open it."""
+        """Decide a transaction without participants. The stored decision keeps a late participant from opening it."""
         if request.commit and request.committed_participants:
             raise _aborted_error(app, request)
         t = app.transaction
-        if t is not None and t.is_open:  # an older version of the same run
+        if t is not None and t.is_open:  # another version of the same run
             self._abort_open(app, now_ms, effects)
             return None
         app.transaction = _Transaction(
@@ -369,7 +370,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- runs
 
     def _application(self, request: Join | EndShared) -> _Application:
-        """Return the known application, or a new one, which is kept only if the request is accepted."""
+        """Return the application, or a new one, which is stored only if the request is accepted."""
         found = self._by_id.get(request.transactional_id)
         if found is not None:
             return found
@@ -384,8 +385,8 @@ class SharedTransactions(TransactionMachine[_Application]):
         return _Application(request.transactional_id)
 
     def _fence(self, app: _Application, request: Join | EndShared, now_ms: int, effects: Effects) -> bool:
-        """Return True if the request's run is newer than the one that has opened the newest transaction; from now on
-        older ones are refused. Raises ProducerFencedError for an older one."""
+        """Fence all runs that are older than the request's run. Returns True if another run has opened the newest
+        transaction. Raises ProducerFencedError if the request's run is older itself."""
         t = app.transaction
         check_name("a run id", request.run_id, RUN_ID_CHARS_MAX)
         if not self._safeguards.run_fence:
@@ -435,15 +436,15 @@ class SharedTransactions(TransactionMachine[_Application]):
         return app.transaction is not None and app.transaction.is_overdue(now_ms)
 
     def _expiration_ms(self, app: _Application) -> int:
-        """Return the time after which an application is forgotten. Applications that write once (`UNNAMED_APP_PREFIX`)
-        are soon forgotten."""
+        """Return the time, in ms, after which an unused application is removed; it is short for applications that write
+        once (`UNNAMED_APP_PREFIX`)."""
         limit_ms = self._limits.app_expiration_ms
         return min(limit_ms, UNNAMED_EXPIRATION_MS) if app.name.startswith(UNNAMED_APP_PREFIX) else limit_ms
 
     # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
-        """Return the reason why a partition has refused a batch of a participant as too old."""
+        """Return the error for a participant after a partition has refused its batch as too old."""
         app = self._by_id.get(transactional_id)
         if app is None or app.transaction is None:
             return self._unknown(transactional_id)
@@ -469,12 +470,12 @@ class SharedTransactions(TransactionMachine[_Application]):
         )
 
     def last_committed(self, transactional_id: str) -> tuple[int, str]:
-        """Return the version (-1: none) and input. Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the last committed version (-1 for none) and its input. Raises InvalidProducerIdMappingError."""
         app = self._known(transactional_id)
         return app.last_committed_version, app.last_committed_input
 
     def numbers(self) -> Iterator[int]:
-        """Yield all producer ids and fencing tokens."""
+        """Yield all producer ids and fencing tokens in the records."""
         for app in self._by_id.values():
             yield app.fencing_token
             if app.transaction is not None:

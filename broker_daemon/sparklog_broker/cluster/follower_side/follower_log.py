@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 
 def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> int | None:
-    """Carry out `effects` in order. Fetches and refreshes among them are left to the caller.
+    """Carry out `effects` in order. The caller handles Fetch and RefreshMetadata.
 
-    With `flush.mode=group` the whole log is on the disk when this returns, because the next fetch acknowledges it. That
-    includes records of an earlier attempt, and of this broker's own leadership.
+    With `flush.mode=group` the whole log is durable when this function returns, because the next fetch acknowledges it.
+    This includes records of an earlier attempt, and of this broker's own leadership.
 
     Returns:
-        The log end after a cut, which may be below the wanted offset: a batch is cut as a whole, and so are offsets
-        that compaction has removed. The next fetch begins there. None without a cut.
+        The log end after a truncation; None without one. It may be below the requested offset, because batches and
+        ranges that compaction has emptied are removed whole. The next fetch begins there.
 
     Raises CorruptBatchError, OffsetOutOfRangeError, UnknownSchemaError, FencedLeaderEpochError, StorageFullError,
-    StorageError; the effects after the failed one are not carried out.
+    StorageError. The effects after the failed one are not carried out.
     """
     cut_to: int | None = None
     for effect in effects:
@@ -46,7 +46,7 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> int | Non
             case SetHighWatermark(offset):
                 log.raise_high_watermark(offset)  # a truncation has lowered it already
             case SetLogStart(offset):
-                log.flusher.flush_to(min(offset, log.high_watermark))  # as for records deleted on request
+                log.flusher.flush_to(min(offset, log.high_watermark))  # as in TopicDirectories.delete_records
                 log.retention.follow_log_start(offset)
             case _:
                 pass
@@ -56,11 +56,11 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> int | Non
 
 
 def _cut(log: PartitionLog, offset: int) -> int:
-    """Cut the log at `offset`; return its end.
+    """Truncate the log at `offset`, and return its end.
 
-    Committed records are cut after an unclean election, or where a repair has left a gap. After an unclean election a
-    compacted log is emptied: the undone records had replaced older values below the cut, which are gone there but still
-    on the leader. Records lost in a gap were not undone.
+    Committed records are truncated only after an unclean election, or at a gap of a repair. After an unclean election a
+    compacted log is emptied: the undone records had replaced older values below `offset`, which are missing here but
+    not on the leader. Records lost in a gap were not undone.
     """
     is_undone = all(offset != first for first, _ in log.gaps)
     if is_undone and offset < max(log.high_watermark, cleaned_to(log)) and any(s.compacted for s in log.segments):
@@ -70,14 +70,14 @@ def _cut(log: PartitionLog, offset: int) -> int:
 
 
 def is_not_durable(log: PartitionLog) -> bool:
-    """True if a flush is needed before a fetch from the log end may be sent."""
+    """True if the log must be flushed before a fetch from its end is sent."""
     return log.durable_end_offset < log.log_end_offset
 
 
 def _append(log: PartitionLog, batches: Batches) -> None:
     assert isinstance(batches.data, memoryview)
     if not set(batches.gaps) <= set(log.gaps):
-        log.flusher.flush_to(log.log_end_offset)  # before the following gap is written down
+        log.flusher.flush_to(log.log_end_offset)  # the log before a gap must be durable before the gap is recorded
     if not batches.data:
         log.replica.skip(batches.gaps, batches.epochs)
         return
@@ -95,13 +95,13 @@ def _append(log: PartitionLog, batches: Batches) -> None:
         log.log_start_offset,
         batches.log_start_offset,
     )
-    if begins_inside:  # the leader's log begins in the middle of a batch, and earlier records are not wanted
+    if begins_inside:  # the leader has deleted the first records of this batch
         log.truncation.restart_at(first.base_offset)
     info = log.replica.append(batches.data, batches.epochs, batches.segments, batches.gaps)
     if info.last_offset >= batches.next_offset:
         raise CorruptBatchError(
             f"the leader's batches end at {info.last_offset + 1}, but its response announced {batches.next_offset}"
-        )  # they may end before: compaction has left a gap
+        )  # a lower end is allowed: compaction removes records
     if begins_inside:
         log.raise_high_watermark(end)  # only committed records were deleted
         log.retention.follow_log_start(end)

@@ -1,6 +1,6 @@
-"""A follower's raised log starts that are not written down yet.
+"""A follower's raised log starts that are not stored in a checkpoint yet.
 
-A fetch reports the follower's log start to the leader, which answers deletions of records by it. The fetch therefore
+A fetch reports the follower's log start to the leader, which confirms deletions of records by it. A fetch therefore
 waits until the log start is in a checkpoint: otherwise a crash would bring back records that were reported as deleted.
 One checkpoint serves all waiting partitions.
 """
@@ -23,7 +23,7 @@ def is_written(partition_log: PartitionLog) -> bool:
 
 
 class LogStarts:
-    """Writes log starts. `checkpoint` writes those of all partitions. Event-loop thread only."""
+    """Stores log starts. `checkpoint` stores those of all partitions. Event-loop thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, checkpoint: Callable[[], Awaitable[None]]) -> None:
         self._loop = loop
@@ -32,7 +32,7 @@ class LogStarts:
         self._writing: asyncio.Task[None] | None = None
 
     def write(self, partition_log: PartitionLog, done: Callable[[Exception | None], None]) -> None:
-        """Call `done` when the log's present start is written, or with the error."""
+        """Call `done` with None when the log's present start is stored, or with the error."""
         self._waiting.append((partition_log, partition_log.log_start_offset, done))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
@@ -45,7 +45,7 @@ class LogStarts:
             try:
                 await self._checkpoint()
             except SparklogError as e:
-                error = e  # perhaps of another log directory
+                error = e  # another log directory may have failed: check each log
             for partition_log, start, done in waiting:
                 done(None if partition_log.durable_log_start_offset >= start or is_written(partition_log) else error)
 

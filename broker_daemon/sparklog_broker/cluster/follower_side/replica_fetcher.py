@@ -39,17 +39,17 @@ from sparklog_broker.cluster.replication_throttle import Quota
 log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0
-"""Time added to the wait of a request before the leader counts as unresponsive."""
+"""Time in s added to the wait of a request, after which the leader counts as unresponsive."""
 SETTLE_S = 0.02
-"""Longest wait of the next request for the effects of the last answer."""
+"""Longest time, in s, for which the next request waits until the last answer has been applied."""
 RESTLESS_MS = 1_000
-"""After a request was interrupted for a new partition, more are likely to follow: in this time no request waits longer
-than SETTLE_S at the leader.
+"""Time in ms after an interruption of a request for a new partition. More partitions are likely to follow, so requests
+in this time wait at most SETTLE_S at the leader.
 """
 
 OLDER_LEADER_MS = 30_000
-"""Time until the next attempt for a log with gaps, which a leader of an earlier release cannot serve. The leader's
-other partitions are copied meanwhile.
+"""Time in ms until the next attempt for a log with gaps, which a leader of an earlier release cannot serve. Other
+partitions of that leader are copied in the meantime.
 """
 
 
@@ -65,30 +65,30 @@ class FetchLimits(Struct, frozen=True):
 
 
 class FollowerState(Struct, eq=False):
-    """One partition that is copied: its rules and its log."""
+    """One partition that is being copied: its rules and its log."""
 
     key: TopicPartition
     follower: Follower
     log: PartitionLog
     pending: int = 0
-    """Jobs on the log that have not ended."""
+    """Number of jobs on the log that have not ended."""
     on_settled: Callable[[], None] | None = None
-    """Called after the last of them, for a role that waits for the log."""
+    """Called when the last of these jobs has ended, for a role that waits for the log."""
 
 
 class FetchEvent(Struct):
-    """The part of an answer about one partition."""
+    """The event in an answer for one partition."""
 
     following: FollowerState
     event: FollowerEvent
 
 
 class ReplicaFetcher:
-    """Copies from one leader. Event-loop thread only.
+    """Copies partitions from one leader. Event-loop thread only.
 
-    `deliver` takes the arrived events, and calls `ask` again after carrying them out. A request names the due
-    partitions and may wait long at the leader. It is therefore sent when the partitions of the previous answer are due
-    again, and interrupted for a partition that becomes due unexpectedly.
+    `deliver` takes the events of an answer, and calls `ask` again when they are applied. A request names the due
+    partitions, and may wait long at the leader. So it is sent only when the partitions of the previous answer are due
+    again, and it is interrupted if a partition becomes due unexpectedly.
     """
 
     def __init__(
@@ -103,7 +103,9 @@ class ReplicaFetcher:
         throttled: Callable[[TopicPartition], bool] = lambda key: False,
         copied: Callable[[TopicPartition, int], None] = lambda key, size_bytes: None,
     ) -> None:
-        """`quota`: for the partitions that are `throttled`. `copied` is called with the size of arrived batches."""
+        """`quota` limits the copying of `throttled` partitions. `copied` is called with the size of received
+        batches.
+        """
         self._peer = peer
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -114,11 +116,11 @@ class ReplicaFetcher:
         self._throttled = throttled
         self._copied = copied
         self._armed: dict[TopicPartition, tuple[FollowerState, Fetch]] = {}
-        """Fetches armed at the leader, in this session."""
+        """Fetches that wait at the leader in this session."""
         self._due: dict[TopicPartition, tuple[FollowerState, Fetch]] = {}
         self._forgotten: dict[TopicPartition, None] = {}
         self._delivered: set[TopicPartition] = set()
-        """Partitions with an answer and without a next fetch."""
+        """Partitions whose last answer is not applied yet."""
         self._polling: asyncio.Task[tuple[ReplicaFetchResponse, bytes]] | None = None
         self._is_given_up = False
         self._restless_until_ms = 0
@@ -132,7 +134,7 @@ class ReplicaFetcher:
         return self._peer.address
 
     def ask(self, following: FollowerState, fetch: Fetch) -> None:
-        """Set a partition's next fetch. It is sent no earlier than `fetch.at_ms`."""
+        """Set a partition's next fetch, which is sent no earlier than `fetch.at_ms`."""
         self._armed.pop(following.key, None)
         self._forgotten.pop(following.key, None)
         self._due[following.key] = following, fetch
@@ -182,7 +184,7 @@ class ReplicaFetcher:
             self._peer.close()
 
     async def _until_something_is_due(self) -> None:
-        """Wait for a due fetch; return at once while fetches are armed at the leader."""
+        """Wait until a fetch is due. Returns at once while fetches wait at the leader."""
         settled_by_s = asyncio.get_running_loop().time() + SETTLE_S
         while self._delivered and asyncio.get_running_loop().time() < settled_by_s:
             self._wake.clear()
@@ -207,7 +209,7 @@ class ReplicaFetcher:
         new = {key: asked for key, asked in self._due.items() if asked[1].at_ms <= now_ms}
         for key in new:
             del self._due[key]
-        if self._session_epoch == 0:  # a new session: all that was asked has to be named again
+        if self._session_epoch == 0:  # a new session: the request names all waiting fetches again
             new = {**self._armed, **new}
         self._armed.update(new)
         forgotten = [ForgottenPartition(*key) for key in self._forgotten]
@@ -256,7 +258,7 @@ class ReplicaFetcher:
             self._polling = None
 
     def _wait_ms(self, now_ms: int) -> int:
-        """Return the longest wait at the leader: not beyond the time of the next due partition."""
+        """Return the longest wait at the leader, in ms. It ends before the next partition becomes due."""
         first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
         most = self._limits.wait_max_ms
         if self._delivered or now_ms < self._restless_until_ms:
@@ -270,7 +272,7 @@ class ReplicaFetcher:
             fetch.leader_epoch,
             fetch.fetch_offset,
             following.follower.last_epoch(),
-            log.durable_log_start_offset,  # the leader answers deletions of records by it
+            log.durable_log_start_offset,  # the leader confirms deletions of records by it
             log.high_watermark,
             self._limits.partition_max_bytes,
             gaps_below(log, fetch.fetch_offset),
@@ -297,10 +299,10 @@ class ReplicaFetcher:
         self._deliver(arrived)
 
     def _fail(self, error: SparklogError) -> None:
-        """Repeat all fetches in a new session."""
+        """Repeat all fetches in a new session, after a failed request."""
         self._session_id = self._session_epoch = 0
         again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
-        level = logging.INFO if self.address else logging.DEBUG  # a leader that is away is no news, ten times a second
+        level = logging.INFO if self.address else logging.DEBUG  # do not log an unreachable leader at each attempt
         log.log(level, "restarting the fetch of %d partitions from %s: %s", len(self._armed), self.address, error)
         is_older = isinstance(error, UnsupportedVersionError)
         for key, (following, fetch) in self._armed.items():
@@ -313,8 +315,8 @@ class ReplicaFetcher:
 
 
 def gaps_below(log: PartitionLog, offset: int) -> list[MissingOffsets]:
-    """Return the offsets that the log lacks below `offset`, also at a beginning lost in a repair. Returns one gap over
-    everything if there are more than a fetch can name.
+    """Return the gaps of the log below `offset`, including records at its start that a repair has lost. If there are
+    more gaps than a fetch can name, returns one that covers everything.
     """
     start = log.log_start_offset
     for first, behind in reversed(log.gaps):

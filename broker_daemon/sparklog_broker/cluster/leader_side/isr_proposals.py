@@ -1,4 +1,4 @@
-"""Leaders' proposals of in-sync replicas to the controller, gathered for a moment into one request."""
+"""Leaders' proposals of in-sync replicas, collected for a short time and sent to the controller in one request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Result = PartitionImage | SparklogError
 
 
 class IsrProposals:
-    """Sends the proposals. The leader's rules repeat a proposal without an answer. Event-loop thread only."""
+    """Sends proposals to the controller. The leader's rules repeat an unanswered one. Event-loop thread only."""
 
     def __init__(self, membership: Membership, controller: ControllerClient, broker_id: int) -> None:
         self._membership = membership
@@ -48,7 +48,7 @@ class IsrProposals:
         self._has_proposals = asyncio.Event()
 
     def add(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
-        """Add a proposal; the newest one of a partition counts."""
+        """Add a proposal. It replaces an unsent one of the same partition."""
         self._waiting[replica.key] = replica, proposal
         self._has_proposals.set()
 
@@ -91,7 +91,7 @@ class IsrProposals:
 
 
 async def decide(membership: Membership, request: AlterPartitionRequest) -> list[IsrDecision]:
-    """Decide the proposals, on the controller. Raises NotControllerError, StaleBrokerEpochError."""
+    """Have this broker, as the controller, decide the proposals. Raises NotControllerError, StaleBrokerEpochError."""
     changes = tuple(
         IsrChange(
             TopicPartition(p.topic, p.partition),
@@ -117,7 +117,7 @@ def _result(decision: IsrDecision) -> Result:
 
 
 def answer_to(proposal: ProposeIsr, result: Result) -> AlterAnswered:
-    """Return the event for the leader's rules."""
+    """Return the controller's decision as an event for the leader's rules."""
     match result:
         case PartitionImage():
             return AlterAnswered(proposal.partition_epoch, AlterOutcome.COMMITTED, result)

@@ -1,5 +1,5 @@
-"""Pieces of a follower's records that only the object store has: read on threads that may wait, one piece of a
-partition at a time, and kept until the follower's session takes it.
+"""Pieces of a follower's records that are only in the object store. Threads that may wait read them, one piece of a
+partition at a time; a piece is kept until the follower's session takes it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class RemotePieces:
     """The pieces of one session. Event-loop thread only."""
 
     def __init__(self, executor: Executor | None, on_read: Callable[[TopicPartition], None]) -> None:
-        """`executor`: waits for the object store; None: the loop's. `on_read` is called with the partition of a
-        finished piece."""
+        """`executor`: threads that wait for the object store; None for the loop's executor. `on_read` is called with
+        the partition when its piece has been read."""
         self._executor = executor
         self._on_read = on_read
         self._offsets: dict[TopicPartition, int] = {}
-        """The offset of the piece that is being read, or was."""
+        """By partition: the offset of its piece, while it is being read and until it is taken."""
         self._reading: set[TopicPartition] = set()
         self._pieces: dict[TopicPartition, Found] = {}
 
@@ -35,8 +35,8 @@ class RemotePieces:
         return key in self._reading
 
     def take(self, key: TopicPartition) -> FileSlice | None:
-        """Return the finished piece, which the caller then owns; None if there is none. Raises the error of the
-        reading."""
+        """Return the piece that has been read, which the caller then owns; None if there is none. Raises the error of
+        the read."""
         self._offsets.pop(key, None)
         found = self._pieces.pop(key, None)
         if isinstance(found, SparklogError):
@@ -66,7 +66,7 @@ class RemotePieces:
         self._on_read(key)
 
     def drop(self, key: TopicPartition) -> None:
-        """Discard the piece, because the follower needs none, or another."""
+        """Discard the piece, because the follower needs no piece or another one."""
         self._offsets.pop(key, None)
         found = self._pieces.pop(key, None)
         if isinstance(found, FileSlice):

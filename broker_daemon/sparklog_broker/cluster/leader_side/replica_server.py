@@ -1,7 +1,7 @@
 """Answers followers' fetches (REPLICA_FETCH).
 
-A session keeps a follower's waiting partitions. A partition in a request is *armed* until it has been answered once;
-then the follower names it again, with its new position. Armed partitions without events cost nothing, however many
+A session keeps a follower's fetches that wait. A partition in a request is *armed* until one answer contains it. Then
+the follower must name it again, with its new position. Armed partitions without new records cost no work, however many
 there are (KIP-227).
 """
 
@@ -48,14 +48,14 @@ from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 
 SLICES_MAX = 1_000
-"""Limit of file slices in one answer: each may keep a file open."""
+"""Largest number of file slices in one answer; each may keep a file open."""
 SESSIONS_MAX = 1_000
 
 
 class _ArmedPartition(NamedTuple):
     wanted: ReplicaFetchPartition
     noted_by: object
-    """The leader's rules that have noted the fetch; those of a later leadership have to be told too."""
+    """The rules that have recorded the fetch. The rules of a later leadership must record it, too."""
 
 
 class _Session(Struct, eq=False):
@@ -66,7 +66,7 @@ class _Session(Struct, eq=False):
     epoch: int = 0
     armed: dict[TopicPartition, _ArmedPartition] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
-    """Armed partitions that may have an answer."""
+    """Armed partitions that may have something to answer."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     pieces: RemotePieces = field(default_factory=lambda: RemotePieces(None, lambda _: None))
 
@@ -74,7 +74,7 @@ class _Session(Struct, eq=False):
         self.pieces = RemotePieces(self.remote_reads, self.wake)
 
     def wake(self, key: TopicPartition) -> None:
-        """Mark the partition as possibly answerable."""
+        """Mark an armed partition as ready to answer."""
         if key in self.armed:
             self.ready[key] = None
             self.news.set()
@@ -86,7 +86,7 @@ class _Session(Struct, eq=False):
 
 
 class ReplicaServer:
-    """One session per follower. Event-loop thread only."""
+    """Serves followers; each has one session. Event-loop thread only."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ReplicaServer:
         remote_reads: Executor | None = None,
         counters: ReplicationCounters | None = None,
     ) -> None:
-        """`remote_reads`: waits for the object store; None: the loop's executor."""
+        """`remote_reads`: threads that wait for the object store; None for the loop's executor."""
         self._counters = counters if counters is not None else ReplicationCounters()
         self._remote_reads = remote_reads
         self._partitions = partitions
@@ -105,20 +105,20 @@ class ReplicaServer:
         self._sessions: dict[int, _Session] = {}
         self._last_id = 0
         self.quota = Quota(now_ms)
-        """Limit of the bytes to replicas that are being added."""
+        """Limit of the bytes that are sent to replicas that are being added."""
 
     def has_news(self, key: TopicPartition) -> None:
-        """Wake the sessions that wait for records, marks or another leader of the partition."""
+        """Wake the sessions that wait for the partition, after new records, marks or a change of the leader."""
         for session in self._sessions.values():
             session.wake(key)
 
     def heard_ms(self, broker_id: int) -> int:
-        """Return the time of the broker's last request; 0: never."""
+        """Return the time of a broker's last request, in ms; 0 if there was none."""
         session = self._sessions.get(broker_id)
         return 0 if session is None else session.heard_ms
 
     async def answer(self, request: ReplicaFetchRequest, times: RequestTimes | None = None) -> Response:
-        """Answer a fetch, and note its waiting time in `times`. Raises InvalidFetchSessionError,
+        """Answer a fetch, and add the time that it waits to `times`. Raises InvalidFetchSessionError,
         InvalidRequestError."""
         session = self._session_of(request)
         results: list[ReplicaFetchResult] = []
@@ -162,21 +162,21 @@ class ReplicaServer:
             found is None
             or found.session_id != request.session_id
             or found.epoch + 1 != request.session_epoch
-            or found.broker_epoch != request.broker_epoch  # the armed fetches are of another life
+            or found.broker_epoch != request.broker_epoch  # the armed fetches are from another life of the follower
         ):
             raise InvalidFetchSessionError(f"broker {request.replica_id}: fetch session not found: begin a new one")
         found.epoch, found.heard_ms = request.session_epoch, self._now_ms()
         return found
 
     def _check_current(self, session: _Session, request: ReplicaFetchRequest) -> None:
-        """Raise InvalidFetchSessionError if a newer request of the follower has come: a request that has waited must
+        """Raise InvalidFetchSessionError if the follower has sent a newer request in the meantime: the older one must
         not take the newer one's records.
         """
         if self._sessions.get(request.replica_id) is not session or session.epoch != request.session_epoch:
             raise InvalidFetchSessionError(f"broker {request.replica_id} has begun a newer fetch session")
 
     def _patience_ms(self, session: _Session, request: ReplicaFetchRequest) -> int:
-        """Return the longest wait: not beyond the time at which throttled, ready partitions may be sent."""
+        """Return the longest wait of the request, in ms. It ends when throttled, ready partitions may be sent."""
         return min(request.max_wait_ms, self.quota.wait_ms()) if session.ready else request.max_wait_ms
 
     async def _wait(self, session: _Session, wait_s: float) -> None:
@@ -196,7 +196,7 @@ class ReplicaServer:
         wanted: ReplicaFetchPartition,
         results: list[ReplicaFetchResult],
     ) -> None:
-        """Report the fetch to the leader's rules; answer at once if they refuse it."""
+        """Report a fetch to the leader's rules, and answer at once if they refuse it."""
         key = TopicPartition(wanted.topic, wanted.partition)
         session.disarm(key)
         try:
@@ -241,7 +241,7 @@ class ReplicaServer:
         slices: list[FileSlice],
         room: int,
     ) -> None:
-        """Answer armed partitions that have something new, as many as fit; the others stay ready."""
+        """Answer ready partitions that have something new, as many as fit into `room` bytes. The others stay ready."""
         for key in list(session.ready):
             if (room <= 0 and slices) or len(slices) >= SLICES_MAX:
                 return
@@ -263,7 +263,7 @@ class ReplicaServer:
                 piece = session.pieces.take(key)
                 result, found = _read(partition, wanted, room, first=not slices, piece=piece, must_answer=is_new)
                 if result is None and partition.log.log_end_offset > wanted.fetch_offset:
-                    session.ready[key] = None  # a batch larger than the remaining room: it is first next time
+                    session.ready[key] = None  # the batch does not fit: the next answer begins with it
             except RemoteReadRequired:
                 size = min(wanted.max_bytes, self._answer_bytes_max)
                 session.pieces.read(key, partition.log, wanted.fetch_offset, size)
@@ -298,10 +298,11 @@ def _read(
     piece: FileSlice | None = None,
     must_answer: bool = False,
 ) -> tuple[ReplicaFetchResult | None, list[FileSlice]]:
-    """Read one partition's answer. Returns None if there is nothing new.
+    """Read the answer for one partition. Returns None if there is nothing new.
 
-    `piece` is the part that the object store has returned. `must_answer` forces an empty answer, so that the follower
-    asks again. Raises NotLeaderError, FencedLeaderEpochError and the errors of reading; `piece` is then released.
+    `piece`: records that were read from the object store. `must_answer`: True to return an empty answer in place of
+    None, so that the follower fetches again. Raises NotLeaderError, FencedLeaderEpochError and errors of the read,
+    after the release of `piece`.
     """
     try:
         partition.check_leader_epoch(wanted.leader_epoch)
@@ -341,7 +342,7 @@ def _read(
 
 
 def _slices(log: PartitionLog, offset: int, room: int, *, first: bool) -> list[FileSlice]:
-    """Read from `offset` to the log end, but always the first batch of an answer, even if it is too large."""
+    """Read up to `room` bytes from `offset` on. The first batch of an answer is read even if it is larger."""
     slices: list[FileSlice] = []
     try:
         while room > 0 or (first and not slices):
