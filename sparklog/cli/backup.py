@@ -58,7 +58,7 @@ def backup(
     written: list[int] = []
     manifest = run(
         bootstrap_servers,
-        _store(url, options),
+        _store(url, options, create=True),
         now_ms=now_ms(),
         topics=topic or [],
         timeout_ms=timeout_ms(),
@@ -96,7 +96,7 @@ def restore(
     from sparklog.client.backup.restore import restore as run
     from sparklog.errors import InvalidRequestError
 
-    store = _store(url, options)
+    store = _store(url, options, create=False)
     manifest = newest_manifest(store, at)
     if manifest is None:
         raise InvalidRequestError(f"{url} holds no backup: `sparklog backup {url}` makes one")
@@ -114,13 +114,20 @@ def restore(
     print(f"{len({tp.topic for tp in rows})} topics, {console.number(sum(rows.values()))} records restored")
 
 
-def _store(url: str, options: str) -> ObjectStore:
+def _store(url: str, options: str, *, create: bool) -> ObjectStore:
     from pathlib import Path
 
     from sparklog.log.tiering.object_store import ObjectStore, parse_options
 
     if "://" not in url:
         path = Path(url).expanduser().absolute()
-        path.mkdir(parents=True, exist_ok=True)
+        if create:
+            path.mkdir(parents=True, exist_ok=True)
+        elif not path.is_dir():
+            from sparklog.errors import InvalidRequestError
+
+            raise InvalidRequestError(
+                f"{url} holds no backup, as it is no directory: `sparklog backup {url}` makes one"
+            )
         url = path.as_uri()
     return ObjectStore(url, parse_options(options, "--options"), setting="URL")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sparklog.cli.conf import app
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_pairs
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_changes
 
 __all__ = ["app"]
 
@@ -64,7 +64,7 @@ def alter(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change settings of running brokers."""
-    changes: dict[str, object | None] = {**parse_pairs(settings or [], ""), **dict.fromkeys(delete or [])}
+    changes = parse_changes(settings or [], delete or [], "", "--delete")
     if not changes:
         raise typer.BadParameter("name a setting: NAME=VALUE, or --delete NAME")
     wanted = _check_target(broker, is_all)

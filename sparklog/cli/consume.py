@@ -184,7 +184,7 @@ def consume(
         try:
             count = _copy(consumer, views, writers, begin, None if follow else end, max_records)
         except KeyboardInterrupt:
-            if output is not None and not follow:
+            if not follow:
                 raise  # else the partial file would be kept as if it were complete
             return
     _remark(format, output, ", ".join(names), count, None if follow else end, begin)

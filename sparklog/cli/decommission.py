@@ -10,7 +10,7 @@ import typer
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
 from sparklog.cli.reassign import Throttle, assignment
 from sparklog.cli.sizes import parse_size_bytes
-from sparklog.errors import InvalidReplicationFactorError, SparklogError
+from sparklog.errors import InvalidReplicationFactorError, RequestTimedOutError, SparklogError
 from sparklog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -106,6 +106,10 @@ def _drain(
         moves = plan(admin, broker_id)  # topics may have been created on the broker before its cordon
         if not moves:
             return
+    raise RequestTimedOutError(
+        f"{len(moves)} partitions are still on broker {broker_id} after {ROUNDS_MAX} rounds of moves: another operator "
+        "cancels the moves or adds replicas to the broker"
+    )
 
 
 def _cancel(admin: Admin, broker_id: int) -> None:

@@ -96,6 +96,6 @@ def _parse_partitions(text: str, topics: dict[str, int]) -> list[TopicPartition]
         raise typer.BadParameter(f"{text!r}: topic {name!r} does not exist; `sparklog topic list` shows the topics")
     if not colon:
         return _partitions(name, topics[name])
-    if not number.isdigit() or int(number) >= topics[name]:
+    if not number.isascii() or not number.isdigit() or int(number) >= topics[name]:
         raise typer.BadParameter(f"{text!r}: {name} has partitions 0 to {topics[name] - 1}")
     return [TopicPartition(name, int(number))]

@@ -104,6 +104,19 @@ def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
     return parsed
 
 
+def parse_changes(pairs: list[str], removed: list[str], option: str, removal: str) -> dict[str, str | None]:
+    """Return the new values of settings by name; None resets a setting to its default.
+
+    Raises typer.BadParameter, also for a name that `option` sets and `removal` removes.
+    """
+    changes: dict[str, str | None] = dict(parse_pairs(pairs, option))
+    for name in removed:
+        if name in changes:
+            raise typer.BadParameter(f"{name} is given to {option or 'NAME=VALUE'} and to {removal}")
+        changes[name] = None
+    return changes
+
+
 def parse_list(text: str | None) -> list[str]:
     """Split a text at commas, without blanks and empty parts."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]

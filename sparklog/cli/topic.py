@@ -14,6 +14,7 @@ from sparklog.cli.options import (
     Unasked,
     config_option,
     open_admin,
+    parse_changes,
     parse_pairs,
 )
 from sparklog.errors import SparklogError
@@ -145,7 +146,7 @@ def list_topics(
         table = console.table("topic", "kind", "partitions", "offsets", right=("partitions", "offsets"))
         for name in names:
             topic = admin.describe_topic(name)
-            offsets = sum(p.offsets for p in partition_offsets(admin, topic))
+            offsets = sum(p.offsets for p in partition_offsets(admin, topic, leaderless=True))
             table.add_row(name, topic.kind, console.number(topic.partitions), console.number(offsets))
         if names:
             console.stdout().print(table)
@@ -223,7 +224,7 @@ def alter(
     """Change a topic's columns and settings."""
     import sys
 
-    configs = _config_changes(config or [], delete_config or [])
+    configs = parse_changes(config or [], delete_config or [], "--config", "--delete-config")
     if not (add_column or widen or configs):
         raise typer.BadParameter("nothing to change: give --config, --delete-config, --add-column or --widen")
     from sparklog.format.ddl import parse_ddl
@@ -288,16 +289,6 @@ def _warn_of_retention(topic: TopicDescription) -> None:
     if retention_ms >= 0:
         older = f"records whose {topic.timestamp_column} is older than {retention_ms / 86_400_000:g} days"
         print(f"{older} will be deleted; --config retention.ms=-1 keeps them", file=sys.stderr)
-
-
-def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | None]:
-    """Return the new values by setting; None resets a setting to its default. Raises typer.BadParameter."""
-    changes: dict[str, str | None] = dict(parse_pairs(given, "--config"))
-    for name in removed:
-        if name in changes:
-            raise typer.BadParameter(f"{name} is given to --config and to --delete-config")
-        changes[name] = None
-    return changes
 
 
 def _alter_configs(admin: Admin, name: str, changes: dict[str, str | None]) -> None:

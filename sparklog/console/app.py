@@ -151,8 +151,11 @@ def _lifespan(
         while True:
             begun_s = clock.monotonic_s()
             for one in [console] if login is None else list(login.sessions):
-                await watcher.run(one.brokers.measure)
-                await watcher.run(one.groups.measure)
+                for measure in (one.brokers.measure, one.groups.measure):
+                    try:
+                        await watcher.run(measure)
+                    except Exception:  # noqa: BLE001  # the rounds after a failed one must run
+                        _log.exception("a measurement of the cluster failed: the next is in %g s", round_s)
             await asyncio.sleep(max(round_s, DUTY * (clock.monotonic_s() - begun_s)))
 
     @contextlib.asynccontextmanager

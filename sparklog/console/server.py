@@ -26,7 +26,7 @@ BACKLOG = 128
 def parse_listen(listen: str) -> tuple[str, int]:
     """Return the host and port of `HOST:PORT`; the host "" is all addresses. Raises InvalidConfigError."""
     host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise InvalidConfigError(f"listen {listen!r}: write HOST:PORT, for example 127.0.0.1:8080")
     return host.strip("[]"), int(port)
 

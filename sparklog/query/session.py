@@ -67,7 +67,7 @@ MEMORY_LIMIT_BYTES = 1024 * MIB
 MEMORY_LIMIT_BYTES_MIN, MEMORY_LIMIT_BYTES_MAX = 16 * MIB, 2**40
 THREADS_MAX = 1_024
 RESULT_BATCH_ROWS = 65_536
-_END = re.compile(r"\b(commit|rollback|end|abort)\b", re.IGNORECASE)
+_END = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*(?:commit|rollback|end|abort)\b", re.IGNORECASE | re.DOTALL)
 
 _log = logging.getLogger(__name__)
 
@@ -368,7 +368,7 @@ class SqlSession:
                 self._bind(topic)
             self._bind_latest(query, named)
             if kind == "TRANSACTION":
-                self._in_transaction = _END.search(query) is None
+                self._in_transaction = _END.match(query) is None
             bounded = self._run_bounded(query, named) if kind == "SELECT" and not self._in_transaction else None
             if bounded is not None:
                 return bounded

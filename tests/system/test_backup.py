@@ -159,6 +159,7 @@ def test_deleted_records_are_left_out(broker: LocalBroker, admin: Admin, topic: 
     with pytest.raises(UnknownTopicOrPartitionError):
         backup(broker.bootstrap_servers, store, now_ms=3, topics=[f"{topic}-none"])
     assert "holds no backup" in run_here("restore", str(tmp_path / "none"), "-b", broker.bootstrap_servers).stderr
+    assert not (tmp_path / "none").exists()
 
 
 def test_parts_that_a_later_backup_uses_again() -> None:

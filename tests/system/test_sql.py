@@ -181,7 +181,7 @@ def test_statements_that_belong_together(trips: str, session: SqlSession) -> Non
     )
     assert answer(session, "SELECT n, (SELECT max(minutes) FROM v) FROM seen; SELECT n + 1 FROM seen") == [(7,)]
     assert answer(session, "BEGIN; INSERT INTO seen VALUES (1); ROLLBACK; SELECT count(*) FROM seen") == [(1,)]
-    query = f"/* begin */ BEGIN; SELECT zone FROM {trips} ORDER BY _offset DESC, _partition LIMIT 1"
+    query = f"/* the end of the day */ BEGIN; SELECT zone FROM {trips} ORDER BY _offset DESC, _partition LIMIT 1"
     assert answer(session, query) == [(None,)]
     answer(session, "COMMIT")
 

@@ -168,7 +168,9 @@ def list_acls(
     who = set(map(stored_principal, principal or []))
     what = {parse_choice(Operation, text, "operation") for text in operation or []}
     with open_admin(bootstrap_servers) as admin:
-        filters = [_filter(resource, resource_pattern_type) for resource in resources] or [_filter(None, "any")]
+        filters = [_filter(resource, resource_pattern_type) for resource in resources] or [
+            _filter(None, resource_pattern_type)
+        ]
         found = {acl for wanted in filters for acl in admin.describe_acls(wanted)}
     shown = sorted(acl for acl in found if (not who or acl.principal in who) and (not what or acl.operation in what))
     if not shown:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_list, parse_pairs
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_changes, parse_list
 from sparklog.cli.sizes import parse_size_bytes
 
 if TYPE_CHECKING:
@@ -122,10 +122,9 @@ def alter(
             "name the owner: --user, --client-id, --ip, or --user-defaults, --client-defaults, --ip-defaults"
         )
     added = [pair for text in add_config or [] for pair in parse_list(text)]
-    changes: dict[str, float | None] = {
-        parse_key(name): _limit(name, value) for name, value in parse_pairs(added, "--add-config").items()
-    }
-    changes |= {parse_key(name): None for text in delete_config or [] for name in parse_list(text)}
+    removed = [name for text in delete_config or [] for name in parse_list(text)]
+    given = parse_changes(added, removed, "--add-config", "--delete-config")
+    changes = {parse_key(name): None if value is None else _limit(name, value) for name, value in given.items()}
     if not changes:
         raise typer.BadParameter("name a quota: --add-config QUOTA=LIMIT or --delete-config QUOTA")
     with open_admin(bootstrap_servers) as admin:

@@ -324,6 +324,7 @@ def _export(console: Console, wish: Wish, format: str, rows_max: int) -> Generat
     ranges = {
         p: (max(b.start, b.end - rows_max) if cursor.direction == OLDER else max(b.start, cursor.offsets[p]), b.end)
         for p, b in bounds.items()
+        if cursor.direction == OLDER or p in cursor.offsets
     }
     columns: Sequence[Any] = _layout(topic, wish) or topic.schema
     layout = pa.schema(columns)
