@@ -293,8 +293,8 @@ class LakeTable:
                 doubled_by=self._doubled_by(others),
             )
 
-    def check_features(self) -> None:
-        """Check that plain Parquet files may be appended to the table.
+    def check_features(self, *, is_upsert: bool) -> None:
+        """Check that plain Parquet files may be appended to the table, and replaced if `is_upsert`.
 
         Raises:
             LakePausedError: The table has a feature that this writer does not support.
@@ -310,6 +310,8 @@ class LakeTable:
             for k in configuration
             if k.startswith("delta.constraints.")
         ]
+        if is_upsert and configuration.get("delta.appendOnly", "false") == "true":
+            wrong.append("delta.appendOnly, which lake.mode=upsert cannot keep")
         if any("delta.generationExpression" in (f.metadata or {}) for f in self._handle.schema().fields):
             wrong.append("generated columns")
         unused = {"columnMapping", "checkConstraints", "generatedColumns", "identityColumns"}
@@ -598,9 +600,14 @@ class LakeTable:
             [],
         )
 
+    def can_undo_compaction(self) -> bool:
+        """Return True if neither this version nor the previous one has deletion vectors, which the undo would lose."""
+        then = LakeTable.open(self.location, self.version - 1)
+        return then is not None and not then.deletion_masks() and not self.deletion_masks()
+
     def undo_compaction(self) -> None:
-        """Replace the files of this version with those of the previous version, in one commit on this version. Deletion
-        vectors of the previous version are not restored.
+        """Replace the files of this version with those of the previous version, in one commit on this version. Neither
+        version may have deletion vectors (`can_undo_compaction`).
 
         Raises:
             CommitConflictError: As in `commit`.

@@ -401,7 +401,7 @@ def open_history(
         The history; None if the topic has no table, or only an upserted one and `newest` is False.
 
     Raises:
-        LakeUnavailableError: The table cannot be reached.
+        LakeUnavailableError: The table cannot be reached, or has rows twice.
         InvalidConfigError: The package deltalake is not installed.
     """
     if not settings.location or (settings.is_upsert and not newest):
@@ -409,7 +409,13 @@ def open_history(
     table = LakeTable.open(normal_location(settings.location))
     if table is None or table.topic_id != topic_id:
         return None
-    if table.doubled_by(table.version - 1) is not None:  # read the version before, until a worker undoes this one
+    doubled_by = table.doubled_by(None)
+    if doubled_by is not None and doubled_by != table.version:
+        raise LakeUnavailableError(
+            f"version {doubled_by} of the table at {table.location} is a compaction that has added rows, and other "
+            f"commits follow it: restore the table to version {doubled_by - 1}, then use 'sparklog lake resume'"
+        )
+    if doubled_by is not None:  # read the version before, until a worker undoes this one
         table = LakeTable.open(table.location, table.version - 1)
         if table is None:
             return None

@@ -146,6 +146,10 @@ class ProducerIds:
         Owned ids do not count: a client could invent one of any value, and a repeated number makes the same id only for
         the same principal.
         """
+        for source in list(self._sources):
+            source._leave_out(producer_id)
+
+    def _leave_out(self, producer_id: int) -> None:
         with self._lock:
             if self._next <= producer_id < self._end:
                 self._next = producer_id + 1

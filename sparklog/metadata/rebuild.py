@@ -222,7 +222,7 @@ def _topic(
         unknown.append("owner (the topic counts for no user's max_topics and max_partitions)")
         unknown += [] if is_envelope else ["key columns", "timestamp column", "schemas without records"]
         unknown.append(f"partitions above {highest}")
-    missing = sorted(set(range(record.partitions)) - set(found.directories))
+    missing = sorted(set(range(max(record.partitions, highest + 1))) - set(found.directories))
     if missing:
         unknown.append(f"the directories of partitions {', '.join(map(str, missing))}")
     if unknown:

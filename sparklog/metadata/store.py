@@ -15,7 +15,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, c
 from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import check_tiering
-from sparklog.settings import Scope, Value, check, check_names
+from sparklog.settings import Scope, Value, check, check_names, settings_of
 from sparklog.types import check_topic_name
 
 PARTITIONS_MAX = 10_000
@@ -98,7 +98,8 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
     check_names(Scope.TOPIC, changes)
     kept = {name: value for name, value in topic.configs.items() if name not in changes}
     configs = kept | given
-    if configs.get(TIMESTAMP_TYPE_SETTING) != topic.configs.get(TIMESTAMP_TYPE_SETTING):
+    default = settings_of(Scope.TOPIC)[TIMESTAMP_TYPE_SETTING].default
+    if configs.get(TIMESTAMP_TYPE_SETTING, default) != topic.configs.get(TIMESTAMP_TYPE_SETTING, default):
         raise InvalidConfigError(
             f"topic {topic.name!r}: {TIMESTAMP_TYPE_SETTING} cannot be changed, running producers write timestamps "
             "of the old type; create a new topic with the setting"

@@ -111,7 +111,7 @@ class Quota(NamedTuple):
     limit: float
 
 
-class Throttled(NamedTuple):
+class ThrottledEntity(NamedTuple):
     """A group that has to wait."""
 
     key: QuotaKey
@@ -219,11 +219,11 @@ class Throttles:
         """Replace the quotas. A group whose limit has changed begins with a full bucket of the new size."""
         self._table = table
 
-    def waiting(self, now_ms: int) -> Iterator[Throttled]:
+    def waiting(self, now_ms: int) -> Iterator[ThrottledEntity]:
         """Yield the groups that have to wait as things are."""
         for (key, group), (rate, bucket) in self._buckets.items():
             if wait_ms := throttle_ms(bucket, rate, now_ms):
-                yield Throttled(key, group, min(wait_ms, THROTTLE_MS_MAX))
+                yield ThrottledEntity(key, group, min(wait_ms, THROTTLE_MS_MAX))
 
     def charge(self, key: QuotaKey, user: str, client_id: str, cost: float, now_ms: int) -> int:
         """Count `cost`, and return the time in ms for which the connection has to be muted.

@@ -188,7 +188,7 @@ class ScramServer:
         self._lookup = lookup
         self._unknown_users = unknown
         self._name = ""
-        self._known = False
+        self._user_exists = False
         self._messages = 0
         self._lookup_error: Exception | None = None
         self._exchange = _mechanism(mechanism).make_server(self._auth_info)
@@ -210,7 +210,7 @@ class ScramServer:
             if self._lookup_error is not None:
                 raise self._lookup_error from e
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG) from None
-        if not self._known:
+        if not self._user_exists:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
         return SaslStep(final, user(self._name))
 
@@ -228,7 +228,7 @@ class ScramServer:
             credential = None  # an earlier release may have stored a user of that name
         else:
             credential = self._looked_up(name)
-        self._name, self._known = name, credential is not None
+        self._name, self._user_exists = name, credential is not None
         unknown = self._unknown_users.credential(name)
         found = credential or unknown  # made for known ones, too: the time must not tell
         return found.salt, found.stored_key, found.server_key, found.iterations
@@ -239,7 +239,9 @@ class ScramClient:
 
     def __init__(self, mechanism: str, name: str, password: Secret) -> None:
         try:
-            self._exchange = require("scramp", "SCRAM").ScramClient([_known(mechanism)], name, password.reveal())
+            self._exchange = require("scramp", "SCRAM").ScramClient(
+                [_checked_mechanism(mechanism)], name, password.reveal()
+            )
         except _scram_error():
             raise InvalidConfigError(
                 "sasl.username or sasl.password has characters that SASLprep does not allow"
@@ -275,18 +277,18 @@ def _encode(message: str) -> bytes:
     return message.encode()
 
 
-def _known(mechanism: str) -> str:
+def _checked_mechanism(mechanism: str) -> str:
     if mechanism not in SCRAM_MECHANISMS:
         raise InvalidConfigError(f"{mechanism!r} is not a SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
     return mechanism
 
 
 def _mechanism(mechanism: str) -> Any:
-    return require("scramp", "SCRAM").ScramMechanism(_known(mechanism))
+    return require("scramp", "SCRAM").ScramMechanism(_checked_mechanism(mechanism))
 
 
 def _hash(mechanism: str) -> Callable[[], Any]:
-    return hashlib.sha256 if _known(mechanism) == SCRAM_MECHANISMS[0] else hashlib.sha512
+    return hashlib.sha256 if _checked_mechanism(mechanism) == SCRAM_MECHANISMS[0] else hashlib.sha512
 
 
 def _scram_error() -> tuple[type[Exception]]:

@@ -396,7 +396,7 @@ class _Table:
     def schema(self) -> pa.Schema:
         return TABLE_SCHEMA
 
-    def check_features(self) -> None:
+    def check_features(self, *, is_upsert: bool) -> None:
         pass
 
     def files(self) -> list[str]:
@@ -409,8 +409,8 @@ class _Table:
             found.doubled_by,
         )  # fmt: skip
 
-    def deletion_masks(self) -> dict[str, object]:
-        return {}
+    def can_undo_compaction(self) -> bool:
+        return True
 
     def undo_compaction(self) -> None:
         self._step()

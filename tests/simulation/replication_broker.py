@@ -19,7 +19,7 @@ from sparklog.replication.controller.controller import Controller
 from sparklog.replication.replica import model as replica_model
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.leader import Leader
-from sparklog.replication.replica.model import AlterAnswered, AlterOutcome, Batches, Fetch, FetchAnswer
+from sparklog.replication.replica.model import AlterOutcome, Batches, Fetch, FetchAnswer, ProposalResult
 from sparklog.types import TopicPartition
 from tests.simulation.replication_log import SimLog, SimRecord
 
@@ -179,9 +179,9 @@ class Broker:
         elif partition.leader != self.id:
             self._follow(partition)
 
-    def _image_changed(self, partition: PartitionImage) -> replica_model.ImageChanged:
+    def _image_changed(self, partition: PartitionImage) -> replica_model.NewImage:
         topic = self.image.topics[TP.topic]
-        return replica_model.ImageChanged(
+        return replica_model.NewImage(
             partition, self.image.eligible(), self.image.min_insync(topic, len(partition.replicas))
         )
 
@@ -311,7 +311,7 @@ class Broker:
             elif isinstance(result, errors.InvalidUpdateVersionError | errors.FencedLeaderEpochError):
                 outcome = AlterOutcome.STALE
             if self.leader is not None:
-                answered = AlterAnswered(proposal.partition_epoch, outcome, partition)
+                answered = ProposalResult(proposal.partition_epoch, outcome, partition)
                 self._carry_out(self.leader.handle(answered, self.world.zk.now_ms))
 
         target = self.world.brokers[self.believed_controller]
@@ -320,7 +320,7 @@ class Broker:
 
     def _timed_out(self, partition_epoch: int) -> None:
         if self.leader is not None:
-            answered = AlterAnswered(partition_epoch, AlterOutcome.UNKNOWN)
+            answered = ProposalResult(partition_epoch, AlterOutcome.UNKNOWN)
             self._carry_out(self.leader.handle(answered, self.world.zk.now_ms))
 
     def _on_controller(self, effect: controller_model.Effect) -> None:

@@ -375,6 +375,8 @@ def test_a_compaction_on_an_old_version_is_taken_back(
         handle.optimize.compact()
     write_deltalake(path, pa.table({"n": pa.array([None], pa.int64())}), mode="append", schema_mode="merge")
     assert "a compaction that has added rows" in worker.run_once([lake])[lake]
+    with pytest.raises(LakeUnavailableError, match="a compaction that has added rows"):
+        sparklog.read_table(lake_broker.bootstrap_servers, lake, history=True)
 
 
 def test_a_restored_table_pauses_and_goes_on_from_its_rows(

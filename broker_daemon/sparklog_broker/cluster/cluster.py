@@ -119,9 +119,9 @@ class Cluster:
         self._created_topics = dict(made or {})
         self._topics_created_before = tuple(self._created_topics)
         """Topic ids of the nodes that the previous life has left. One transaction deletes all of them."""
-        self._made: dict[str, int] = {}
+        self._unsaved_topics: dict[str, int] = {}
         """By topic id: number of created partitions that the store does not have yet."""
-        self._has_made = asyncio.Event()
+        self._has_unsaved = asyncio.Event()
         self._copies: ImageCopies | None = None
         self._endpoints: tuple[str, ...] = ()
         self.controller = ControllerClient(coordination, config.broker_id, connect)
@@ -235,24 +235,24 @@ class Cluster:
             self._config, self._environment, storage, self._ids, partitions, background, pace, self.replicas
         )
         if self._put_aside is None:
-            self._topics.on_made = self._note_made
+            self._topics.on_made = self._note_created
         return self._topics
 
-    def _note_made(self, topic: Topic) -> None:
-        """Record that the directories of all partitions of a topic exist. `_store_notes` stores this soon."""
-        self._made[topic.topic_id] = topic.partitions
-        self._has_made.set()
+    def _note_created(self, topic: Topic) -> None:
+        """Record that the directories of all partitions of a topic exist. `_save_notes` stores this soon."""
+        self._unsaved_topics[topic.topic_id] = topic.partitions
+        self._has_unsaved.set()
 
-    async def _store_notes(self) -> None:
-        """Store the topics that `_note_made` has recorded, until cancelled."""
+    async def _save_notes(self) -> None:
+        """Store the topics that `_note_created` has recorded, until cancelled."""
         while True:
-            await self._has_made.wait()
+            await self._has_unsaved.wait()
             await asyncio.sleep(NOTE_S)
-            await self._store_made()
+            await self._save_created()
 
-    async def _store_made(self) -> None:
-        made, self._made = self._made, {}
-        self._has_made.clear()
+    async def _save_created(self) -> None:
+        made, self._unsaved_topics = self._unsaved_topics, {}
+        self._has_unsaved.clear()
         ops: list[Op] = []
         for topic_id, partitions in made.items():
             path, data = f"{MADE}/{topic_id}", b"%d" % partitions
@@ -369,7 +369,7 @@ class Cluster:
         self._background.on_offline = self._on_offline
         self.membership.start()
         running = proposals.run(), self.images.run(), self._retry(), self._disks.run(), self._full_disks.run()
-        self._tasks = [self._loop.create_task(run) for run in (*running, self._store_notes())]
+        self._tasks = [self._loop.create_task(run) for run in (*running, self._save_notes())]
         patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S
         if not await self.images.until_true(self._is_known, patience_s):
             if taken and self.membership.registration.broker_epoch == NO_EPOCH:
@@ -497,8 +497,8 @@ class Cluster:
             self.membership.stop()
         if self._copies is not None:
             await self._copies.stop()
-        if self._made:
-            await self._store_made()
+        if self._unsaved_topics:
+            await self._save_created()
         self.controller.close()
         self.peers.close()
 

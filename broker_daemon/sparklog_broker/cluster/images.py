@@ -43,7 +43,7 @@ class ImageFollower:
         self._apply = apply
         self.image = image
         self._newer = asyncio.Event()
-        self._told = ""
+        self._logged_error = ""
 
     async def run(self) -> None:
         """Pull and apply images, until cancelled."""
@@ -54,12 +54,12 @@ class ImageFollower:
             try:
                 news = await self._news()
             except SparklogError as e:
-                if str(e) != self._told:
+                if str(e) != self._logged_error:
                     log.info("fetching the controller's metadata image failed and will be retried: %s", e)
-                    self._told = str(e)
+                    self._logged_error = str(e)
                 await self._membership.until_published(RETRY_S)
                 continue
-            self._told = ""
+            self._logged_error = ""
             if self._membership.may_take_images:
                 await self._take(news)
 

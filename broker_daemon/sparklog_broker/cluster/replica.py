@@ -16,16 +16,16 @@ from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.leader import Leader
 from sparklog.replication.replica.model import (
-    AlterAnswered,
     BeginEpoch,
     FetchAccepted,
     FetchDiverging,
     FetchRefused,
     FollowerFetch,
-    ImageChanged,
     LeaderEffect,
     LeaderEvent,
     LogGrowth,
+    NewImage,
+    ProposalResult,
     ProposeIsr,
     ReplicaConfig,
     Resignation,
@@ -203,7 +203,7 @@ class ClusterReplica:
 
     # --- changes of role
 
-    def lead(self, changed: ImageChanged, broker_epoch: int, log: PartitionLog) -> bool:
+    def lead(self, changed: NewImage, broker_epoch: int, log: PartitionLog) -> bool:
         """Lead the partition according to `changed`. Returns True if this broker leads.
 
         It does not lead if the controller has answered with a later state of the partition, whose image will follow:
@@ -266,7 +266,7 @@ class ClusterReplica:
 
     def handle(self, event: LeaderEvent, log: PartitionLog | None = None) -> None:
         """Pass an event to the leader's rules. Ignored if this broker does not lead."""
-        if isinstance(event, AlterAnswered) and event.partition is not None:
+        if isinstance(event, ProposalResult) and event.partition is not None:
             self._hear_of(event.partition)
         if isinstance(self.state, Leader):
             before = self.isr

@@ -73,7 +73,7 @@ class ReplicaPlaces:
                 if partition is None or partition.topic_id != topic.topic_id:
                     continue
                 is_wanted = self._config.broker_id in state.replicas
-                if is_wanted == partition.is_elsewhere:
+                if is_wanted == partition.has_no_replica:
                     (added if is_wanted else removed).append(partition)
         if removed:
             await self._remove(removed, image)

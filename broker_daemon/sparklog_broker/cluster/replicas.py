@@ -21,7 +21,7 @@ from sparklog.replication.replica.model import (
     Fetch,
     FetchFailure,
     FollowerEffect,
-    ImageChanged,
+    NewImage,
     ProposeIsr,
     RefreshMetadata,
     ReplicaConfig,
@@ -289,7 +289,7 @@ class Replicas:
     ) -> None:
         was_leading = isinstance(replica.state, Leader)
         topic = self.image.topics[partition.key.topic]
-        changed = ImageChanged(image, self._eligible, self.image.min_insync(topic, len(image.target)))
+        changed = NewImage(image, self._eligible, self.image.min_insync(topic, len(image.target)))
         try:
             leads = replica.lead(changed, self._registration.broker_epoch, partition_log)
         except SparklogError as e:

@@ -236,4 +236,4 @@ def _error_code(partition: Partition) -> int:
         return error.code
     if partition.replicas.leader == NO_LEADER:
         return LeaderNotAvailableError.code
-    return partition.error.code if partition.error is not None and not partition.is_elsewhere else 0
+    return partition.error.code if partition.error is not None and not partition.has_no_replica else 0

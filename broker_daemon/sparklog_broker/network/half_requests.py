@@ -57,7 +57,7 @@ class HalfRequests:
         self._first: object | None = None
         self._first_since = 0.0
         self._logged_at_s: float | None = None
-        self._untold = 0
+        self._unlogged = 0
 
     def look(self, senders: Iterable[Sender], now_s: float) -> None:
         """Disconnect slow senders. Called with all connections a few times per `stall_s`."""
@@ -85,9 +85,9 @@ class HalfRequests:
                 half.held_bytes,
                 half.received_bytes,
                 now_s - half.begun_s,
-                self._untold,
+                self._unlogged,
             )
-            self._logged_at_s, self._untold = now_s, 0
+            self._logged_at_s, self._unlogged = now_s, 0
         else:
-            self._untold += 1
+            self._unlogged += 1
         sender.close()

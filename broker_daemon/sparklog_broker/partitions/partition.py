@@ -124,7 +124,7 @@ class Partition:
         """The error for which the partition is offline, if no other broker has a replica, so that clients would wait in
         vain for another leader. None otherwise.
         """
-        is_offline = self._log is None and not self.is_elsewhere and not self.deleted
+        is_offline = self._log is None and not self.has_no_replica and not self.deleted
         return self.error if is_offline and len(self.replicas.replicas) == 1 else None
 
     @property
@@ -140,7 +140,7 @@ class Partition:
     @property
     def write_error(self) -> str:
         """The reason why the partition accepts no appends, or the error of the last append; "" if it succeeded."""
-        if self.is_elsewhere:
+        if self.has_no_replica:
             return ""
         error = self.error if self._log is None else self._log.write_error
         return self.storage_error if error is None else str(error)

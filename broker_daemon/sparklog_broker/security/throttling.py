@@ -18,7 +18,7 @@ from sparklog.protocol.messages import FetchRequest, ProduceRequest
 from sparklog.security.connection_limits import ConnectionLimits, Connections, parse_overrides
 from sparklog.security.principals import Principal
 from sparklog.security.quota_records import quotas_of
-from sparklog.security.quotas import Entity, QuotaKey, QuotaTable, Throttled, Throttles, Window
+from sparklog.security.quotas import Entity, QuotaKey, QuotaTable, ThrottledEntity, Throttles, Window
 from sparklog.security.records import RecordKind
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.network.connection import Connection, State
@@ -76,7 +76,7 @@ class Throttling:
         """All quotas, by the keys of their records."""
         return self._by_key
 
-    def waiting(self) -> Iterator[Throttled]:
+    def waiting(self) -> Iterator[ThrottledEntity]:
         """Return the users and client ids that are over their quota now."""
         return self._throttles.waiting(self._now_ms())
 

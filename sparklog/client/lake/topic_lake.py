@@ -215,10 +215,10 @@ class TopicLake:
         state = table.state(
             info.topic_id, info.partitions, known_version=self._known_version, known=self._known_offsets
         )
-        if may_undo_compaction(state) and not table.deletion_masks():
+        if may_undo_compaction(state) and table.can_undo_compaction():
             self._undo_compaction(table, info)
         check_table(state, info.topic_id, settings.table_id)
-        table.check_features()
+        table.check_features(is_upsert=settings.is_upsert)
         if tuple(table.partition_columns) != settings.table_partitions:
             raise LakePausedError(
                 f"the table is partitioned by {table.partition_columns}, the settings say "

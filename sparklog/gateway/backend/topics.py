@@ -24,13 +24,13 @@ class Topics:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
-        self._known: OrderedDict[str, tuple[float, TopicInfo]] = OrderedDict()
+        self._by_name: OrderedDict[str, tuple[float, TopicInfo]] = OrderedDict()
         self._names: OrderedDict[UUID, str] = OrderedDict()
 
     async def get(self, connection: BrokerConnection, name: str) -> TopicInfo:
         """Return a topic; the broker is asked if the topic is not known. Raises UnknownTopicOrPartitionError, and the
         broker's errors."""
-        found = self._known.get(name)
+        found = self._by_name.get(name)
         if found is not None and self._clock_s() - found[0] < KEPT_S:
             return found[1]
         return await self.look_up(connection, name)
@@ -44,20 +44,20 @@ class Topics:
             code = UnknownTopicOrPartitionError.code if state is None else state.error_code
             raise error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")
         info = topic_info(state)
-        self._known[name] = self._clock_s(), info
-        self._known.move_to_end(name)
-        if len(self._known) > TOPICS_KEPT_MAX:
-            self._known.popitem(last=False)
+        self._by_name[name] = self._clock_s(), info
+        self._by_name.move_to_end(name)
+        if len(self._by_name) > TOPICS_KEPT_MAX:
+            self._by_name.popitem(last=False)
         return info
 
     def peek(self, name: str) -> TopicInfo | None:
         """Return a topic if it is known."""
-        found = self._known.get(name)
+        found = self._by_name.get(name)
         return None if found is None else found[1]
 
     def forget(self, name: str) -> None:
         """Ask for the topic again before its next use."""
-        self._known.pop(name, None)
+        self._by_name.pop(name, None)
 
     def note_id(self, topic_id: UUID, name: str) -> None:
         """Remember the topic of an id that a client gets."""

@@ -109,7 +109,7 @@ class LogManager:
         """Failed directories whose partitions have been taken offline."""
         self.on_directory_failure: Callable[[], None] = lambda: None
         """Called by any thread when a directory has failed; `settle_failures` has to follow, elsewhere."""
-        self._known = KnownDirectories(self._files, self.data_dir)
+        self._known_directories = KnownDirectories(self._files, self.data_dir)
         paths = [path.absolute() for path in log_dirs] or [self.data_dir]
         self.directories = DirectorySet(
             self.data_dir, paths, self._files, broker_id, lambda: self.on_directory_failure()
@@ -152,7 +152,7 @@ class LogManager:
                     raise
         self.directories.check_one_left()
         present = self.directories.by_id()
-        self._known.compare(present)
+        self._known_directories.compare(present)
         found = self.directories.with_partitions()
         if deleted:
             found = self.directories.without_deleted(found, deleted)
@@ -168,7 +168,7 @@ class LogManager:
                 logger.warning("%s belongs to no topic and is left unchanged", directory.path / name)
         self._loaded = True
         placed = len(self._place) == len(specs) and not self.directories.failed
-        self._known.remember(present, all_found=placed)
+        self._known_directories.remember(present, all_found=placed)
         self.directories.in_each(self._note_boot)
         self.settle_failures()
         self.directories.check_one_left()
@@ -221,12 +221,12 @@ class LogManager:
     @property
     def has_all_directories(self) -> bool:
         """True if every log directory that has ever been used is present and usable. Valid after `load`."""
-        return not self.directories.failed and not self._known.has_absent
+        return not self.directories.failed and not self._known_directories.has_absent
 
     @property
     def directories_away(self) -> frozenset[str]:
         """Ids of log directories that cannot be used now, and may come back. Known after `load`."""
-        return self._known.ids - {d.data_dir_id for d in self.directories.live}
+        return self._known_directories.ids - {d.data_dir_id for d in self.directories.live}
 
     def _load_partition(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> None:
         tp, made = spec.owner.topic_partition, spec.made
@@ -234,7 +234,7 @@ class LogManager:
             made = any(d.failure is None and d.points_of(spec.owner) is not None for d in self.directories.all)
         try:
             directory = place_of_known(
-                spec.owner, candidates, self.directories.all, self._known, self._by_partitions, made=made
+                spec.owner, candidates, self.directories.all, self._known_directories, self._by_partitions, made=made
             )
             self._place[tp] = directory
             self._logs[tp] = self._open(spec, directory, made=made)

@@ -95,19 +95,22 @@ class Controller:
         self._guards = safeguards
         self._image: ClusterImage | None = None
         self._tag = 0
-        self._forget_all()
+        self._forget_requests()
+        self._forget_disks()
 
-    def _forget_all(self) -> None:
+    def _forget_requests(self) -> None:
         self._queue: deque[Request | BrokersChanged | Tick] = deque()
         self._parts: deque[ClusterDelta] = deque()
         self._answers: list[Answer | Refuse] = []
         self._writing: Write | None = None
-        self._offline: dict[tuple[int, int], set[TopicPartition]] = {}
-        self._full: dict[tuple[int, int], set[TopicPartition]] = {}
         self._has_seen_brokers = False
         self._rebalance_at_ms: int | None = None
         self._image_at_rest: ClusterImage | None = None
         """The image in which a tick found nothing to change. In the same image, later ticks are skipped."""
+
+    def _forget_disks(self) -> None:
+        self._offline: dict[tuple[int, int], set[TopicPartition]] = {}
+        self._full: dict[tuple[int, int], set[TopicPartition]] = {}
 
     @property
     def image(self) -> ClusterImage | None:
@@ -159,7 +162,7 @@ class Controller:
             if written.error is not None:
                 effects += [Refuse(a.token, written.error) for a in self._answers]
                 self._answers = []
-            self._refuse_all(effects)
+            self._refuse_all(effects)  # reports of disks stay: brokers repeat them only to another controller
             self._image = None
             effects.append(Reload())
         else:
@@ -170,6 +173,7 @@ class Controller:
                 self._answers = []
 
     def _resign(self, effects: list[Effect]) -> None:
+        self._forget_disks()
         if self._image is not None:
             self._refuse_all(effects)
             self._image = None
@@ -182,7 +186,7 @@ class Controller:
         tokens: list[Hashable] = [a.token for a in self._answers]
         tokens += [e.token for e in self._queue if not isinstance(e, BrokersChanged | Tick)]
         effects += [Refuse(t, NotControllerError("this broker is no longer the controller")) for t in tokens]
-        self._forget_all()
+        self._forget_requests()
 
     def _advance(self, now_ms: int, effects: list[Effect]) -> None:
         """Begin the next write if there are changes and no write is in progress."""

@@ -9,8 +9,8 @@
 | LogGrowth | SetHighWatermark, Acknowledge |
 | WaitForReplicas | Acknowledge when the high watermark reaches the end offset; or Refuse |
 | Tick | ProposeIsr (shrink), or again for a proposal without an answer |
-| AlterAnswered | the proposal is committed, dropped (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
-| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; other leader: Resignation |
+| ProposalResult | the proposal is committed, dropped (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
+| NewImage | the newer state is committed, the proposal void; re-election: BeginEpoch; other leader: Resignation |
 | Resignation | Refuse for every waiter, with the new leader (KIP-951) |
 
 Until the high watermark has reached the start of the epoch, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207).
@@ -48,17 +48,17 @@ from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 from sparklog.replication.replica.model import (
     ALL_SAFEGUARDS,
     Acknowledge,
-    AlterAnswered,
     AlterOutcome,
     BeginEpoch,
     FetchAccepted,
     FetchDiverging,
     FetchRefused,
     FollowerFetch,
-    ImageChanged,
     LeaderEffect,
     LeaderEvent,
     LogGrowth,
+    NewImage,
+    ProposalResult,
     ProposeIsr,
     Refuse,
     ReplicaConfig,
@@ -113,7 +113,7 @@ class Leader:
         self,
         broker_id: int,
         broker_epoch: int,
-        image: ImageChanged,
+        image: NewImage,
         log: ReplicaLog,
         now_ms: int,
         config: ReplicaConfig | None = None,
@@ -253,9 +253,9 @@ class Leader:
                 self._wait(token, end_offset, effects)
             case Tick():
                 self._on_tick(now_ms, effects)
-            case AlterAnswered():
+            case ProposalResult():
                 self._on_answer(event, now_ms, effects)
-            case ImageChanged():
+            case NewImage():
                 self._on_image(event, now_ms, effects)
             case Resignation(leader, leader_epoch):
                 self._resign(leader, leader_epoch, effects)
@@ -360,7 +360,7 @@ class Leader:
             for replica in self._followers:
                 self._expand(replica, now_ms, effects)
 
-    def _on_answer(self, answer: AlterAnswered, now_ms: int, effects: list[LeaderEffect]) -> None:
+    def _on_answer(self, answer: ProposalResult, now_ms: int, effects: list[LeaderEffect]) -> None:
         after = answer.partition
         if after is not None:
             is_next_epoch = after.leader == self._me and after.leader_epoch > self._committed.leader_epoch
@@ -372,7 +372,7 @@ class Leader:
                 self._pending = None
                 self._advance(now_ms, effects)
 
-    def _on_image(self, image: ImageChanged, now_ms: int, effects: list[LeaderEffect]) -> None:
+    def _on_image(self, image: NewImage, now_ms: int, effects: list[LeaderEffect]) -> None:
         self._eligible = image.eligible
         self._min_insync = image.min_insync
         self._commit(image.partition, now_ms, effects)

@@ -123,7 +123,7 @@ class AlterOutcome(Enum):
     """There was no reply."""
 
 
-class AlterAnswered(Struct, frozen=True):
+class ProposalResult(Struct, frozen=True):
     """The controller's answer to the proposal for `partition_epoch`. `partition`: the new state if the proposal was
     committed."""
 
@@ -132,7 +132,7 @@ class AlterAnswered(Struct, frozen=True):
     partition: PartitionImage | None = None
 
 
-class ImageChanged(Struct, frozen=True):
+class NewImage(Struct, frozen=True):
     """A newer state of the partition. `eligible`: by broker id, the broker epochs of the brokers that may join the ISR,
     from the same image as `partition` (KAFKA-15221)."""
 
@@ -148,7 +148,7 @@ class Resignation(Struct, frozen=True):
     leader_epoch: int = NO_EPOCH
 
 
-LeaderEvent = FollowerFetch | LogGrowth | WaitForReplicas | Tick | AlterAnswered | ImageChanged | Resignation
+LeaderEvent = FollowerFetch | LogGrowth | WaitForReplicas | Tick | ProposalResult | NewImage | Resignation
 
 
 # -- effects of the leader

@@ -101,7 +101,7 @@ class TransactionMachine(ABC, Generic[E]):
     def _abort(self, request: Abort, now_ms: int, effects: Effects) -> Result | None:
         if request.aborted is not None:
             return request.aborted
-        found = self._known(request.transactional_id)
+        found = self._existing(request.transactional_id)
         if found.state is not State.ONGOING:
             raise InvalidTxnStateError(f"transaction {found.transactional_id!r} is {found.state.text}, not open")
         self._abort_open(found, now_ms, effects)
@@ -155,7 +155,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     # -- present state
 
-    def _known(self, transactional_id: str) -> E:
+    def _existing(self, transactional_id: str) -> E:
         """Return the entry of an id. Raises InvalidProducerIdMappingError for an unknown id."""
         found = self._by_id.get(transactional_id)
         if found is None:
@@ -169,7 +169,7 @@ class TransactionMachine(ABC, Generic[E]):
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
         """Return (producer id, partition) for each partition of the open transaction, sorted. Raises
         InvalidProducerIdMappingError for an unknown id."""
-        participants = self._known(transactional_id).participants
+        participants = self._existing(transactional_id).participants
         return sorted((producer_id, tp) for producer_id, partitions in participants.items() for tp in partitions)
 
     def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:

@@ -295,7 +295,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
 
     def summary(self, transactional_id: str) -> TransactionSummary:
         """Return the summary of an id. Raises InvalidProducerIdMappingError for an unknown id."""
-        found = self._known(transactional_id)
+        found = self._existing(transactional_id)
         return TransactionSummary(
             transactional_id,
             "plain",

@@ -455,7 +455,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def summary(self, transactional_id: str) -> TransactionSummary:
         """Return the summary of an application. Raises InvalidProducerIdMappingError for an unknown id."""
-        app = self._known(transactional_id)
+        app = self._existing(transactional_id)
         t = app.transaction
         return TransactionSummary(
             transactional_id,
@@ -471,7 +471,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def last_committed(self, transactional_id: str) -> tuple[int, str]:
         """Return the last committed version (-1 for none) and its input. Raises InvalidProducerIdMappingError."""
-        app = self._known(transactional_id)
+        app = self._existing(transactional_id)
         return app.last_committed_version, app.last_committed_input
 
     def numbers(self) -> Iterator[int]:

@@ -60,6 +60,9 @@ def test_the_kind_of_timestamps_may_be_named_as_it_is(open_store: Callable[[], C
     assert altered.configs["segment.ms"] == 5
     with pytest.raises(InvalidConfigError, match="cannot be changed"):
         store.alter_topic("t", {"message.timestamp.type": None})
+    store.create_topic(TopicSpec("u"))
+    for by_producer in ("CreateTime", None, "CreateTime"):
+        store.alter_topic("u", {"message.timestamp.type": by_producer})
     store.close()
 
 

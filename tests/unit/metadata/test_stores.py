@@ -269,6 +269,16 @@ def test_ids_that_are_in_use_are_not_given_out_again() -> None:
     assert found == 7778 + BLOCK_IDS + 6
 
 
+def test_all_sources_leave_out_ids_that_are_in_use() -> None:
+    blocks = Blocks()
+    ids = ProducerIds(blocks.take, blocks.end)
+    tokens = ids.successor(10)
+    assert tokens.next() == 0
+    ids.note_used(7777)  # the store was restored from an older copy, and the states of transactions are loaded later
+    assert [tokens.next() for _ in range(9)] == list(range(1, 10))
+    assert tokens.next() == 7778
+
+
 def test_ids_of_other_brokers_leave_a_block_as_it_is() -> None:
     blocks = Blocks()
     ids = ProducerIds(blocks.take, blocks.end)

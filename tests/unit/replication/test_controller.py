@@ -371,6 +371,21 @@ def test_a_failed_disk_hands_its_partitions_over() -> None:
     assert cluster.partition().leader == -1
 
 
+def test_failed_and_full_disks_stay_known_after_a_refused_write() -> None:
+    """The brokers repeat their reports to another controller only."""
+    cluster = Cluster()
+    cluster.create([[1, 2]])
+    cluster.ask(DirectoryFailed("d", 1, 11, (TP,)))
+    stored = cluster.image
+    (write,) = cluster.controller.handle(CreateTopic("a", TopicImage("a", "a", ())), 0)
+    assert isinstance(write, Write)
+    assert cluster.controller.handle(WriteResult(write.tag, WriteOutcome.CONFLICT), 0)[-1] == Reload()
+    cluster.tell(ElectionResult(stored))
+    cluster.register()
+    cluster.stop(2)
+    assert cluster.partition().leader == -1, "the disk of broker 1 has failed"
+
+
 def full(broker: int, *, is_full: bool = True) -> DirectoryFull:
     return DirectoryFull("f", broker, 10 + broker, (TP,), is_full)
 

@@ -14,16 +14,16 @@ from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.replica.leader import Leader
 from sparklog.replication.replica.model import (
     Acknowledge,
-    AlterAnswered,
     AlterOutcome,
     BeginEpoch,
     FetchAccepted,
     FetchDiverging,
     FetchRefused,
     FollowerFetch,
-    ImageChanged,
     LeaderEffect,
     LogGrowth,
+    NewImage,
+    ProposalResult,
     ProposeIsr,
     Refuse,
     ReplicaConfig,
@@ -54,11 +54,11 @@ ALL_IN_SYNC = PartitionImage((1, 2, 3), 1, 5, 7, (1, 2, 3))
 
 def image(
     partition: PartitionImage = ALL_IN_SYNC, *, eligible: dict[int, int] | None = None, least: int = 2
-) -> ImageChanged:
-    return ImageChanged(partition, eligible if eligible is not None else ALIVE, least)
+) -> NewImage:
+    return NewImage(partition, eligible if eligible is not None else ALIVE, least)
 
 
-def lead(log: Log, changed: ImageChanged | None = None) -> Leader:
+def lead(log: Log, changed: NewImage | None = None) -> Leader:
     leader = Leader(1, 11, changed or image(), log, 0, ReplicaConfig(lag_max_ms=1_000))
     for effect in leader.become(0):
         if isinstance(effect, BeginEpoch):
@@ -204,7 +204,7 @@ def test_a_late_follower_is_proposed_to_go_and_counts_until_that_is_confirmed() 
     assert leader.high_watermark == 0
     assert leader.maximal_isr == {1, 2, 3}
     shrunk = replace(ALL_IN_SYNC, isr=(1, 2), partition_epoch=8)
-    assert SetHighWatermark(1) in leader.handle(AlterAnswered(7, AlterOutcome.COMMITTED, shrunk), 1_600)
+    assert SetHighWatermark(1) in leader.handle(ProposalResult(7, AlterOutcome.COMMITTED, shrunk), 1_600)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_proposed_member_counts_until_it_is_refused(outcome: AlterOutcome, is_
     append(leader, log)
     fetch(leader, 2, 1)
     assert leader.high_watermark == 0
-    leader.handle(AlterAnswered(7, outcome), 10)
+    leader.handle(ProposalResult(7, outcome), 10)
     assert leader.maximal_isr == ({1, 2} if is_void else {1, 2, 3})
     assert (proposal in leader.handle(Tick(), 2_000)) is not is_void or is_void
 
@@ -234,7 +234,7 @@ def test_a_newer_partition_epoch_voids_a_proposal() -> None:
     fetch(leader, 3, 0)
     leader.handle(image(replace(ALL_IN_SYNC, isr=(1, 2), partition_epoch=8)), 0)
     assert leader.maximal_isr == {1, 2}
-    leader.handle(AlterAnswered(7, AlterOutcome.COMMITTED, replace(ALL_IN_SYNC, isr=(1, 2, 3))), 0)
+    leader.handle(ProposalResult(7, AlterOutcome.COMMITTED, replace(ALL_IN_SYNC, isr=(1, 2, 3))), 0)
     assert leader.maximal_isr == {1, 2}
 
 
@@ -351,11 +351,11 @@ def test_an_epoch_that_a_proposal_has_ended_begins_with_the_image() -> None:
     there."""
     log = Log(log_end_offset=5)
     moving = replace(ALL_IN_SYNC, replicas=(1, 2, 3, 4), isr=(1, 2, 4), adding=(3,), removing=(4,))
-    leader = lead(log, ImageChanged(moving, {**ALIVE, 4: 14}, 2))
+    leader = lead(log, NewImage(moving, {**ALIVE, 4: 14}, 2))
     (proposal,) = only(fetch(leader, 3, 5), ProposeIsr)
     assert isinstance(proposal, ProposeIsr)
     done = replace(ALL_IN_SYNC, leader_epoch=6, partition_epoch=8)
-    answered = AlterAnswered(proposal.partition_epoch, AlterOutcome.COMMITTED, done)
+    answered = ProposalResult(proposal.partition_epoch, AlterOutcome.COMMITTED, done)
     assert leader.handle(answered, 0) == []
     assert leader.partition == moving
     assert leader.maximal_isr == {1, 2, 3, 4}
@@ -403,7 +403,7 @@ def test_a_sole_replica_whose_records_are_committed_waits_for_no_time() -> None:
     leader = Leader(1, 11, image(alone, least=1), log, 0)
     leader.become(0)
     assert not leader.waits_for_time
-    leader.handle(AlterAnswered(6, AlterOutcome.STALE), 0)
+    leader.handle(ProposalResult(6, AlterOutcome.STALE), 0)
     assert not leader.waits_for_time
 
     class Unflushed(Log):
@@ -419,6 +419,6 @@ def test_a_sole_replica_whose_records_are_committed_waits_for_no_time() -> None:
     leader = Leader(1, 11, image(recovering, least=1), log, 0)
     leader.become(0)
     assert leader.waits_for_time, "its proposal has no answer"
-    leader.handle(AlterAnswered(7, AlterOutcome.INELIGIBLE), 0)
+    leader.handle(ProposalResult(7, AlterOutcome.INELIGIBLE), 0)
     assert leader.waits_for_time, "it has to propose again"
     assert Leader(1, 11, image(), log, 0).waits_for_time, "followers may lag"

@@ -23,7 +23,7 @@ from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import AlterPartition, IsrChange
 from sparklog.replication.image_codec import decode_partition, encode
-from sparklog.replication.replica.model import AlterAnswered, AlterOutcome, ProposeIsr
+from sparklog.replication.replica.model import AlterOutcome, ProposalResult, ProposeIsr
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.membership import Membership
@@ -116,15 +116,15 @@ def _result(decision: IsrDecision) -> Result:
     return decode_partition(decision.state)
 
 
-def answer_to(proposal: ProposeIsr, result: Result) -> AlterAnswered:
+def answer_to(proposal: ProposeIsr, result: Result) -> ProposalResult:
     """Return the controller's decision as an event for the leader's rules."""
     match result:
         case PartitionImage():
-            return AlterAnswered(proposal.partition_epoch, AlterOutcome.COMMITTED, result)
+            return ProposalResult(proposal.partition_epoch, AlterOutcome.COMMITTED, result)
         case IneligibleReplicaError():
             outcome = AlterOutcome.INELIGIBLE
         case InvalidUpdateVersionError() | FencedLeaderEpochError():
             outcome = AlterOutcome.STALE
         case _:
             outcome = AlterOutcome.UNKNOWN
-    return AlterAnswered(proposal.partition_epoch, outcome)
+    return ProposalResult(proposal.partition_epoch, outcome)

@@ -29,7 +29,7 @@ from sparklog.replication.replica.model import (
     Fetch,
     FetchFailure,
     FollowerEvent,
-    ImageChanged,
+    NewImage,
     ProposeIsr,
     RefreshMetadata,
     ReplicaConfig,
@@ -96,7 +96,7 @@ class Node:
     def follow_image(self, image: PartitionImage, min_insync: int) -> None:
         if image.leader == self.broker_id:
             self.follower = None
-            self.replica.lead(ImageChanged(image, LIVES, min_insync), LIVES[self.broker_id], self.log)
+            self.replica.lead(NewImage(image, LIVES, min_insync), LIVES[self.broker_id], self.log)
             self.partition.on_replicated()
             return
         before = self.follower.partition if self.follower is not None else None

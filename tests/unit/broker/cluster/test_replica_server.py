@@ -26,9 +26,9 @@ from sparklog.protocol.cluster_messages import (
 )
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.replica.model import (
-    AlterAnswered,
     AlterOutcome,
-    ImageChanged,
+    NewImage,
+    ProposalResult,
     ProposeIsr,
     ReplicaConfig,
     Tick,
@@ -85,7 +85,7 @@ class Leading:
             )  # fmt: skip
             self._partitions[key] = partition
             replica.on_high_watermark = partition.on_replicated
-            replica.lead(ImageChanged(image, LIVES, 2), LIVES[1], log)
+            replica.lead(NewImage(image, LIVES, 2), LIVES[1], log)
 
     def get(self, topic: str, number: int) -> Partition:
         found = self._partitions.get(TopicPartition(topic, number))
@@ -351,7 +351,7 @@ def test_a_leader_that_was_unsure_for_a_while_is_told_again_by_those_that_wait(l
         assert follower.taken(await leading.server.answer(request)) == {}
         replica = leading.replica(0)
         replica.resign(image)
-        replica.lead(ImageChanged(image, LIVES, 2), LIVES[1], leading.log(0))
+        replica.lead(NewImage(image, LIVES, 2), LIVES[1], leading.log(0))
         assert set(await follower.ask()) == {0}
         leading.around.proposals.clear()
         await follower.ask((0, 0))
@@ -366,12 +366,12 @@ def test_an_older_image_brings_no_leadership_back_that_an_answer_has_ended(leadi
     replica, log = leading.replica(0), leading.log(0)
     before = PartitionImage((1, 2, 3), 1, EPOCH, 7, (1, 2, 3))
     after = PartitionImage((2, 3), 2, EPOCH + 1, 8, (2, 3))
-    replica.handle(AlterAnswered(7, AlterOutcome.COMMITTED, after))
-    assert not replica.lead(ImageChanged(before, LIVES, 2), LIVES[1], log)
+    replica.handle(ProposalResult(7, AlterOutcome.COMMITTED, after))
+    assert not replica.lead(NewImage(before, LIVES, 2), LIVES[1], log)
     with pytest.raises(NotLeaderError):
         replica.check_leads()
     again = PartitionImage((1, 2, 3), 1, EPOCH + 2, 9, (1, 2, 3))
-    assert replica.lead(ImageChanged(again, LIVES, 2), LIVES[1], log)
+    assert replica.lead(NewImage(again, LIVES, 2), LIVES[1], log)
     replica.check_leads()
 
 
@@ -382,12 +382,12 @@ def test_what_was_proposed_counts_on_when_a_leader_was_unsure_for_a_while(leadin
 
     async def scene() -> None:
         two, three = Follower(leading, 2), Follower(leading, 3)
-        replica.handle(ImageChanged(image, LIVES, 2))
+        replica.handle(NewImage(image, LIVES, 2))
         leading.around.proposals.clear()
         await two.ask((0, 0))
         assert [[member for member, _ in p.isr] for p in leading.around.proposals] == [[1, 3, 2]]
         replica.resign(image)
-        assert replica.lead(ImageChanged(image, LIVES, 2), LIVES[1], log)
+        assert replica.lead(NewImage(image, LIVES, 2), LIVES[1], log)
         leading.append(0)
         await three.ask((0, 2))
         assert log.high_watermark == 0

@@ -23,7 +23,7 @@ from sparklog.replication.cluster_image import (
     Version,
 )
 from sparklog.replication.replica.follower import Follower
-from sparklog.replication.replica.model import ImageChanged, ReplicaConfig
+from sparklog.replication.replica.model import NewImage, ReplicaConfig
 from sparklog.types import TopicPartition
 from tests.support.logs import open_log, records
 
@@ -69,7 +69,7 @@ def test_a_follower_begins_behind_the_records_of_its_own_leadership(tmp_path: Pa
         replicas._registration, replicas._replicas = cast(Any, registration), {KEY: replica}
         after = PartitionImage((1, 2), 2, 5, 8, (1, 2))
         replicas.image = cast(ClusterImage, SimpleNamespace(partition=lambda key: after, brokers={}))
-        replica.lead(ImageChanged(before, LIVES, 1), LIVES[1], log)
+        replica.lead(NewImage(before, LIVES, 1), LIVES[1], log)
         thread.submit(0, lambda: log.appender.append(records(2), leader_epoch=4), lambda *_: None)
         replicas._follow(cast(Any, quiet))
         assert not isinstance(replica.state, Follower)
