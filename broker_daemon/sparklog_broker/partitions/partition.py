@@ -128,7 +128,7 @@ class Partition:
         return self.error if is_offline and len(self.replicas.replicas) == 1 else None
 
     @property
-    def is_elsewhere(self) -> bool:
+    def has_no_replica(self) -> bool:
         """True if this broker has no replica of the partition, and no error that concerns it."""
         return self._log is None and (self.error is None or isinstance(self.error, NotLeaderError))
 

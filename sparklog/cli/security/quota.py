@@ -124,7 +124,9 @@ def alter(
     added = [pair for text in add_config or [] for pair in parse_list(text)]
     removed = [name for text in delete_config or [] for name in parse_list(text)]
     given = parse_changes(added, removed, "--add-config", "--delete-config")
-    changes = {parse_key(name): None if value is None else _limit(name, value) for name, value in given.items()}
+    changes: dict[str, float | None] = {
+        parse_key(name): None if value is None else _limit(name, value) for name, value in given.items()
+    }
     if not changes:
         raise typer.BadParameter("name a quota: --add-config QUOTA=LIMIT or --delete-config QUOTA")
     with open_admin(bootstrap_servers) as admin:

@@ -32,7 +32,7 @@ def test_a_partition_is_a_number_in_ascii() -> None:
 
 
 def test_a_broker_that_keeps_its_partitions_is_not_called_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    moves = {TopicPartition("events", 0): (2, 3)}
+    moves: dict[TopicPartition, tuple[int, ...]] = {TopicPartition("events", 0): (2, 3)}
     accepted: list[Any] = []
     monkeypatch.setattr(decommission, "plan", lambda *_: moves)
     monkeypatch.setattr("sparklog.cli.reassignment_progress.follow", lambda _: None)
