@@ -88,7 +88,10 @@ class Session:
     def _writer(self, source: dict[str, Any], sink: dict[str, Any]) -> Any:
         """A query with a new checkpoint that has not started."""
         self.checkpoint = tempfile.mkdtemp(prefix="sparklog-bench-checkpoint-")
-        writer = self._load(self.spark.readStream, source).writeStream.format(sink["format"]).options(**sink["options"])
+        reader = self._load(self.spark.readStream, source)
+        writer: Any = reader.writeStream.format(sink["format"]).options(**sink["options"])
+        if "real_time" in sink:
+            writer = writer.outputMode("update").trigger(realTime=sink["real_time"])
         return writer.option("checkpointLocation", self.checkpoint)
 
     def noop(self, source: dict[str, Any]) -> dict[str, float]:
@@ -163,10 +166,11 @@ class Session:
             shutil.rmtree(self.checkpoint, ignore_errors=True)
 
     def start_stream(self, source: dict[str, Any], sink: dict[str, Any]) -> dict[str, float]:
-        """Start a query with the default trigger, and wait until it has planned its first batch."""
+        """Start a query, and wait until it has planned its first batch, or runs in real-time mode."""
         self.query = self._writer(source, sink).start()
         deadline = time.monotonic() + 60
-        while not self.query.status["message"].startswith("Waiting") and time.monotonic() < deadline:
+        message = "Processing" if "real_time" in sink else "Waiting"
+        while not self.query.status["message"].startswith(message) and time.monotonic() < deadline:
             if self.query.exception() is not None:
                 break
             time.sleep(0.05)

@@ -14,6 +14,7 @@ from ..kafka import KafkaServer
 from ..processes import MeasurementError
 from ..results import Measurement
 from ..servers import SparklogServer
+from .latency import beside_query, send_and_receive
 from .produce import CONFLUENT_SETTINGS, PARTITIONS
 from .row import Row, row
 
@@ -21,6 +22,8 @@ RECORDS = {100: 2_000_000, 1024: 500_000}
 """Records of a run, by the size of a value."""
 ACKNOWLEDGED_RATE = 1_000
 ACKNOWLEDGED_SECONDS = 30
+REAL_TIME_RATE = 500
+REAL_TIME_WARM_UP_S = 15
 _FETCH: dict[str, Any] = {"max.partition.fetch.bytes": 10 * 1024 * 1024}
 
 
@@ -105,6 +108,19 @@ def acknowledged(context: Context, *, peer: bool) -> Measurement:
         return measured(server.pids, run, "p99_ms")
 
 
+def real_time(context: Context, *, peer: bool) -> Measurement:
+    """Measure a query of Spark's Kafka connector in real-time mode, from one topic to another."""
+    server = server_of(context, peer)
+    with server.topic(1) as source, server.topic(1) as target:
+        options = {"kafka.bootstrap.servers": server.bootstrap_servers}
+        read = {"format": "kafka", "options": options | {"subscribe": source, "startingOffsets": "earliest"}}
+        sink = {"format": "kafka", "options": options | {"topic": target}, "real_time": "5 minutes"}
+        load = partial(
+            send_and_receive, context, server, "confluent", source, target, REAL_TIME_RATE, 0, REAL_TIME_WARM_UP_S
+        )
+        return beside_query(context, read | {"select": ["key", "value"]}, sink, load)
+
+
 def _row(name: str, title: str, goal: float, measure: Any, value_bytes: int, **more: Any) -> Row:
     return row(
         name, title, goal, partial(measure, value_bytes=value_bytes, **more),
@@ -124,5 +140,10 @@ ROWS = (
     row(
         "gateway-acknowledged", "acknowledgement at 1,000 records/s of 1 KiB through the gateway", 2, acknowledged,
         unit="ms (p99)", clients="kafka-producer-perf-test for both, acks=all, linger.ms=0",
+    ),
+    row(
+        "gateway-real-time", "Spark's real-time mode, topic → topic, at 500 records/s of 1 KiB", 1.5, real_time,
+        unit="ms (p99)", clients="Spark's Kafka connector and confluent-kafka for both", trigger="realTime, 5 minutes",
+        value="p99 from the time a record was due to the time the receiver's poll returned it",
     ),
 )  # fmt: skip

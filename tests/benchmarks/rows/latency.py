@@ -30,7 +30,7 @@ _SESSION = "local[2], conf/spark-defaults.conf, bytecode in Spark's archives, on
 def end_to_end(context: Context, *, rate: int, peer: bool, linger_ms: int = 0) -> Measurement:
     """Measure a sender and a receiver on one partition of a new topic."""
     with context.server(peer).topic(1) as topic:
-        return _send_and_receive(context, topic, topic, rate, peer, linger_ms)
+        return send_and_receive(context, context.server(peer), CLIENTS[peer], topic, topic, rate, linger_ms)
 
 
 def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
@@ -40,8 +40,8 @@ def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
         system, options = (KAFKA, {}) if peer else (SPARKLOG, {"columns": "key,value"})
         read = source_of(context, system, source, **options)
         sink = sink_of(context, system, target, large_batches=False)  # the connector's defaults are right for latency
-        load = partial(_send_and_receive, context, source, target, rate, peer, LINGER_MS)
-        return _beside_query(context, read | {"select": ["key", "value"]}, sink, load)
+        load = partial(send_and_receive, context, server, CLIENTS[peer], source, target, rate, LINGER_MS)
+        return beside_query(context, read | {"select": ["key", "value"]}, sink, load)
 
 
 def through_nothing(context: Context, *, rate: int) -> Measurement:
@@ -50,11 +50,12 @@ def through_nothing(context: Context, *, rate: int) -> Measurement:
     source = {"format": CEILING, "options": {"rate": str(rate), "ddl": "key binary, value binary"}}
     server = context.sparklog()
     with server.topic(1) as topic:
-        send = partial(_send, context, topic, rate, False, LINGER_MS)
-        return _beside_query(context, source, CEILING_SINK, partial(measured, server.pids, send, "records"))
+        count = _count(context, rate, WARM_UP_SECONDS)
+        send = partial(_send, context, server, CLIENTS[False], topic, rate, count, LINGER_MS)
+        return beside_query(context, source, CEILING_SINK, partial(measured, server.pids, send, "records"))
 
 
-def _beside_query(
+def beside_query(
     context: Context, source: dict[str, Any], sink: dict[str, Any], measure: Callable[[], Measurement]
 ) -> Measurement:
     """Measure while a query runs, and add the phases of its micro-batches."""
@@ -96,7 +97,7 @@ def acknowledged(
             that small batches are spread.
     """
     server = context.server(peer, where)
-    count = _count(context, rate)
+    count = _count(context, rate, WARM_UP_SECONDS)
     with server.topic(partitions) as topic:
         if peer:
             settings = {"acks": "all", "linger.ms": "0"}
@@ -116,31 +117,43 @@ def acknowledged(
         )
 
 
-def _send_and_receive(context: Context, source: str, target: str, rate: int, peer: bool, linger_ms: int) -> Measurement:
-    server, program = context.server(peer), f"{CLIENTS[peer]}_latency_receive"
-    arguments = {"bootstrap": server.bootstrap_servers, "topic": target, "count": _count(context, rate)}
+def send_and_receive(
+    context: Context,
+    server: Any,
+    client: str,
+    source: str,
+    target: str,
+    rate: int,
+    linger_ms: int,
+    warm_up_s: int = WARM_UP_SECONDS,
+) -> Measurement:
+    """Send records to one topic on schedule, and receive them from the same or another topic."""
+    count, program = _count(context, rate, warm_up_s), f"{client}_latency_receive"
+    arguments = {"bootstrap": server.bootstrap_servers, "topic": target, "count": count}
 
     def run() -> tuple[dict[str, float], Finished]:
-        with started_client(program, RECEIVE_TIMEOUT_S, **arguments, skip=WARM_UP_SECONDS * rate) as received:
-            _, sent = _send(context, source, rate, peer, linger_ms)
+        with started_client(program, RECEIVE_TIMEOUT_S, **arguments, skip=warm_up_s * rate) as received:
+            _, sent = _send(context, server, client, source, rate, count, linger_ms)
             result = received()
         return result, Finished("", sent.cpu_s + result["receiver_cpu_s"], 0)
 
     return msgspec.structs.replace(measured(server.pids, run, "p99_ms"), client_rss_bytes=None)
 
 
-def _count(context: Context, rate: int) -> int:
+def _count(context: Context, rate: int, warm_up_s: int) -> int:
     """Records to send, with those of the warm-up."""
-    return (max(2, round(SECONDS * context.scale)) + WARM_UP_SECONDS) * rate
+    return (max(2, round(SECONDS * context.scale)) + warm_up_s) * rate
 
 
-def _send(context: Context, topic: str, rate: int, peer: bool, linger_ms: int) -> tuple[dict[str, float], Finished]:
+def _send(
+    context: Context, server: Any, client: str, topic: str, rate: int, count: int, linger_ms: int
+) -> tuple[dict[str, float], Finished]:
     return context.client(
-        f"{CLIENTS[peer]}_latency_send",
-        bootstrap=context.server(peer).bootstrap_servers,
+        f"{client}_latency_send",
+        bootstrap=server.bootstrap_servers,
         topic=topic,
         rate=rate,
-        count=_count(context, rate),
+        count=count,
         value_bytes=VALUE_BYTES,
         linger_ms=linger_ms,
     )
