@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparklog.client.reading.isolation import Aborted
+from sparklog.client.reading.isolation import AbortedOffsets
 from sparklog.errors import OffsetOutOfRangeError, SparklogError, error_from_code
 from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
@@ -82,7 +82,7 @@ class SimReader:
                 self._restarted[str(tp)] = result.log_start_offset
                 return []
             raise error
-        aborted = Aborted(result.aborted)
+        aborted = AbortedOffsets(result.aborted)
         rows: list[Row] = []
         offset = self.positions[tp]
         for at, header in iterate_batches(data, verify=True):

@@ -16,7 +16,7 @@ from sparklog.client.net.coordinator_key import group_key
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import Retries, RetryPolicy, of_all_brokers, request_until
-from sparklog.client.reading.isolation import Aborted
+from sparklog.client.reading.isolation import AbortedOffsets
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.single_fetch import fetch_once
 from sparklog.errors import (
@@ -261,7 +261,7 @@ class GroupAdmin:
                 break  # deleted or damaged meanwhile: only the number is known
             if not result.length_bytes:
                 break
-            aborted = Aborted(result.aborted)
+            aborted = AbortedOffsets(result.aborted)
             for _, header in iterate_batches(payload):
                 if header.next_offset <= offset:
                     continue

@@ -12,7 +12,7 @@ from sparklog.client.consumer.position import Position
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.connection import Connection
 from sparklog.client.reading.consumed import ConsumedBatch, decode_batches
-from sparklog.client.reading.isolation import Aborted
+from sparklog.client.reading.isolation import AbortedOffsets
 from sparklog.errors import CorruptBatchError, InvalidRequestError
 from sparklog.format.batch import BatchHeader, iterate_batches
 from sparklog.protocol.messages import FetchPartition, FetchResponse, FetchResult
@@ -95,7 +95,7 @@ class Part:
             self.position.projection,
             self.offset,
             check_crcs=check_crcs,
-            aborted=Aborted(self.result.aborted),
+            aborted=AbortedOffsets(self.result.aborted),
         )
         if self.damage is not None:
             raise self.damage

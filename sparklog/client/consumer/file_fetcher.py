@@ -21,7 +21,7 @@ from sparklog.client.consumer.position import Position
 from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.reading.consumed import ConsumedBatch, decode_one
-from sparklog.client.reading.isolation import Aborted
+from sparklog.client.reading.isolation import AbortedOffsets
 from sparklog.client.reading.segment_files import LOCAL_RETRY_S, MappedBatch, is_only_remote, locate, mapped_batches
 from sparklog.errors import SparklogError
 from sparklog.protocol.messages import LocateSegmentsResponse
@@ -92,7 +92,7 @@ class Stretch:
         self.offset = offset
         self.size_bytes = sum(r.end_position - r.start_position for r in located.ranges)
         self._bound = located.last_stable_offset if isolation == READ_COMMITTED else located.high_watermark
-        self._aborted = Aborted(located.aborted)
+        self._aborted = AbortedOffsets(located.aborted)
         self._batches: Iterator[MappedBatch] = mapped_batches(located.ranges)
         self.has_ended = False
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.reading.isolation import NOTHING_ABORTED, Aborted
+from sparklog.client.reading.isolation import NOTHING_ABORTED, AbortedOffsets
 from sparklog.client.reading.projection import Projection
 from sparklog.errors import CorruptBatchError, DeserializationError
 from sparklog.format.batch import (
@@ -318,7 +318,7 @@ def decode_batches(
     end_offset: int | None = None,
     *,
     check_crcs: bool = True,
-    aborted: Aborted = NOTHING_ABORTED,
+    aborted: AbortedOffsets = NOTHING_ABORTED,
 ) -> Iterator[ConsumedBatch]:
     """Decode the rows of [start_offset, end_offset) in the batches of `data` at these positions, without `aborted`
     ones.
@@ -356,7 +356,7 @@ def decode_one(
     end_offset: int | None,
     *,
     check_crcs: bool,
-    aborted: Aborted,
+    aborted: AbortedOffsets,
 ) -> ConsumedBatch | None:
     """Return the rows of [start_offset, end_offset) of the batch at `position`; None if the batch has none or is
     aborted."""

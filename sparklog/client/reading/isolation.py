@@ -22,8 +22,8 @@ def isolation_of(level: str) -> int:
     return ISOLATION_LEVELS[level]
 
 
-class Aborted:
-    """The aborted ranges of one answer, by producer. `Aborted(())` leaves nothing out."""
+class AbortedOffsets:
+    """The aborted ranges of one answer, by producer. `AbortedOffsets(())` leaves nothing out."""
 
     __slots__ = ("_by_producer",)
 
@@ -46,4 +46,4 @@ class Aborted:
         return before > 0 and header.base_offset <= ranges[before - 1][1]
 
 
-NOTHING_ABORTED = Aborted(())
+NOTHING_ABORTED = AbortedOffsets(())

@@ -21,7 +21,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.connection import Connection
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_one
-from sparklog.client.reading.isolation import Aborted
+from sparklog.client.reading.isolation import AbortedOffsets
 from sparklog.client.reading.segment_files import LOCAL_RETRY_S, is_only_remote, locate, mapped_batches
 from sparklog.errors import (
     CorruptBatchError,
@@ -244,7 +244,7 @@ class _RangeReader:
                 Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader, timeout_ms=self._left_ms
             )
             end = min(self._end, found.last_stable_offset) if self._isolation == READ_COMMITTED else self._end
-            aborted = Aborted(found.aborted)
+            aborted = AbortedOffsets(found.aborted)
             for header, data in read_remote(found.url, found.segments, projection, offset, end):
                 batch = self._decode(data, memoryview(data), 0, header, projection, offset, aborted, checked=True)
                 if batch is not None:
@@ -265,7 +265,7 @@ class _RangeReader:
             )
         except OffsetOutOfRangeError:
             return  # the fetch finds the exact loss
-        aborted = Aborted(located.aborted)
+        aborted = AbortedOffsets(located.aborted)
         for data, view, position, header in mapped_batches(located.ranges):
             if offset >= self._end:
                 return
@@ -285,7 +285,7 @@ class _RangeReader:
         header: BatchHeader,
         projection: Projection,
         offset: int,
-        aborted: Aborted,
+        aborted: AbortedOffsets,
         *,
         checked: bool = False,
     ) -> ConsumedBatch | None:
@@ -342,7 +342,7 @@ class _RangeReader:
         request = FetchRequest(wait_ms, 1, most, self._isolation, [partition], rack)
         connection.send(Api.FETCH, request, timeout_ms=timeout_ms, wait_ms=wait_ms)
 
-    def _receive(self, connection: Connection, offset: int, stalled_until: float) -> tuple[Any, Aborted]:
+    def _receive(self, connection: Connection, offset: int, stalled_until: float) -> tuple[Any, AbortedOffsets]:
         response, payload = connection.receive(FetchResponse)
         if len(response.results) != 1 or response.results[0].length_bytes != payload.size:
             connection.close()
@@ -368,4 +368,4 @@ class _RangeReader:
                     "transaction list` shows the transaction, and its timeout ends it"
                 )
             raise _lost(self._tp, offset, self._end, f"the log ends at offset {result.high_watermark}")
-        return payload, Aborted(result.aborted)
+        return payload, AbortedOffsets(result.aborted)

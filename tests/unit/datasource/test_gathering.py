@@ -18,7 +18,7 @@ from pyspark_sparklog.source.assembly import ROWS_TARGET, BatchAssembler
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.rows import envelope_batch
 from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_batches
-from sparklog.client.reading.isolation import Aborted
+from sparklog.client.reading.isolation import AbortedOffsets
 from sparklog.errors import CorruptBatchError, SchemaMismatchError
 from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,
@@ -124,7 +124,7 @@ KINDS: dict[str, Callable[[int, int, bool], memoryview]] = {
 
 class Log(NamedTuple):
     data: pa.Buffer
-    aborted: Aborted
+    aborted: AbortedOffsets
     end: int
 
 
@@ -139,7 +139,7 @@ def log_of(pieces: list[tuple[str, int, bool]]) -> Log:
             aborted.append(AbortedRange(ABORTED_PRODUCER, end, end + header.last_offset_delta))
         end += header.last_offset_delta + 1
         messages.append(message)
-    return Log(pa.py_buffer(b"".join(messages)), Aborted(aborted), end)
+    return Log(pa.py_buffer(b"".join(messages)), AbortedOffsets(aborted), end)
 
 
 def consumed(log: Log, schema: ReadSchema, start: int = 0, end: int | None = None) -> list[ConsumedBatch]:

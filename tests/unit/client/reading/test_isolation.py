@@ -13,7 +13,7 @@ from sparklog.client.consumer.consumer import Consumer
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import decode_batches
-from sparklog.client.reading.isolation import Aborted, isolation_of
+from sparklog.client.reading.isolation import AbortedOffsets, isolation_of
 from sparklog.client.reading.projection import Projection
 from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import InvalidConfigError, RequestTimedOutError
@@ -136,7 +136,7 @@ def test_any_piece_of_a_log_shows_its_committed_records(log: Written, data: st.D
             TP0,
             Projection(INFO, ["value"]),
             start,
-            aborted=Aborted(touching),
+            aborted=AbortedOffsets(touching),
         )
     )
     offsets = [o for b in found for o in b.offsets().tolist()]
