@@ -178,7 +178,9 @@ def check(address: str, table: Path, kills: int = 0) -> Outcome:
     assert found == expected, (
         f"missing: {sorted((expected - found).keys())[:5]}, foreign: {sorted((found - expected).keys())[:5]}"
     )
-    for version in range(newest.version() + 1):
+    # delta-rs lets a compaction pass another one: its version has rows twice until a worker takes it back
+    undone = {entry["sparklog"]["undone"] for entry in newest.history() if "undone" in entry.get("sparklog", ())}
+    for version in {*range(newest.version() + 1)} - undone:
         numbers = DeltaTable(table, version=version).to_pyarrow_table(columns=["transaction"])
         counts = Counter(numbers.column("transaction").to_pylist())
         del counts[PLAIN]
