@@ -165,7 +165,9 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
 def without_repeated(
     view: memoryview, found: Sequence[tuple[int, BatchHeader]], originals: Sequence[ProducedBatch | None]
 ) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
-    """Return the payload, and (position, header) of its batches, without those that the log has already."""
+    """Return the payload without the batches that the log has already, and (position, header) of each batch left.
+
+    `originals` has the first append of each batch; None for a new batch."""
     kept, new = [], bytearray()
     for (position, header), original in zip(found, originals, strict=True):
         if original is None:
