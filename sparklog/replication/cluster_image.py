@@ -127,7 +127,7 @@ class DeletedTopic(Struct, frozen=True):
 
     name: str
     number: int
-    """Number of the deletion, which rises. The orders with the lowest numbers are dropped first."""
+    """Number of the deletion; a later deletion has a higher number. The lowest numbers are dropped first."""
 
 
 class ClusterDelta(Struct, frozen=True):

@@ -178,7 +178,7 @@ class ProposeIsr(Struct, frozen=True):
 
 
 class FetchAccepted(Struct, frozen=True):
-    """Return records from the fetch offset to `end_offset`, as many as fit, with the leader's marks."""
+    """Return records from the fetch offset to `end_offset`, as many as fit, and the leader's offsets."""
 
     token: Hashable
     end_offset: int
