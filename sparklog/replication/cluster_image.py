@@ -25,7 +25,8 @@ NO_LEADER = -1
 NO_EPOCH = -1
 UNKNOWN_WRITES = -1
 DELETED_MAX = 1_000
-"""Largest number of kept deletions. A broker that was away for more puts the topics' files aside."""
+"""Largest number of deletions that an image keeps. A broker that has missed more of them puts the files of the other
+deleted topics aside."""
 MIN_INSYNC_SETTING = "min.insync.replicas"
 INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
 """An internal topic with this number of replicas needs this number in sync (Kafka's transaction.state.log.min.isr).

@@ -263,7 +263,7 @@ def _call_error(
 
 
 def servers_may_follow(needed: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a call leave out `bootstrap_servers`, a function's first parameter, or give it by name behind the others.
+    """Let a call leave out `bootstrap_servers`, a function's first parameter, or give it by name after the others.
     `needed`: the second parameter, which every call gives."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

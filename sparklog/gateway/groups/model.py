@@ -74,7 +74,7 @@ class SyncAnswer(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An effect: the request behind `token` has this answer."""
+    """An effect: the answer to the request that waits with `token`."""
 
     token: Any
     answer: JoinAnswer | SyncAnswer

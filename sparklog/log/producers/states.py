@@ -95,7 +95,7 @@ class Guard:
 
 
 def sequence_after(sequence: int, rows: int = 1) -> int:
-    """Return the sequence number `rows` behind `sequence`."""
+    """Return the sequence number `rows` after `sequence`."""
     return (sequence + rows) & SEQUENCE_MAX
 
 
@@ -294,9 +294,9 @@ class ProducerStates:
     ) -> ProducerState | None:
         """Return None if the marker is to be written, or the producer's state if it has been written already.
 
-        `keeps_epoch`: the epoch is that of the transaction. Such a marker is written again when it is repeated: a
-        marker makes the guards of late batches void, and no epoch tells the two cases apart. `started_ms`: time at
-        which the transaction began: a delayed marker must not end the next transaction of the same epoch.
+        `keeps_epoch`: the producer keeps its epoch after the transaction. A repeated marker of this kind is written
+        again: its epoch does not show if the first one was written, and a marker makes the guards of late batches
+        void. `started_ms`: start of the transaction; a delayed marker must not end a later transaction of its epoch.
 
         Raises InvalidProducerEpochError, CoordinatorFencedError.
         """

@@ -229,7 +229,7 @@ def fits(
     config: LogConfig,
     first_timestamp_ms: int | None = None,
 ) -> bool:
-    """Return True if a batch goes into `segment` behind `pending_bytes` of batches that are not yet written; False if a
+    """Return True if a batch goes into `segment` after `pending_bytes` of batches that are not yet written; False if a
     new segment is due.
 
     A new one is due for another schema, between compacted batches and others, beyond `segment.bytes`, when the batch is
