@@ -233,7 +233,7 @@ class LakeTable:
 
     @property
     def version(self) -> int:
-        """Number of the version."""
+        """Number of the table's version that this object reads."""
         return int(self._handle.version())
 
     @property

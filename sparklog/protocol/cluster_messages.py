@@ -292,7 +292,8 @@ class AddPartitionsToTxnResponse(Message):
 
 
 class FindTxnOwnersRequest(Message):
-    """Request of the leader of a partition to all brokers: the open transactions there that they coordinate."""
+    """Request to all brokers, by the leader of a partition, for the open transactions in the partition that they
+    coordinate."""
 
     topic: Name
     partition: Partition
