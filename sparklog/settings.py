@@ -103,7 +103,7 @@ class Setting(Struct, frozen=True):
         return parsed
 
     def _parse_int(self, text: str) -> int:
-        """Return the number of a text. A unit behind the number is allowed where the setting is a time or a size."""
+        """Return the number of a text. A unit after the number is allowed where the setting is a time or a size."""
         if takes_units(self.unit) and text and text.strip()[-1:].isalpha():
             return parse_in_unit(text, self.unit)
         return int(text.replace("_", ""))

@@ -85,7 +85,7 @@ def _read(
 def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = None, **options: object) -> DataFrame:
     """Return a DataFrame of the newest row of each key of a topic, without deleted keys.
 
-    A row deletes its key if all columns behind the key are null, or if its column `_op` is "d" or "delete". Rows that
+    A row deletes its key if all columns outside the key are null, or if its column `_op` is "d" or "delete". Rows that
     only the topic's Delta table has count, too, whether the table is appended to or upserted.
 
     Args:

@@ -9,7 +9,7 @@ Every command, page and call that takes a time reads it here.
 | `2026-11-27`, `2026-11-27T10:00`, `2026-11-27 10:00:30.5` | ISO 8601; a date is the beginning of the day |
 | `@1764237600000` | ms since 1970 |
 
-A time without a zone is UTC. A zone is `Z`, an offset as `+01:00`, or a word behind the time: a name (`Europe/Berlin`),
+A time without a zone is UTC. A zone is `Z`, an offset as `+01:00`, or a word after the time: a name (`Europe/Berlin`),
 `UTC`, or `local` for the machine's zone. A time that a zone's clock shows twice is the first of the two. A time that
 the clock skips moves by the length of the gap: 02:30 becomes 03:30.
 """

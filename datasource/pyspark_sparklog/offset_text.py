@@ -1,15 +1,16 @@
-"""Source offsets as text: topics and numbers for every reader, and between them the further state of the source.
+"""Source offsets as text: topics and numbers for every reader, and in white space the further state of the source.
 
 Spark keeps nothing of a Python source except the text of its offsets. Other tools read that text, too: they sum over
-the numbers of a query's progress to find its lag. Therefore all state that is no position stands in the white space in
-front of the last brace, which JSON readers skip: a space or a tab for each bit. Spark passes the text on unchanged, in
+the numbers of a query's progress to find its lag. Therefore all state that is no position stands in the white space
+before the last brace, which JSON readers skip: a space or a tab for each bit. Spark passes the text on unchanged, in
 the checkpoint as in the progress.
 
 Errors of a query show the offsets, so the text is short: the ids in binary, in the order of the topics, and a checksum.
 State of any other form is compressed JSON, as all state was before.
 
-The Python process of a streaming source turns offsets into text and back with its name `json`. That name is given a
-module that knows the white space. If that is not possible, offsets hold the same state as entries of their own.
+The Python process of a streaming source converts offsets to text and back by the module under its name `json`.
+`install` puts a module there that reads and writes the white space. If that is not possible, offsets hold the same
+state as entries.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _BLANKS = str.maketrans(" \t", "01")
 
 
 class OffsetDict(dict[str, Any]):
-    """Positions `{"topic": {"0": 12}}`; `beside` is kept with them (JSON values), invisible to other readers."""
+    """Positions `{"topic": {"0": 12}}`, with the state `beside` (JSON values) that other readers do not see."""
 
     def __init__(self, positions: Mapping[str, Any], beside: Mapping[str, Any], text: str = "") -> None:
         super().__init__(positions)
@@ -66,7 +67,7 @@ class OffsetJson(ModuleType):
 
 
 def install() -> None:
-    """Make this process write and read offsets in this form, if it is the process of Spark's streaming source."""
+    """Make this process write and read offsets with white space, if it is the process of Spark's streaming source."""
     for module in (sys.modules.get("__main__"), sys.modules.get(RUNNER)):
         spec = getattr(module, "__spec__", None)
         if spec is not None and spec.name == RUNNER and getattr(module, "json", None) is json:

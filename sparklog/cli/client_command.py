@@ -76,7 +76,7 @@ def default_address(ctx: Any) -> str | None:
 
 
 class ClientCommand(TyperCommand):
-    """A command that has `--command-config` if it has `--bootstrap-servers`."""
+    """A command that gets the option `--command-config` in addition to `--bootstrap-servers`, if it has the latter."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **kwargs: Any) -> None:
         params = list(params or [])

@@ -34,7 +34,7 @@ KEEP_FOR_EVER: dict[str, object] = {"topic.retention.ms": -1}
 _TOPIC = "topic."
 _READY = "listening on "
 _GATEWAY = "kafka."
-"""Before the addresses of a gateway in the broker's lines."""
+"""Prefix of the gateway's addresses in a line that the broker prints."""
 
 _live: set[LocalBroker] = set()
 """Strong references: the broker of `bootstrap = start_local().bootstrap_servers` also runs until this process ends."""

@@ -85,7 +85,8 @@ def file_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: st
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield for each batch the combined batches of a complete row group, or an empty list while it grows."""
+    """Yield one list per batch: the combined batches of a row group if the batch completes it, otherwise no batches.
+    Yield the last, incomplete row group at the end."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:

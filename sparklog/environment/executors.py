@@ -100,7 +100,7 @@ class _DaemonExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the thread behind the submitted items, without waiting for it."""
+        """End the thread after the submitted items, without waiting for it."""
         if self._worker is not None:
             self._worker.end()
 

@@ -23,7 +23,7 @@ _CELL_CHARS_MAX = 120
 
 
 def with_metadata(batch: ConsumedBatch) -> pa.Table:
-    """Return the batch's columns, behind `_topic`, `_partition`, `_offset`, `_timestamp` (as the Spark source names
+    """Return the batch's columns, after `_topic`, `_partition`, `_offset`, `_timestamp` (as the Spark source names
     them)."""
     rows = batch.data.num_rows
     timestamps = _from_numpy(np.asarray(batch.timestamps_ms(), np.int64) * 1000, pa.timestamp("us", tz="UTC"))

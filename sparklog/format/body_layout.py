@@ -2,7 +2,7 @@
 
 Arrow's IPC reader trusts the metadata of a message: it reads a column of n rows even out of a smaller buffer. So the
 metadata are compared with the schema before Arrow reads them. The order of nodes and buffers is that of
-Arrow's Columnar.rst ("RecordBatch message"): depth first, the children behind their parent::
+Arrow's Columnar.rst ("RecordBatch message"): depth first, the children after their parent::
 
     type                     node's length            buffers
     bool                     rows of the parent       validity (a bit a row), values (a bit a row)
@@ -168,7 +168,7 @@ class BodyLayout:
         return _Rows(rows, nodes.tobytes(), required, most, int(nodes[:, 0].max(initial=0)), bounds)
 
     def _check_places(self, buffers: np.ndarray, body_bytes: int) -> None:
-        """Check that the buffers are inside the body, one behind the other."""
+        """Check that the buffers are inside the body, one after the other."""
         at, sizes = buffers[:, 0], buffers[:, 1]
         wrong = (at & 7 != 0) | (at.view(np.uint64) > body_bytes) | (sizes.view(np.uint64) > body_bytes)
         wrong |= sizes > body_bytes - at
@@ -222,7 +222,7 @@ class BodyLayout:
 
 
 def _are_sound(buffers: np.ndarray, bounds: Sequence[tuple[int, int]], body_bytes: int) -> bool:
-    """Return True if a few buffers are inside the body, one behind the other, with sizes within `bounds`. False: they
+    """Return True if a few buffers are inside the body, one after the other, with sizes within `bounds`. False: they
     are not, or there are too many; the array checks then find the reason."""
     if len(bounds) != len(buffers):
         return False
@@ -307,7 +307,7 @@ class _CompiledLayout:
 
 
 def _buffers(kind: Any) -> Iterator[tuple[int, int, bool]]:
-    """Yield (bits of a row, bits beside them, whether that is exact) of a type's own buffers behind the validity."""
+    """Yield (bits of a row, bits beside them, whether that is exact) of a type's own buffers after the validity."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         yield 32, 32, False
         yield 0, 0, False

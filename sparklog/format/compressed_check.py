@@ -113,7 +113,7 @@ class _Frames:
             pa.Array.from_buffers(pa.bool_(), self._rows, [bits, bits], nulls).validate(full=True)
 
     def check_offsets(self, number: int) -> None:
-        """Check that a binary column's values are inside its data, one behind the other. Raises CorruptBatchError."""
+        """Check that a binary column's values are inside its data, one after the other. Raises CorruptBatchError."""
         data_bytes = self._stated_bytes(number + 1)
         offsets = np.frombuffer(self._inflate(number), "<i4", self._rows + 1)
         if offsets[0] < 0 or offsets[-1] > data_bytes or (offsets[1:] < offsets[:-1]).any():

@@ -65,7 +65,7 @@ def root_table(data: Bytes, position: int = 0) -> int:
 
 
 def record_batch_message(metadata: Bytes) -> RecordBatchMessage:
-    """Read the flatbuffer of a RecordBatch message; `metadata` holds the message and nothing behind it.
+    """Read the flatbuffer of a RecordBatch message; `metadata` holds the message and nothing after it.
 
     Raises CorruptBatchError if it is no such message, or has parts that no batch of a topic has (dictionaries, views).
     """

@@ -1,7 +1,7 @@
 """Decoding of a segment's batches, and the offset of each row: the `__offset` column of compacted batches.
 
 Compaction removes rows from the middle of a batch, so those that stay no longer have base_offset + i. A compacted
-batch (attribute bit 3, `ATTRIBUTE_OFFSET_COLUMN`) has one more column behind the topic's: ``__offset`` int64 not null,
+batch (attribute bit 3, `ATTRIBUTE_OFFSET_COLUMN`) has one more column after the topic's: ``__offset`` int64 not null,
 the row's offset itself, strictly increasing within [base_offset, base_offset + last_offset_delta]. It is part of the
 body, so the batch's CRC covers it. All batches of a compacted segment have it, and so has the schema in its head: the
 file stays an Arrow file.

@@ -4,14 +4,14 @@ An envelope record has 20 bytes beside key and value: three offsets i32 and a ti
 key or headers, and the timestamps are those of a few calls; then 16 of these bytes carry no information. Such a batch
 is stored by Arrow's own means: its message's BodyCompression is LZ4_FRAME with the method BUFFER. So each buffer that
 is not empty begins with an i64, the length of the rest after decompression, or -1 for an uncompressed rest. Every Arrow
-reader reads it, and slices the bytes behind a -1 out of the message without a copy::
+reader reads it, and slices the bytes after a -1 out of the message without a copy::
 
     column     buffers
     key        if no record has one:  n zero bits, packed; n + 1 zero offsets, packed; no bytes
-               if all have one:       no bits; n + 1 offsets i32 behind -1; bytes behind -1
-    value      no bits; n + 1 offsets i32 behind -1; bytes behind -1
-    headers    n zero bits, packed; n + 1 zero offsets, packed; of its empty children one offset each, behind -1
-    timestamp  no bits; i64, µs: packed if they seldom change, else behind -1
+               if all have one:       no bits; n + 1 offsets i32 after -1; bytes after -1
+    value      no bits; n + 1 offsets i32 after -1; bytes after -1
+    headers    n zero bits, packed; n + 1 zero offsets, packed; of its empty children one offset each, after -1
+    timestamp  no bits; i64, µs: packed if they seldom change, else after -1
 
 A packed buffer is its length and an LZ4 frame. The producer writes batches in this form under three conditions: no
 compression was requested, all records have a value and a timestamp and none has headers, and either all have a key or
@@ -229,7 +229,7 @@ def decode_packed_batch(
 
 def _are_in_place(buffers: Sequence[int], rows: int, body_bytes: int, *, has_keys: bool) -> bool:
     """Return True if all buffers, also those that are not decoded, are at the places where `encode_packed_batch` puts
-    them: one behind the other, with the sizes of this number of rows. Only keys, values and timestamps may have any
+    them: one after the other, with the sizes of this number of rows. Only keys, values and timestamps may have any
     size."""
     if buffers[2 * _VALUE_OFFSETS + 1] != 8 + 4 * (rows + 1) or 4 * rows > body_bytes:
         return False  # so there are not more rows than the body has room for
@@ -247,7 +247,7 @@ def _places(rows: int, key_bytes: int, value_bytes: int, stamp_bytes: int, *, ha
 
 
 def _place_buffers(sizes: Sequence[int]) -> list[int]:
-    """Return the position and length of buffers of these sizes, one behind the other."""
+    """Return the position and length of buffers of these sizes, one after the other."""
     buffers: list[int] = []
     end = 0
     for size in sizes:

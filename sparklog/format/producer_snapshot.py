@@ -4,7 +4,7 @@ File ``<20-digit offset>.snapshot``, little-endian, written whole::
 
     size  field
     4     mark "SLPS"
-    4     crc32c u32 of everything behind it
+    4     crc32c u32 of everything after it
     4     version u32, 2
     8     offset i64: everything below has been taken in; the same as in the name
     4     p u32   producers

@@ -18,8 +18,8 @@ from the batches and rebuilt when it is missing or insane. Each batch has its ow
 no footer; it is un-sealed for further appends by cutting the file at ``e``.
 
 A scan from the front ends in one of three ways (`ScanEnd`): END (the file's last byte, or the end-of-stream mark, is
-reached between two batches), TORN (behind the last good batch is a tail that a crashed append can leave: half a batch,
-zeros, garbage), CORRUPT (behind bad bytes is an intact batch or an intact footer, which a crashed append cannot leave).
+reached between two batches), TORN (after the last good batch is a tail that a crashed append can leave: half a batch,
+zeros, garbage), CORRUPT (after bad bytes is an intact batch or an intact footer, which a crashed append cannot leave).
 Only a torn tail may ever be cut without an operator's consent.
 """
 
@@ -67,7 +67,7 @@ _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("bod
 """File.fbs: struct Block { offset: long; metaDataLength: int; bodyLength: long; }"""
 
 _BLOCKS_POSITION = 40
-"""Position of the block list in this module's footers, behind its length."""
+"""Position of the block list in this module's footers, after its length."""
 
 PositionedRead = Callable[[int, int], bytes]
 """read(position, size_bytes): up to size_bytes bytes, fewer only at the end of the file."""
@@ -332,9 +332,9 @@ def read_header(read: PositionedRead, position: int, end: int, head: bytes) -> B
 def _intact_data_follow(
     read: PositionedRead, position: int, end: int, next_offset: int, *, seal_counts: bool = True
 ) -> bool:
-    """Return True if an intact batch, or with `seal_counts` an intact footer, lies behind the bad bytes at `position`.
+    """Return True if an intact batch, or with `seal_counts` an intact footer, lies after the bad bytes at `position`.
 
-    A crash during an append leaves nothing intact behind its position, so this distinguishes a damaged batch in the
+    A crash during an append leaves nothing intact after its position, so this distinguishes a damaged batch in the
     middle of a log from a damaged tail. A batch that is by chance the content of a record's value counts, too, if its
     offset fits: the log is then not cut, which is the safe error.
     """
@@ -347,7 +347,7 @@ def _intact_data_follow(
 
 
 def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_offset: int = 0) -> int | None:
-    """Return the position of the first intact batch behind the bad bytes at `position` with a base offset of at least
+    """Return the position of the first intact batch after the bad bytes at `position` with a base offset of at least
     `next_offset`.
 
     Raises LogCorruptError when too many places resemble the beginning of a batch.

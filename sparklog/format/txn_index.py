@@ -5,7 +5,7 @@ have one::
 
     offset  size  field
     0       4     mark "SLTI"
-    4       4     crc32c u32 of everything behind it
+    4       4     crc32c u32 of everything after it
     8       4     version u32, 1
     12      4     n u32
     16+32i  8     producer_id i64                                           n times, in the order of the markers
@@ -41,7 +41,7 @@ _COUNT = struct.Struct("<II")
 
 class AbortedEntry(NamedTuple):
     """An aborted transaction. `last_stable_offset`: the first offset of the oldest transaction that was still open when
-    the marker came, else the offset behind the marker."""
+    the marker came, else the offset after the marker."""
 
     producer_id: int
     first_offset: int

@@ -192,7 +192,7 @@ class Session:
     async def _answer(
         self, served: ServedApi | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
     ) -> None:
-        """Answer a request, behind the answer of the request `before` it."""
+        """Answer a request, after the answer of the request `before` it."""
         if served is None:
             raise ConnectionEndError(f"API {head.api_key} is not served")
         api = served.api

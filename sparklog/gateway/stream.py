@@ -91,7 +91,7 @@ class ClientStream(asyncio.BufferedProtocol):
             await asyncio.shield(self._drained)
 
     def close(self) -> None:
-        """Close the connection behind the data that is held."""
+        """Close the connection after the data that is held."""
         self._transport.close()
 
     # --- the transport's calls

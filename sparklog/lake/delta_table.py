@@ -233,7 +233,7 @@ class LakeTable:
 
     @property
     def version(self) -> int:
-        """Number of the version."""
+        """Number of the table's version that this object reads."""
         return int(self._handle.version())
 
     @property
@@ -324,17 +324,17 @@ class LakeTable:
             )
 
     def doubled_by(self, known_version: int | None) -> int | None:
-        """Return the newest version that is a compaction with more rows than its predecessor. Versions up to the last
-        commit of a worker are not searched.
+        """Return the newest version that is a compaction with more rows than its predecessor. Only versions after the
+        last commit of a worker are searched.
 
-        delta-rs lets a compaction succeed although another one has committed after it was planned. The table then has
-        the rows of the files that the other one replaced twice.
+        delta-rs lets a compaction succeed even if another compaction was committed after the first one was planned.
+        The table then has the rows of the files that both have replaced twice.
 
         Args:
-            known_version: A version that was checked; older versions are not searched. None if there is none.
+            known_version: The newest version that was checked: only later ones are searched. None if none was checked.
 
         Returns:
-            The version; None if there is none, or the table was restored after it.
+            The version; None if no version is such a compaction, or the table was restored after it.
 
         Raises:
             LakeUnavailableError: The table cannot be read.

@@ -281,7 +281,7 @@ class PartitionLog:
         return max(unstable, min(self._state.offsets.log_start, high_watermark))
 
     def has_commits_behind(self, offset: int) -> bool:
-        """Return True if a transaction may have been committed by a marker at or behind `offset`."""
+        """Return True if a transaction may have been committed by a marker at or after `offset`."""
         return self._state.producers.last_commit_offset >= offset
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:

@@ -102,10 +102,11 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """The identity of the cluster. `format`: version of the node layout."""
+    """The identity of the cluster."""
 
     cluster_id: str
     format: int = 1
+    """Version of the node layout."""
     generation: int = 0
     """The number of restores of the metadata, as in ClusterImage."""
 

@@ -43,10 +43,10 @@ Ordered."""
 NO_VERSION: MetadataVersion = (-1, -1)
 """The version for a single broker, or for a broker of an earlier release."""
 AnswerVersion = Annotated[MetadataVersion, Since(4, ignorable=True)]
-"""Field of an answer to a change: the version that the broker uses now, which has the change."""
+"""Field of an answer to a change: the metadata version that the broker uses now. It includes the change."""
 AtLeast = Annotated[MetadataVersion, Since(4, ignorable=True)]
-"""Field of a request: the version that has an earlier change of the client. A broker that is behind answers when it has
-this version, or after a few seconds."""
+"""Field of a request: the metadata version of an earlier change by the client. A broker with older metadata answers
+when it has this version, or after a few seconds without it."""
 
 
 class Message(Struct, array_like=True, gc=False):

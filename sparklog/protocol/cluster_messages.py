@@ -102,7 +102,7 @@ class ReplicaFetchResult(Message):
     length_bytes: Annotated[int, Meta(ge=0)] = 0
     """Bytes of the batches in the payload."""
     next_offset: Int64 = -1
-    """Offset behind the last batch in the payload."""
+    """Offset after the last batch in the payload."""
     message: str = ""
     epochs: Annotated[list[EpochBegin], Meta(max_length=EPOCHS_MAX)] = []
     """Leader epochs that begin in the payload's offsets; compaction may have removed their first records."""
@@ -292,7 +292,8 @@ class AddPartitionsToTxnResponse(Message):
 
 
 class FindTxnOwnersRequest(Message):
-    """Request of the leader of a partition to all brokers: the open transactions there that they coordinate."""
+    """Request to all brokers, by the leader of a partition, for the open transactions in the partition that they
+    coordinate."""
 
     topic: Name
     partition: Partition
@@ -370,7 +371,8 @@ STATE_PARTITIONS_MAX = 10_000
 
 
 class CommitsFrom(Message):
-    """A partition of a request for commits. Commits whose marker is at or behind `offset` are returned in any case."""
+    """A partition of a LIST_COMMITS request. The answer has every transaction whose commit marker is at or above
+    `offset`, also those before `since_ms`."""
 
     topic: Name
     partition: Partition
@@ -378,7 +380,7 @@ class CommitsFrom(Message):
 
 
 class ListCommitsRequest(Message):
-    """Request of a broker that takes a snapshot to a leader: the transactions that were committed by a marker appended
+    """Request to a leader, by a broker that takes a snapshot, for the transactions whose commit marker was appended
     since `since_ms`."""
 
     since_ms: Annotated[int, Meta(ge=-(2**62), le=2**62)]
@@ -386,26 +388,28 @@ class ListCommitsRequest(Message):
 
 
 class CommittedPart(Message):
-    """The records of one transaction in a partition, by its number in the request. `producer_id` -1: a shared
-    transaction. `epoch`: of a shared one, and of one whose client keeps its epoch, its start in ms."""
+    """The records of one committed transaction in a partition."""
 
     number: Annotated[int, Meta(ge=0, le=PARTITIONS_PER_REQUEST_MAX)]
+    """Index of the partition in the request."""
     producer_id: Int64
+    """Id of the producer; -1: a shared transaction."""
     epoch: Int64
+    """Epoch of the producer. For a shared transaction, or if the client keeps its epoch: the start in ms."""
     first_offset: Int64
     last_offset: Int64
     started_ms: Int64
 
 
 class ListCommitsResponse(Message):
-    """Partitions that the broker does not lead have no part."""
+    """Commits of the requested partitions that the answering broker leads."""
 
     parts: Annotated[list[CommittedPart], Meta(max_length=COMMITS_MAX)]
 
 
 class HoldTransactionsRequest(Message):
-    """Request of a broker that takes a snapshot of several leaders to each coordinator: decide nothing until `name` is
-    released, or for at most `hold_ms`."""
+    """Request to each coordinator, by a broker that takes a snapshot of several leaders: decide no transaction until
+    the hold `name` is released, or for at most `hold_ms`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     hold_ms: Annotated[int, Meta(ge=1, le=HOLD_MS_MAX)]

@@ -296,7 +296,7 @@ class OffsetsForLeaderEpochRequest(Message):
 
 
 class EpochEndOffset(Message):
-    """The largest epoch, at most the requested one, of which the leader has records, and the offset behind those
+    """The largest epoch, at most the requested one, of which the leader has records, and the offset after those
     records. -1: the leader has only records of later epochs, or the requested epoch is later than all known ones."""
 
     topic: str
@@ -339,7 +339,7 @@ class ListOffsetsRequest(Message):
 
 class ListOffsetsResult(Message):
     """The result of a look-up. `offset` -1 and `timestamp_ms` -1: nothing matches. `leader_epoch`: of the record before
-    the offset, -1: not known. `has_commits_behind`: a transaction may be committed behind the latest offset, which is
+    the offset, -1: not known. `has_commits_behind`: a transaction may be committed after the latest offset, which is
     the last stable one."""
 
     topic: str

@@ -35,7 +35,7 @@ class MetadataRequest(Message):
     paged: Annotated[bool, Since(1, ignorable=True)] = False
     """True if the client requests the rest of a long answer."""
     after: Annotated[Name, Since(1)] = ""
-    """Start of a page: the topics behind this one, by name or in the order of `topics`."""
+    """Start of a page: the topics after this one, by name or in the order of `topics`."""
     schemas_from: Annotated[Int32, Since(1)] = -1
     """If not -1, the page begins with the schemas of the topic `after` from this id on, without its partitions."""
     with_schemas: Annotated[bool, Since(1, ignorable=True)] = True

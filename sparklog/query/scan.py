@@ -56,7 +56,7 @@ class ReadOptions(NamedTuple):
     request_timeout_ms: int
     """Time limit of requests in ms."""
     lateness_ms: int | None
-    """Longest delay in ms of a record behind one with a later timestamp. None: any delay, so that a scan with a latest
+    """Longest delay in ms of a record after one with a later timestamp. None: any delay, so that a scan with a latest
     time reads up to the end, and skips batches by their headers."""
 
 

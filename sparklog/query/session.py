@@ -111,7 +111,7 @@ def sql(
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
-            127.0.0.1:9292. It may be left out, or be given by name behind the query.
+            127.0.0.1:9292. It may be left out, or be given by name after the query.
         query: The SQL text.
         isolation_level: "read_committed" leaves out records of open and aborted transactions, and ends at the first
             open transaction; "read_uncommitted" reads all.
@@ -119,7 +119,7 @@ def sql(
         memory_limit_bytes: Memory limit of DuckDB in bytes. DuckDB spills nothing to disk.
         max_rows: Largest number of rows of the result. None: no limit.
         max_bytes: Largest size of the result in bytes. None: no limit.
-        lateness_ms: The longest delay in ms of a record behind one with a later timestamp, so that records after a
+        lateness_ms: The longest delay in ms of a record after one with a later timestamp, so that records after a
             query's time range need not be read. None: any delay.
         request_timeout_ms: The time limit of requests in ms.
         security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
@@ -212,7 +212,7 @@ class SqlSession:
             local: "auto" maps the broker's files if they are visible on this host; "off" reads through the socket.
             memory_limit_bytes: Memory limit of DuckDB in bytes. DuckDB spills nothing to disk.
             threads: Number of DuckDB's threads. None: the number of processors.
-            lateness_ms: The longest delay in ms of a record behind one with a later timestamp, so that records after a
+            lateness_ms: The longest delay in ms of a record after one with a later timestamp, so that records after a
                 query's time range need not be read. None: any delay.
             allow_files: Directories whose files statements may read, as in `FROM 'zones.csv'`. Empty: none. With
                 untrusted statements, name only directories that their authors may read.

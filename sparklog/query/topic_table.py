@@ -19,7 +19,7 @@ class Scan(Protocol):
 
 
 OpenScan = Callable[[Sequence[str] | None, pc.Expression | None], Scan]
-"""Returns a scan of the columns (None: all) of the rows that pass the expression (None: all rows)."""
+"""Function that returns a scan: of the columns (None: all) of the rows that pass the expression (None: all rows)."""
 
 
 class TopicTable(ds.Dataset):  # type: ignore[misc]

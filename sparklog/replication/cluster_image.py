@@ -25,7 +25,8 @@ NO_LEADER = -1
 NO_EPOCH = -1
 UNKNOWN_WRITES = -1
 DELETED_MAX = 1_000
-"""Largest number of kept deletions. A broker that was away for more puts the topics' files aside."""
+"""Largest number of deletions that an image keeps. A broker that has missed more of them puts the files of the other
+deleted topics aside."""
 MIN_INSYNC_SETTING = "min.insync.replicas"
 INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
 """An internal topic with this number of replicas needs this number in sync (Kafka's transaction.state.log.min.isr).
@@ -50,12 +51,6 @@ class BrokerImage(Struct, frozen=True):
     """A registered broker. `broker_epoch` is the czxid of its registration (KIP-380); a restart gets a higher one.
 
     A *life* of the broker is one registration, named by its broker epoch.
-
-    - `clean_epochs`: earlier lives of which the broker still has all records. Since then the broker was stopped
-      cleanly, its process was killed on a running machine, or only its session ended.
-    - `flushed_epochs`: earlier lives of which the broker still has all records that were fsynced.
-    - `last_written_epoch`: the broker wrote nothing in later lives; -1 if unknown.
-    - `is_stopping`: the broker has asked for a controlled shutdown. It leads no partition and joins no ISR.
     """
 
     broker_id: int
@@ -63,9 +58,14 @@ class BrokerImage(Struct, frozen=True):
     rack: str | None = None
     endpoints: tuple[str, ...] = ()
     clean_epochs: tuple[int, ...] = ()
+    """Earlier lives of which the broker still has all records. Since then the broker was stopped cleanly, its process
+    was killed on a running machine, or only its session ended."""
     flushed_epochs: tuple[int, ...] = ()
+    """Earlier lives of which the broker still has all records that were fsynced."""
     is_stopping: bool = False
+    """True after the broker has asked for a controlled shutdown. It leads no partition and joins no ISR."""
     last_written_epoch: int = NO_EPOCH
+    """A life after which the broker has written nothing; NO_EPOCH if unknown."""
 
     def vouches_for(self, life: int, epochs: tuple[int, ...]) -> bool:
         """Return True if the broker still has all data of `life`. `epochs` are the lives of which it has all data."""
@@ -73,23 +73,21 @@ class BrokerImage(Struct, frozen=True):
 
 
 class PartitionImage(Struct, frozen=True):
-    """One partition. Every change raises `partition_epoch`; a change of the leader also raises `leader_epoch`.
-
-    - `replicas`: the assignment, the preferred leader first. During a reassignment it has old and new replicas.
-    - `elr`: eligible leader replicas (KIP-966). They left the ISR while it was below min.insync.replicas, so that they
-      have all committed records.
-    - `last_leader`: the last leader of a partition that has no leader now.
-    - `recovering`: the leader of an unclean election has not confirmed its role yet; the ISR does not grow.
-    """
+    """One partition. Every change raises `partition_epoch`; a change of the leader also raises `leader_epoch`."""
 
     replicas: tuple[int, ...]
+    """The assignment, the preferred leader first. During a reassignment it has old and new replicas."""
     leader: int
     leader_epoch: int
     partition_epoch: int
     isr: tuple[int, ...]
     elr: tuple[int, ...] = ()
+    """Eligible leader replicas (KIP-966). They left the ISR while it was below min.insync.replicas, so that they have
+    all committed records."""
     last_leader: int = NO_LEADER
+    """The last leader of a partition that has no leader now."""
     recovering: bool = False
+    """True until the leader of an unclean election has confirmed its role; the ISR does not grow meanwhile."""
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
@@ -105,8 +103,7 @@ class PartitionImage(Struct, frozen=True):
 
 
 class TopicImage(Struct, frozen=True):
-    """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: the settings that this topic has itself; `owner`:
-    the user in whose quota the topic counts, "" for none; `request_id`: id of the request that created the topic."""
+    """A topic."""
 
     name: str
     topic_id: str
@@ -116,9 +113,13 @@ class TopicImage(Struct, frozen=True):
     timestamp_column: str | None = None
     created_ms: int = 0
     configs: Mapping[str, Value] = field(default_factory=dict)
+    """The settings of this topic itself, without inherited ones."""
     schemas: Mapping[int, bytes] = field(default_factory=dict)
+    """Arrow IPC schema messages by schema id."""
     owner: str = ""
+    """The user in whose quota the topic counts; "" for none."""
     request_id: str = ""
+    """Id of the request that created the topic."""
 
 
 class DeletedTopic(Struct, frozen=True):
@@ -127,7 +128,7 @@ class DeletedTopic(Struct, frozen=True):
 
     name: str
     number: int
-    """Number of the deletion, which rises. The orders with the lowest numbers are dropped first."""
+    """Number of the deletion; a later deletion has a higher number. The lowest numbers are dropped first."""
 
 
 class ClusterDelta(Struct, frozen=True):
@@ -147,26 +148,27 @@ class ClusterDelta(Struct, frozen=True):
 
 
 class ClusterImage(Struct, frozen=True):
-    """The cluster's metadata at one version.
-
-    `brokers`: the registered brokers; `known`: the last broker epoch of every broker that ever registered; `configs`:
-    settings of the cluster, which topics inherit; `security`: see `security.records`.
-    """
+    """The cluster's metadata at one version."""
 
     version: Version = Version()
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    """The registered brokers by id."""
     known: Mapping[int, int] = field(default_factory=dict)
+    """The last broker epoch of every broker that ever registered, by broker id."""
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    """The topics by name."""
     configs: Mapping[str, Value] = field(default_factory=dict)
+    """Settings of the cluster, which topics inherit."""
     security: Mapping[RecordId, bytes] = field(default_factory=dict)
+    """Users, ACLs, quotas and secrets (see `security.records`)."""
     deleted: Mapping[str, DeletedTopic] = field(default_factory=dict)
     """The newest DELETED_MAX deletions, by topic id."""
     writes: int = UNKNOWN_WRITES
     """Version of `/controller_epoch`, which counts the controllers' writes; UNKNOWN_WRITES if not known."""
     term: int = 0
-    """Session in which the controller of this controller epoch was elected; 0 if not known."""
+    """Id of the ZooKeeper session in which the controller of this controller epoch was elected; 0 if not known."""
     generation: int = 0
-    """Number of the times that an operator has written the cluster's metadata back into an older store."""
+    """Number of times that an operator has restored the cluster's metadata into an older store."""
 
     def apply(self, delta: ClusterDelta, version: Version) -> ClusterImage:
         """Return the image after `delta`; this image itself if `version` is not newer. Raises KeyError for a partition

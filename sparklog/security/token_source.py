@@ -17,7 +17,7 @@ from sparklog.security.secrets import Secret, read_text_file
 
 _FILE = "file://"
 USED_PART = 0.8
-"""A token is used for this part of its time; then another one is asked for."""
+"""Part of a token's lifetime after which the next call requests a new token."""
 KEPT_MAX = 64
 
 
@@ -29,7 +29,7 @@ class TokenSource:
         self._clock = clock
         self._lock = threading.Lock()
         self._cached_token: tuple[Secret, float] | None = None
-        """A token, and until when it is used."""
+        """A token, and the monotonic time in s until which it is used."""
 
     def token(self, timeout_s: float) -> Secret:
         """Return a token that is valid for a while. Raises InvalidConfigError (the file), BrokerNotAvailableError (the

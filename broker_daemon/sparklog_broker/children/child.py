@@ -63,7 +63,7 @@ class Child:
         loop: The broker's event loop.
         clock_s: A monotonic clock in s.
         restarts: The pauses between starts; None: the usual ones.
-        on_ready: Called at each start with the text behind `READY` in the child's line.
+        on_ready: Called at each start with the text after `READY` in the child's line.
         """
         self.spec = spec
         self.restarts = restarts or Restarts()

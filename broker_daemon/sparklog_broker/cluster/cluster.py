@@ -244,7 +244,7 @@ class Cluster:
         self._has_unsaved.set()
 
     async def _save_notes(self) -> None:
-        """Store the topics that `_note_created` has recorded, until cancelled."""
+        """Run until cancelled: write the topics that `_note_created` records to the metadata store."""
         while True:
             await self._has_unsaved.wait()
             await asyncio.sleep(NOTE_S)

@@ -13,8 +13,8 @@ from sparklog.replication.cluster_image import PartitionImage
 
 
 class Quota:
-    """A rate limit in bytes per second. Unused bytes of up to one second are kept. One amount may exceed the kept
-    bytes; the next one then waits longer.
+    """A rate limit in bytes per second. The unused bytes of up to one second can be used later. One `take` may exceed
+    them; the next transfer then waits longer.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:

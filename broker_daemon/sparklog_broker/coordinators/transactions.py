@@ -277,7 +277,7 @@ class TransactionCoordinator:
         return found
 
     def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
-        """Return the error for a producer after a partition has refused its batch for an old epoch."""
+        """Return the error for a producer whose batch a partition has refused for its old epoch."""
         try:
             coordinator = self._shard(transactional_id).ready()
         except SparklogError as e:
@@ -386,8 +386,8 @@ class TransactionCoordinator:
                 yield summary
 
     def describe(self, transactional_id: str) -> TransactionDetails:
-        """Return a transactional id with the partitions of its open transaction; an error code for an unknown id.
-        Raises CoordinatorLoadingError.
+        """Return the details of a transactional id, with the partitions of its open transaction. For an unknown id they
+        hold an error code. Raises CoordinatorLoadingError.
         """
         coordinator = self._shard(transactional_id).ready()
         try:
@@ -403,8 +403,8 @@ class TransactionCoordinator:
         )
 
     async def abort(self, transactional_id: str) -> int:
-        """Abort the open transaction of an id, and return the number of its markers. Raises InvalidTxnStateError if
-        there is none, InvalidProducerIdMappingError.
+        """Abort the open transaction of an id, and return the number of its markers. Raises InvalidTxnStateError if no
+        transaction is open, InvalidProducerIdMappingError if the id is unknown.
         """
         return int(await self._shard(transactional_id).request(Abort(transactional_id)))
 

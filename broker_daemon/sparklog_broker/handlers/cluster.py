@@ -51,7 +51,7 @@ async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, con
 
 
 async def alter_partition(request: AlterPartitionRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the controller's decisions are stored. Only the controller answers."""
+    """Answer with the decisions on the requested ISR changes, after they are stored. Only the controller answers."""
     return Response(AlterPartitionResponse(await decide(context.broker.cluster.membership, request)))
 
 
@@ -82,7 +82,7 @@ async def directory_failed(request: DirectoryFailedRequest, payload: memoryview,
 async def alter_security_records(
     request: AlterSecurityRecordsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when the records are stored."""
+    """Answer after the security records are stored."""
     broker = context.broker
     await broker.security_records.change(
         {RecordId(change.kind, change.key): change.value for change in request.changes}

@@ -26,7 +26,7 @@ from sparklog_broker.partitions import page_cache
 from sparklog_broker.partitions.partition import Partition
 
 SLICES_PER_PARTITION_MAX = 32
-"""Largest number of slices of one partition, because tiny segments would take a request's whole time."""
+"""Largest number of slices of one partition in an answer. More of them, of tiny segments, would take too long."""
 SLICES_PER_ANSWER_MAX = 1_000
 """Largest number of slices in an answer; each may keep a segment file open. The next fetch continues."""
 WAITING_PARTITIONS_MAX = 2_000

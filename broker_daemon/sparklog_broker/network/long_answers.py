@@ -20,6 +20,7 @@ from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace
 from sparklog_broker.network.reply import REST_BYTES_MAX, Response, fields_before_rest
 
 INLINE_BYTES = 64 * 1024
+"""Largest reply, in bytes, that is built without waiting for others."""
 PIECE_BYTES = 64 * 1024
 """Size of the pieces, in bytes, to which small parts are joined."""
 NEWER_CLIENT = "use a newer client, which requests pages"
@@ -120,7 +121,8 @@ class FittingItems:
 
 
 class _Turn:
-    """The building of one reply, in slices of the loop's time. Above INLINE_BYTES no other reply is built."""
+    """The building of one reply, in slices of the loop's time. A reply above INLINE_BYTES waits until no other such
+    reply is being built."""
 
     def __init__(self, long_answers: LongAnswers) -> None:
         self._of = long_answers

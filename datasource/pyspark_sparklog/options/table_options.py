@@ -88,7 +88,7 @@ def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def of_read(given: Mapping[str, str], schema: StructType, where: OptionUse) -> Mapping[str, str]:
-    """Return the options of a read whose rows have `schema`: `given`, and for a table the table's options behind them.
+    """Return the options of a read whose rows have `schema`: `given`, and for a table the table's options after them.
     A read that names topics is not a read of a table.
     """
     text = _text(schema)

@@ -288,8 +288,8 @@ class Publisher:
                 log.warning("%s was committed before the failure: its records stay", _describe(found))
 
     def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
-        """Return the transaction of a write in which no task has reported, as far as it is known here. A newer run is
-        in no danger: the coordinator knows the run as an older one."""
+        """Return the transaction of a write without a report of a task; None if this process does not know it. Its
+        abort cannot harm a newer run: the coordinator refuses the older fencing token."""
         if self.fencing_token == AT_LEAST_ONCE:
             return None
         if not self.is_stream:

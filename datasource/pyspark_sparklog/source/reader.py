@@ -100,7 +100,7 @@ class RangeRead:
         """Yield the rows of the range as batches in Spark's layout.
 
         While the broker is gone it is tried again for `sparklog.broker.wait.ms`, from where reading stopped. Raises
-        DataLossError if part of the range is gone (with failOnDataLoss=false: warns and continues behind it).
+        DataLossError if part of the range is gone (with failOnDataLoss=false: warns and continues after it).
         """
         tp = TopicPartition(task.topic, task.partition)
         assembler: BatchAssembler | None = None

@@ -840,9 +840,9 @@ class Admin:
 
         Args:
             topic: The topic's name.
-            from_table: True continues behind the last row of each partition in the table, whatever offsets the table's
+            from_table: True continues after the last row of each partition in the table, whatever offsets the table's
                 transactions have. It is for a table that was restored to an older version: the rows that are missing
-                since are appended again, and so are rows that users deleted behind the last one.
+                since are appended again, and so are rows that users deleted after the last one.
 
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.

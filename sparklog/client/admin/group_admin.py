@@ -42,7 +42,7 @@ from sparklog.types import READ_COMMITTED, GroupMetadata, OffsetAndMetadata, Top
 
 MARKERS_BYTES = 64 * 1024
 MARKER_FETCHES_MAX = 100
-"""Number of answers without a record that are read behind a committed offset; the offsets beyond them count as lag."""
+"""Number of answers without a record that are read after a committed offset; the offsets beyond them count as lag."""
 
 
 @dataclass(frozen=True)

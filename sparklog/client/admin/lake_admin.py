@@ -167,10 +167,10 @@ def settings_with_lake(info: TopicInfo) -> LakeSettings:
 
 
 def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> None:
-    """Set the table's next offsets behind its last rows.
+    """Set the table's next offsets after its last rows.
 
     Raises:
-        LakePausedError: The table is gone or foreign, or the log has deleted offsets behind the last rows.
+        LakePausedError: The table is gone or foreign, or the log has deleted offsets after the last rows.
         LakeUnavailableError: The table cannot be reached, or others commit all the time.
     """
     settings = settings_with_lake(info)

@@ -46,7 +46,7 @@ class SegmentDescription(NamedTuple):
     base_offset: int
     """First offset of the segment."""
     next_offset: int
-    """Offset behind the segment; -1: not known."""
+    """Offset after the segment; -1: not known."""
     schema_id: int
     """Id of the schema of its rows."""
     size_bytes: int

@@ -27,13 +27,13 @@ class NextStep(Enum):
 
     AGAIN = "again"
     LOOK = "look"
-    """Look if the change has taken effect; then it is made."""
+    """Check if an earlier attempt has made the change."""
     RAISE = "raise"
 
 
 class RepeatPolicy:
     """The attempts of one change. `made_if`: errors which show that an earlier attempt has made the change. `once`: the
-    change must not be made twice, so an unclear attempt is the last one."""
+    change must not be made twice, so there is no attempt after one with an unknown outcome."""
 
     def __init__(self, made_if: tuple[type[SparklogError], ...] = (), *, once: bool = False) -> None:
         self._made_if = made_if

@@ -86,7 +86,7 @@ class Part:
         return self.end_offset if self.damage is None else None
 
     def decode(self, *, check_crcs: bool) -> Iterator[ConsumedBatch]:
-        """Yield the batches that were asked for and are not aborted. Raises as `decode_batches`, and the damage behind
+        """Yield the batches that were asked for and are not aborted. Raises as `decode_batches`, and the damage after
         them."""
         yield from decode_batches(
             self.data,
@@ -102,7 +102,7 @@ class Part:
 
 
 def headers_of(data: pa.Buffer) -> tuple[list[tuple[int, BatchHeader]], CorruptBatchError | None]:
-    """Return the headers of the intact batches in `data` with their positions, and the damage behind them, if any."""
+    """Return the headers of the intact batches in `data` with their positions, and the damage after them, if any."""
     found: list[tuple[int, BatchHeader]] = []
     try:
         found.extend(iterate_batches(memoryview(data), verify=False))

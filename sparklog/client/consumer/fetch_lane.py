@@ -374,7 +374,7 @@ class FetchLane:
                 position.from_files = False
                 if e.retriable:
                     self._step_back(part)
-                    if self.under_way is not None:  # it asks for the records behind
+                    if self.under_way is not None:  # it asks for the records after
                         self.under_way = None
                         self._connection.drop()
                     self._retry(position, e, at_once=self._is_told_leader(part))
@@ -395,7 +395,7 @@ class FetchLane:
         )
 
     def _advance(self, parts: list[Part]) -> bool:
-        """Move the positions behind the received data. Returns False if the next offset is unknown until all batches
+        """Move the positions past the received data. Returns False if the next offset is unknown until all batches
         are checked."""
         if any(p.next_offset is None for p in parts):
             return False

@@ -136,8 +136,7 @@ class Fetcher:
                 first.turn.end_poll()
 
     def _start_over(self) -> None:
-        """Read everything again from behind the returned records, because an exception has ended a poll in the
-        middle."""
+        """Read everything after the returned records again, because an exception has ended a poll in the middle."""
         self.replace({tp: position.restart() for tp, position in self.positions.items()})
         self.first.forget_request()
         self.notify()
@@ -194,7 +193,7 @@ class Fetcher:
         return len({id(p.lane) for p in self.positions.values()}) or 1
 
     def rotate(self, served: list[Position]) -> None:
-        """Move partitions that got data behind the others, so that none starves."""
+        """Move the partitions that got data to the end of the order, so that none starves."""
         with self.changed:
             current = self.positions  # others copy it without a lock, so it is never changed itself
             moved = {p.tp: p for p in served if current.get(p.tp) is p}

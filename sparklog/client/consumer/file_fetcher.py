@@ -34,7 +34,7 @@ PROBE_BYTES = 256 * 1024
 """Bytes of a partition's first fetch if files may be mapped: enough to see if the partition is behind."""
 STRETCH_BYTES = 64 * MIB
 AGAIN_BYTES_MIN = MIB
-"""Size in bytes of a stretch up to the end of the files; behind a shorter one, the socket waits for more."""
+"""Size in bytes of a stretch up to the end of the files; after a shorter one, the socket waits for more."""
 
 
 class FileFetcherConfig(NamedTuple):
@@ -106,7 +106,7 @@ class Stretch:
         return self.size_bytes / max(self.offset - self._begin, 1)
 
     def read(self, position: Position, max_bytes: int, *, check_crcs: bool) -> tuple[Piece, Exception | None]:
-        """Return the next batches, and the error behind them. There is at least one batch, and not many more than
+        """Return the next batches, and the error after them. There is at least one batch, and not many more than
         `max_bytes`."""
         batches: list[ConsumedBatch] = []
         start, size, epoch = self.offset, 0, position.epoch
@@ -148,8 +148,8 @@ class _Turn:
 
 
 class FileFetcher:
-    """Reader of files, with a thread of its own, started with the first partition: it reads while the fetch thread
-    waits for the broker. Partitions take turns, piece by piece."""
+    """Reader of files on a thread of its own, while the fetch thread waits for the broker. The thread starts with the
+    first partition. Partitions take turns, one piece each."""
 
     def __init__(self, cluster: Cluster, config: FileFetcherConfig, taker: Taker) -> None:
         self._cluster = cluster
@@ -162,7 +162,7 @@ class FileFetcher:
         self._closed = False
 
     def may_read(self, tp: TopicPartition) -> bool:
-        """True if it is worth looking for files of the partition. Raises the errors of `Cluster.leader`."""
+        """True if the partition's leader may offer files on this host. Raises the errors of `Cluster.leader`."""
         return self._cluster.local_reads(self._cluster.leader(tp))
 
     def is_here(self, tp: TopicPartition, offset: int) -> bool:
@@ -170,7 +170,7 @@ class FileFetcher:
         return self.may_read(tp) and not is_only_remote(self._cluster, tp, offset)
 
     def take_over(self, position: Position, bytes_per_offset: float) -> None:
-        """Read on from files at the position's offset, until `Taker.take_back`; with `changed` held."""
+        """Continue a position from files, until `Taker.take_back`. Called with `changed` held."""
         self._turns.append(_Turn(position, bytes_per_offset))
         if self._thread is None:
             self._thread = daemon_thread(self._run, "sparklog-consumer-files")

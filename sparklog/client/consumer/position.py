@@ -89,8 +89,8 @@ class Position:
         """Ends of the times in which only `replica`, or (after a replica has failed) only the leader, is read."""
 
     def restart(self) -> Position:
-        """Return a new Position behind the records that poll has returned. Nothing that was read for this one counts
-        any more."""
+        """Return a new Position at the offset after the records that poll has returned. It drops all data that were
+        read for this one."""
         new = Position(self.tp, self.projection.copy(), self.consumed, self.reset_to)
         new.error, new.paused, new.waiting = self.error, self.paused, self.waiting
         new.epoch = new.consumed_epoch = self.consumed_epoch
@@ -140,7 +140,7 @@ class Position:
         self._rowless[joined] = end
 
     def end_at(self, batches: list[ConsumedBatch], start: int, end: int, epoch: int) -> None:
-        """Let the last of `batches`, read from [start, end), lead to `end`, also behind batches without rows. `epoch`
+        """Let the last of `batches`, read from [start, end), lead to `end`, also after batches without rows. `epoch`
         is that of the record before `end`."""
         if batches:
             batches[-1].next_offset = max(batches[-1].next_offset, end)
@@ -175,7 +175,7 @@ class ReadyBatches:
         self.size_bytes += each * len(batches)
 
     def take(self) -> FetchedBatch:
-        """Take the next batch; the caller moves the position's `consumed` behind it."""
+        """Take the next batch; the caller moves the position's `consumed` past it."""
         taken = self._last_taken = self._batches[0]
         self.size_bytes -= taken.size_bytes
         taken.position.consumed_epoch = taken.batch.leader_epoch

@@ -54,7 +54,7 @@ class RecordsInHand:
         return self._records[self._returned_count : self._returned_count + count]
 
     def give_out(self, count: int) -> None:
-        """Note that the first `count` records are consumed: their position moves behind them."""
+        """Note that the first `count` records are consumed: their position moves past them."""
         assert self.position is not None
         assert self._batch is not None
         end = self._returned_count + count
@@ -67,7 +67,7 @@ class RecordsInHand:
         return self._batch.slice(self._returned_count, len(self._records) - self._returned_count)
 
     def take_rest(self) -> FetchedBatch | None:
-        """Return the rest of the batch behind the records."""
+        """Return the rest of the batch after the records."""
         rest, self._rest = self._rest, None
         return rest
 

@@ -106,7 +106,7 @@ class Committer:
             commit.done.set_exception(ClosedError("the consumer was closed before these offsets could be committed"))
 
     def begin_to_close(self) -> None:
-        """Let the thread end behind the queued commits."""
+        """Let the thread end after the queued commits."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()

@@ -68,7 +68,7 @@ class Reader(Protocol):
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offset behind the records of earlier polls, of every partition with a known position."""
+        """Return the offset after the records of earlier polls, of every partition with a known position."""
 
     def unstarted(self) -> list[TopicPartition]:
         """Return partitions that are assigned and not read yet."""

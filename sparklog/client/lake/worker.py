@@ -42,13 +42,13 @@ FIND_TOPICS_S = 5.0
 POLL_MS = 200
 FAILURE_PAUSE_S, FAILURE_PAUSE_S_MAX = 1.0, 60.0
 MERGE_ROUNDS = 8
-"""Rounds between two looks for small files."""
+"""Rounds between two searches for small files."""
 MERGES_AT_ONCE = 4
 PAUSE_REASON_CHARS_MAX = 1_000
 
 
 STANDBY_INTERVALS = 3
-"""Intervals without a commit after which a worker takes a topic of another one over."""
+"""Number of commit intervals without a commit after which another worker takes over the topic."""
 SESSION_TIMEOUT_MS = 10_000
 
 

@@ -234,7 +234,7 @@ _MEANT = {
     "include_metadata": ("includeMetadata", "metadata"),
     "security": ("security_protocol", "properties", "config"),
 }  # fmt: skip
-"""Arguments by the names that other libraries have for them."""
+"""Names that other libraries have for an argument, by the argument."""
 
 
 def _call_error(
@@ -263,7 +263,7 @@ def _call_error(
 
 
 def servers_may_follow(needed: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a call leave out `bootstrap_servers`, a function's first parameter, or give it by name behind the others.
+    """Let a call leave out `bootstrap_servers`, a function's first parameter, or give it by name after the others.
     `needed`: the second parameter, which every call gives."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -283,7 +283,8 @@ def servers_may_follow(needed: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 def behind_servers(order: str) -> Reader:
-    """Return a reader of the text behind `bootstrap_servers`; it refuses addresses, whose place is before it."""
+    """Return a reader of the text argument after `bootstrap_servers`. It refuses the address of a broker with a remark
+    about the order of arguments, which is `order`."""
 
     def read(argument: str, value: object) -> str:
         given = text(argument, value)

@@ -236,7 +236,7 @@ class Accumulator:
         queue.batches.append(pending)
 
     def enqueue(self, queue: PartitionQueue, encoded: EncodedBatch) -> Delivery:
-        """Append an encoded batch behind all earlier ones. Raises BufferExhaustedError or ClosedError."""
+        """Append an encoded batch after all earlier ones. Raises BufferExhaustedError or ClosedError."""
         delivery = Delivery(queue.tp)
         delivery.record_count = encoded.record_count
         delivery.max_timestamp_ms = encoded.max_timestamp_ms

@@ -20,11 +20,11 @@ from sparklog.errors import ClosedError, SparklogError
 
 THREADS_MAX = 4
 PARALLEL_BYTES_MIN = 64 * 1024
-"""Smaller batches are encoded sooner than another thread has begun."""
+"""Smallest batch that is encoded on another thread: for less, starting the work takes longer than encoding."""
 
 
 class Encoding:
-    """Rows of one batch that are being encoded since `start`."""
+    """The encoding of one batch's rows on another thread. It begins with `start`."""
 
     __slots__ = ("_encoder", "_future", "_rows", "_threads", "_topic", "record_count", "size_bytes")
 
@@ -77,8 +77,8 @@ class ParallelEncoder:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sparklog-encode")
 
     def encoding_of(self, rows: pa.RecordBatch, topic: TopicInfo) -> Encoding | None:
-        """Return the encoding, not started yet, of rows that make a batch within the topic's limit uncompressed; None
-        if there are too few rows."""
+        """Return the encoding of `rows`, not started yet; None if they have less than PARALLEL_BYTES_MIN. The rows must
+        fit into one batch of the topic without compression."""
         size_bytes = estimated_bytes(rows)
         if size_bytes < PARALLEL_BYTES_MIN:
             return None

@@ -1,7 +1,7 @@
 """Lists of Python objects as Arrow arrays: each object with the type that it has, and none changed to fit another.
 
-PyArrow guesses where objects of one list differ in kind. It makes 1.0 of True behind a float, a day of 1970 of a number
-behind a date, and the year 1 of NaT there. It cuts the time off a datetime behind a date, gives a zone to a datetime
+PyArrow guesses where objects of one list differ in kind. It makes 1.0 of True after a float, a day of 1970 of a number
+after a date, and the year 1 of NaT there. It cuts the time off a datetime after a date, gives a zone to a datetime
 without one, drops the nanoseconds of pandas' timestamps. With a type given it cuts 1.5 to 1 and drops the
 fields of a dict that the type does not have. Such a change is an error here.
 

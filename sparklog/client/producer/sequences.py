@@ -5,7 +5,7 @@ it is sent. The broker remembers five batches, so no batch is drained that would
 with an open outcome: the old leader may answer after the new one has stored later batches. A batch that has to be sent
 again goes out when nothing else of the partition is under way, and nothing new goes out before it.
 
-A batch that fails permanently leaves a gap in the sequences, and the broker would refuse the batches behind it forever.
+A batch that fails permanently leaves a gap in the sequences, and the broker would refuse the batches after it forever.
 Then nothing new is drained until the outcome of every batch in flight is known; batches that the broker refuses because
 of the gap are held. The partition continues with the next epoch from sequence 0, the held batches first. A held batch
 is certainly not stored, so writing it again under another epoch stores it once. If that is not certain, it fails, too:
@@ -32,7 +32,7 @@ EPOCH_MAX = 1_000
 """Last epoch of a producer id: beyond it a new id is requested, because a broker accepts no epoch far above the known
 one."""
 BATCHES_IN_FLIGHT_MAX = 5
-"""Largest number of batches in flight, counted with the answered batches behind the oldest open one."""
+"""Largest number of batches in flight, counted with the answered batches after the oldest open one."""
 REMEMBERED_S = 60.0
 """Time in s after the last answer for which the broker is trusted to remember the producer
 (`producer.id.expiration.ms`)."""
@@ -193,7 +193,7 @@ class PartitionSequences:
 
     @property
     def may_reset(self) -> bool:
-        """True if there is a gap, and the outcome of everything before and behind it is known."""
+        """True if there is a gap, and the outcome of everything before and after it is known."""
         return self.has_gap and (not self.in_flight or not self._safeguards.drain_before_bump)
 
     def reset(self) -> list[SequencedBatch]:

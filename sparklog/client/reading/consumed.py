@@ -79,7 +79,7 @@ class ConsumedBatch:
         self.base_offset = base_offset
         """Offset of the first row."""
         self.next_offset = next_offset
-        """Offset at which reading goes on: behind the last row and behind the records that compaction has removed after
+        """Offset at which reading goes on: after the last row and after the records that compaction has removed after
         it."""
         self._data = data
         self._offsets = offsets
@@ -238,7 +238,7 @@ class ConsumedBatch:
             row: Index of the row.
 
         Returns:
-            Its offset; behind the last row, `next_offset`.
+            Its offset; after the last row, `next_offset`.
         """
         if row >= self.num_rows:
             return self.next_offset

@@ -60,7 +60,7 @@ class LatestRows:
             self._fold()
 
     def end_partition(self) -> None:
-        """End the current partition."""
+        """Keep the newest rows of the current partition; the next `add` begins another partition."""
         self._fold()
         self._partitions += self._waiting
         self._waiting, self._rows = [], 0

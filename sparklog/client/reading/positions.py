@@ -24,7 +24,7 @@ _OFFSET = re.compile(r"-?[0-9][0-9_]{0,24}")
 
 
 class AtTime(Struct, frozen=True):
-    """The first record at or after this time, in ms since 1970; behind the last one if none is that new."""
+    """The first record at or after this time, in ms since 1970; after the last one if none is that new."""
 
     time_ms: int
 

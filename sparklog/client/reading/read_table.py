@@ -77,13 +77,13 @@ def read_table(
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
-            127.0.0.1:9292. It may be left out, or be given by name behind the topic.
+            127.0.0.1:9292. It may be left out, or be given by name after the topic.
         topic: The topic's name.
         columns: Names of the columns to read, in this order. None: all.
         start: The first record (inclusive): "earliest", "latest", an offset for all partitions, a negative number for
             offsets before the end, a datetime or a text for a time ("-1h", "yesterday", "2026-11-27T10:00"; see
             `sparklog.times`), or {partition: one of these}. Partitions that the dict does not name are not read. A time
-            is the first offset whose record is not older; records behind it may be.
+            is the first offset whose record is not older; records after it may be.
         end: The end of the range (exclusive), in the same forms.
         include_metadata: True appends the columns _topic, _partition, _offset and _timestamp.
         filter: An Arrow expression, as in `pc.field("minutes") > 60`; only rows for which it is true are returned. It
@@ -99,9 +99,9 @@ def read_table(
         history: True reads the offsets that the topic's Delta table has from the table, also those that the log has
             deleted, and the others from the log. "earliest" is the table's first offset then. Rows that were deleted
             from the table are not read.
-        latest: True reads the newest row of each key, without deleted keys. A row deletes its key if all columns behind
-            the key are null, or if its column `_op` is "d" or "delete". Rows that only the topic's Delta table has
-            count, too. `filter` and `limit` are applied to the newest rows.
+        latest: True reads the newest row of each key, without deleted keys. A row deletes its key if all columns but
+            the key and the timestamp column are null, or if its column `_op` is "d" or "delete". Rows that only the
+            topic's Delta table has count, too. `filter` and `limit` are applied to the newest rows.
 
     Returns:
         The rows; an empty table with the topic's columns if there are none. With `batches` a `pa.RecordBatchReader`.

@@ -74,7 +74,7 @@ class SyncAnswer(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An effect: the request behind `token` has this answer."""
+    """An effect: the answer to the request that waits with `token`."""
 
     token: Any
     answer: JoinAnswer | SyncAnswer
@@ -91,7 +91,7 @@ class Member(Struct):
     rebalance_timeout_ms: int
     protocols: list[tuple[str, bytes]]
     deadline_ms: int
-    """Time at which the member is removed unless it is heard of."""
+    """Time at which the member is removed unless it sends a request before."""
     assignment: bytes = b""
     join_token: Any = None
     """Token of the join that waits for other members; None if none waits."""
@@ -100,7 +100,7 @@ class Member(Struct):
 
     @property
     def metadata_bytes(self) -> int:
-        """Memory of what the client has chosen."""
+        """Size of the member's assignment and subscriptions, which the client chooses."""
         return len(self.assignment) + sum(len(metadata) for _, metadata in self.protocols)
 
     def metadata_of(self, protocol: str) -> bytes:

@@ -2,7 +2,7 @@
 
 offset  size  field
 0       8     base offset i64
-8       4     batch length i32: bytes behind this field
+8       4     batch length i32: bytes after this field
 12      4     partition leader epoch i32
 16      1     magic i8, 2
 17      4     CRC-32C u32 of all that follows

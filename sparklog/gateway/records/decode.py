@@ -54,7 +54,7 @@ def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.R
 
 
 def record_ends(raw: memoryview, record_count: int) -> list[int]:
-    """Return the positions behind the records. Raises CorruptBatchError."""
+    """Return the positions after the records. Raises CorruptBatchError."""
     data = bytes(raw)
     ends: list[int] = []
     append = ends.append

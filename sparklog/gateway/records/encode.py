@@ -7,7 +7,7 @@ Numbers are NumPy columns of varints; Arrow joins them with keys and values::
     middle: value size
     value
 
-The header count of the record before stands in the prefix, so that a batch without headers needs no column behind the
+The header count of the record before stands in the prefix, so that a batch without headers needs no column after the
 value. Without keys, the middle is part of the prefix.
 """
 
@@ -125,7 +125,7 @@ def _header_bytes(headers: Any) -> Any:
     joined = pc.binary_join_element_wise(
         _binary(head), keys, _binary(middle), values, _SEPARATOR, null_handling="replace", null_replacement=""
     )
-    # a record's entries stand one behind the other: its bytes are a span of theirs
+    # a record's entries stand one after the other: its bytes are a span of theirs
     at = _offsets(joined)
     start, size = at[lists[:-1] - first].astype(np.int64), np.zeros(len(counts), np.int64)
     size = at[lists[:-1] - first + counts] - start

@@ -31,7 +31,7 @@ def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byt
 
     Args:
         head: The head of the client's batch.
-        data: The records behind the head.
+        data: The records after the head.
         topic: The topic; an envelope topic.
         inflated_bytes_max: Largest size of the records without their compression.
 

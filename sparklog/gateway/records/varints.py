@@ -15,9 +15,9 @@ Array = np.ndarray[Any, Any]
 
 
 def read_varints(data: Array, positions: Array, bytes_max: int = VARINT_BYTES_MAX) -> tuple[Array, Array]:
-    """Return the numbers at `positions` of `data`, and the positions behind them, both int64.
+    """Return the numbers at `positions` of `data`, and the positions after them, both int64.
 
-    A position behind the end reads the last byte: the caller checks the position behind the last field of a record.
+    A position after the end reads the last byte: the caller checks the position after the last field of a record.
     Raises CorruptBatchError for a number of more than `bytes_max` bytes.
     """
     last = len(data) - 1

@@ -40,7 +40,7 @@ class Api(NamedTuple):
 
 
 class RequestHead(NamedTuple):
-    """The head of a request; `body_from` is the position behind it, if the version is served."""
+    """The head of a request; `body_from` is the position after it, if the version is served."""
 
     api_key: int
     version: int

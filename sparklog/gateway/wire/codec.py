@@ -163,7 +163,7 @@ def decoder(kind: str, name: str, version: int) -> Decode:
             raise InvalidRequestError(f"{name} version {version} is cut off") from e
         except UnicodeDecodeError as e:
             raise InvalidRequestError(f"{name} version {version}: a text is not UTF-8") from e
-        return body  # bytes behind it are passed over, as by Kafka: librdkafka sends some with Metadata version 12
+        return body  # bytes after it are passed over, as by Kafka: librdkafka sends some with Metadata version 12
 
     return decode
 

@@ -82,7 +82,7 @@ def _message(head: str, lines: list[str]) -> Message:
 
 
 def _fields(lines: list[str], depth: int, spoken: Versions) -> tuple[tuple[Field, ...], list[str]]:
-    """Return the fields at `depth`, and the lines behind them."""
+    """Return the fields at `depth`, and the lines after them."""
     found = []
     while lines and _depth(lines[0]) == depth:
         words = lines[0].split(" ")[2 * depth :]

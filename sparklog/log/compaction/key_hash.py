@@ -143,7 +143,7 @@ def _mix_bytes(state: _State, column: Any) -> None:
 
 
 def _word(windows: np.ndarray, starts: np.ndarray, lengths: np.ndarray, i: int) -> np.ndarray:
-    """Return bytes [8 i, 8 i + 8) of every row, zeros behind its end."""
+    """Return bytes [8 i, 8 i + 8) of every row, zeros after its end."""
     at = starts + 8 * i
     last = len(windows) - 1
     held = np.minimum(at, last)  # near the end of the data an earlier word is read, and shifted

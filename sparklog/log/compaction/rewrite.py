@@ -1,7 +1,7 @@
 """Choice of the rows of a group of segments that stay, and the rewriting of the group without the others.
 
 A row is removed if a later row of the log has its key, or if it is a tombstone whose batch's delete horizon has passed.
-Rows behind the last offset of the map and rows without a key stay. All rows of an aborted transaction are removed. A
+Rows after the last offset of the map and rows without a key stay. All rows of an aborted transaction are removed. A
 batch without remaining rows is removed too, with two exceptions: the last batch of a segment (a segment must end where
 the next one begins), and the last batch of a producer that the log still knows (its sequence numbers must remain
 derivable). A transaction's marker stays until a run has found no data of the transaction any more and the delete
@@ -331,7 +331,7 @@ def _plan_batch(
         return BatchPlan(number, batch.position, header, nothing, NO_HORIZON, stays=False)
     rows = keyed_rows(batch, context, tombstones=True)
     in_map = rows.offsets <= keys.latest_offset
-    keep = rows.offsets >= keys.get(rows.hashes)  # behind the map's last offset they always are
+    keep = rows.offsets >= keys.get(rows.hashes)  # after the map's last offset they always are
     if rows.hashes.null is not None:
         keep |= rows.hashes.null
         plan.null_keys += int(np.count_nonzero(rows.hashes.null))

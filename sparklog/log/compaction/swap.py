@@ -202,7 +202,7 @@ def _fitting_segments(
     files: FileSystem, directory: Path, committed: Sequence[int], live: Sequence[int]
 ) -> list[tuple[int, int]]:
     """Return the committed segments, as (base offset, end), whose end is the start of another segment: the log's active
-    segment always lies behind compacted ones. The others are set aside. Raises LogCorruptError."""
+    segment always lies after compacted ones. The others are set aside. Raises LogCorruptError."""
     ends = {base: _end_of(files, directory / (segment_name(base) + SWAP_SUFFIX)) for base in committed}
     fit: list[tuple[int, int]] = []
     for base in sorted(committed, reverse=True):

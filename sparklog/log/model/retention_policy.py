@@ -5,7 +5,7 @@ A segment can go when all of it lies below the high watermark and
 
 - it lies below the log start (records were deleted on request), regardless of the policy, or the policy deletes and
 - its largest record timestamp is older than `retention.ms`, or
-- the segments behind it hold `retention.bytes` or more.
+- the segments after it hold `retention.bytes` or more.
 
 Segments go oldest first; the first one that stays ends it, so that a log never has holes.
 """

@@ -79,7 +79,7 @@ S = TypeVar("S", bound=TieringSegment)
 def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierable_end: int) -> list[S]:
     """Return the local segments (ascending, the last one active) that are to be copied now, in their order.
 
-    `copied_to`: the offset behind the last copied record, or -1. Segments go one after the other, so that the copied
+    `copied_to`: the offset after the last copied record, or -1. Segments go one after the other, so that the copied
     part has no holes: the first one that cannot go ends it.
     """
     found: list[S] = []

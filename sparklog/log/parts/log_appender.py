@@ -82,7 +82,7 @@ class LogAppender:
     ) -> AppendInfo:
         """End a producer's transaction. A repeated marker is not written again; the result has its offset.
 
-        `keeps_epoch`: `producer_epoch` is that of the transaction; the producer keeps it.
+        `keeps_epoch`: the producer keeps `producer_epoch`, the epoch of its batches, after the transaction.
 
         `started_ms`: time at which the transaction began, the same in the markers of all its participants; -1: not
         known.

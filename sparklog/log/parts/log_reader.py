@@ -65,7 +65,7 @@ class LogReader:
         at most `ranges_max`.
 
         Of the part in the object store, only the first LOCATE_REMOTE_BYTES or so are returned, as files of the read
-        cache, and nothing behind them, because they have to be fetched. Raises OffsetOutOfRangeError when
+        cache, and nothing after them, because they have to be fetched. Raises OffsetOutOfRangeError when
         `start_offset` is out of range, RemoteStorageError.
         """
         segments = self._state.segments.from_offset(start_offset)  # before the check, as in `read`
@@ -79,7 +79,7 @@ class LogReader:
         return self._state.segments.bytes_between(offset, bound) if offset < bound else 0
 
     def commits(self, offset: int, since_ms: int) -> list[Commit]:
-        """Return the transactions that are committed by a marker behind `offset`, or by one appended since `since_ms`.
+        """Return the transactions that are committed by a marker after `offset`, or by one appended since `since_ms`.
 
         Only headers of local segments are read, from the first batch appended since `since_ms`, or from `offset` if
         that lies before. So the records of a transaction that began earlier may be known in part.

@@ -64,7 +64,7 @@ class LogRetention:
 
     def follow_log_start(self, offset: int) -> None:
         """Raise this log's start to the leader's log start `offset`, regardless of the topic's settings, but never
-        behind its high watermark. Raises StorageError."""
+        above its high watermark. Raises StorageError."""
         with self._state.write_lock:
             self._state.health.check()
             self._state.raise_log_start(min(offset, self._state.offsets.high_watermark))

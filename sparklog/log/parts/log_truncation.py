@@ -48,7 +48,7 @@ class LogTruncation:
 
     def restart_at(self, offset: int) -> None:
         """Empty the log, which continues at `offset`, which may be any offset: the old records are of no use to a
-        follower whose leader's log begins behind its end. Raises StorageError, StorageFullError; the log takes no more
+        follower whose leader's log begins after its end. Raises StorageError, StorageFullError; the log takes no more
         appends then."""
         with self._state.swap_lock, self._flusher.lock, self._state.write_lock:
             self._state.health.check()

@@ -53,7 +53,7 @@ def ranges_between(
 ) -> list[LocatedRange]:
     """Return the file ranges of the whole batches in `segments` that hold [start_offset, end_offset), below the high
     watermark; the first `ranges_max` of them. Of the part in the object store, only the first LOCATE_REMOTE_BYTES or
-    so, and nothing behind them."""
+    so, and nothing after them."""
     stop = min(end_offset, high_watermark)
     ranges: list[LocatedRange] = []
     for segment in segments:

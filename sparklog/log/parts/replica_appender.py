@@ -2,8 +2,8 @@
 
 The leader has checked the content of the batches and stamped them. The follower checks only their checksums, and that
 they continue its log. A batch that the leader has compacted may leave out offsets before it, and is stored in a
-compacted segment. Every other batch begins at the log end, or behind a gap that the leader has named: offsets that a
-repair could not save there. A segment begins behind a gap.
+compacted segment. Every other batch begins at the log end, or after a gap that the leader has named: offsets that a
+repair could not save there. A segment begins after a gap.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ReplicaAppender:
         Raises CorruptBatchError.
 
         While a replica is not in sync, none are removed. But after a power cut or a repair, a replica may lack records
-        and still count as in sync. The missing records were appended behind its last batch, and removed at the earliest
+        and still count as in sync. The missing records were appended after its last batch, and removed at the earliest
         `delete.retention.ms` later. So nothing is missing if the log was followed again by then. A log that begins
         empty has nothing that could have been deleted.
         """
@@ -90,7 +90,7 @@ class ReplicaAppender:
         gaps: Sequence[Gap] = (),
     ) -> AppendInfo:
         """Append whole batches of the leader's log, with its stamps. The first batch begins at the log end; a compacted
-        batch, or one behind a gap in `gaps` (those of the leader's log), may begin later.
+        batch, or one after a gap in `gaps` (those of the leader's log), may begin later.
 
         `epochs`: the beginnings of leader epochs in the appended batches, by the leader's knowledge; compaction may
         have removed their first records. `segments`: the beginnings of segments at the leader; others begin as the
@@ -133,8 +133,8 @@ class ReplicaAppender:
             self._begin_behind(behind, last.info.schema_id if last is not None else self._state.newest_schema_id)
 
     def _note(self, gaps: Sequence[Gap], first: BatchHeader) -> None:
-        """Record the gaps on the disk before the records behind them. The records before a gap are on the disk too;
-        otherwise a log that has lost all its segments would begin behind a gap."""
+        """Record the gaps on the disk before the records after them. The records before a gap are on the disk too;
+        otherwise a log that has lost all its segments would begin after a gap."""
         state = self._state
         if state.segments.last is None and gaps[0][0] > state.offsets.written:
             start = state.writer.begin(state.offsets.written, first.schema_id, compacted=_is_compacted(first))
@@ -197,7 +197,7 @@ class ReplicaAppender:
             )
         self._begin_epochs((e for e in epochs if e.epoch <= last.leader_epoch), last.next_offset)
         for _, header in batches:
-            if header.leader_epoch >= state.epochs.latest:  # else the leader has named the epochs behind it already
+            if header.leader_epoch >= state.epochs.latest:  # else the leader has named the epochs after it already
                 state.epochs.begin(header.leader_epoch, header.base_offset)
         behind_gaps = {behind for _, behind in gaps}
         for run in _split_at(batches, {*segments, *behind_gaps}):
@@ -242,7 +242,7 @@ def _follows(header: BatchHeader, end: int, gaps: Collection[Gap]) -> bool:
 
 
 def _led_over(gaps: Collection[Gap], end: int, base_offset: int) -> list[int]:
-    """Return the offsets behind the gaps that lead, one after the other, from the log's end to a batch: two repairs may
+    """Return the offsets after the gaps that lead, one after the other, from the log's end to a batch: two repairs may
     leave gaps on both sides of a segment's start. Empty if the gaps do not lead to the batch."""
     found = [end]
     behind_of = dict(gaps)

@@ -83,7 +83,7 @@ class ProducerFiles:
         limit: int = PRODUCERS_MAX,
     ) -> PartitionProducers:
         """Return the producers (at most `limit`) of a log with these local `segments`. The sources are the newest
-        usable snapshot and the headers behind it; without a snapshot, the state `before` the segments and all their
+        usable snapshot and the headers after it; without a snapshot, the state `before` the segments and all their
         headers. Raises StorageError."""
         names = set(self._files.list_directory(self._directory))
         self._snapshots = sorted(_offsets_in(names, producer_snapshot.SUFFIX))

@@ -60,7 +60,7 @@ class PartitionProducers:
         producers.open.resume(snapshot.producers, snapshot.waiting)
         producers.aborted = AbortedTransactions(aborted)
         if producers.open.first_unstable_offset is not None:
-            producers.last_commit_offset = snapshot.offset  # a commit behind an open transaction is not in the snapshot
+            producers.last_commit_offset = snapshot.offset  # a commit after an open transaction is not in the snapshot
         return producers
 
     def apply(self, headers: Iterable[BatchHeader], high_watermark: int) -> None:
@@ -84,7 +84,7 @@ class PartitionProducers:
                 self.open.begin(header.producer_id, header.base_offset)
 
     def replay(self, segments: Sequence[LogSegment], start_offset: int, high_watermark: int) -> None:
-        """Enter the headers of all batches from `start_offset` on, except those behind damage in a segment: missing
+        """Enter the headers of all batches from `start_offset` on, except those after damage in a segment: missing
         records can keep a transaction open, never end one. Raises StorageError."""
         for segment in segments:
             if segment.next_offset <= start_offset or not segment.data_bytes:

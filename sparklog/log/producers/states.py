@@ -82,7 +82,7 @@ class EndedTransaction(NamedTuple):
 class Guard:
     """A verification in progress. It is valid until a marker of the producer is written at or above `next_offset`, the
     log end when the verification began. `owner`: the object that issued the guard; a truncation replaces that object.
-    `started_ms`: time at which the transaction began, as the coordinator says; -1: not known."""
+    `started_ms`: time at which the transaction began, by the coordinator's clock; -1: not known."""
 
     __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id", "started_ms")
 
@@ -95,7 +95,7 @@ class Guard:
 
 
 def sequence_after(sequence: int, rows: int = 1) -> int:
-    """Return the sequence number `rows` behind `sequence`."""
+    """Return the sequence number `rows` after `sequence`."""
     return (sequence + rows) & SEQUENCE_MAX
 
 
@@ -269,8 +269,9 @@ class ProducerStates:
             )
 
     def begin_verification(self, producer_id: int, producer_epoch: int, next_offset: int) -> Guard | None:
-        """Return a guard for the append of a transaction's first batch, once the coordinator has been asked; None: the
-        transaction is open here. `next_offset`: the log end. Raises InvalidProducerEpochError."""
+        """Return the guard that the append of a transaction's first batch needs, to be taken before the coordinator is
+        asked. None: the transaction is open in this partition. `next_offset`: the log end. Raises
+        InvalidProducerEpochError."""
         state = self._states.get(producer_id)
         if state is not None:
             if producer_epoch < state.epoch and self._safeguards.epoch_check:
@@ -294,9 +295,9 @@ class ProducerStates:
     ) -> ProducerState | None:
         """Return None if the marker is to be written, or the producer's state if it has been written already.
 
-        `keeps_epoch`: the epoch is that of the transaction. Such a marker is written again when it is repeated: a
-        marker makes the guards of late batches void, and no epoch tells the two cases apart. `started_ms`: time at
-        which the transaction began: a delayed marker must not end the next transaction of the same epoch.
+        `keeps_epoch`: the producer keeps its epoch after the transaction. A repeated marker of this kind is written
+        again: its epoch does not show if the first one was written, and a marker makes the guards of late batches
+        void. `started_ms`: start of the transaction; a delayed marker must not end a later transaction of its epoch.
 
         Raises InvalidProducerEpochError, CoordinatorFencedError.
         """

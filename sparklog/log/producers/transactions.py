@@ -1,7 +1,7 @@
 """The undecided and the aborted transactions of a partition: pure, in memory.
 
 `OpenTransactions` has the first offset that a reader of committed records must not pass. `AbortedTransactions` finds
-the aborted ones that may have records in a range of offsets.
+the aborted transactions that may have records in a range of offsets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class OpenTransactions:
         self._undecided: dict[int, int] = {}
         """First offset -> producer id, ascending: a new transaction begins at the log end."""
         self._unreplicated: deque[tuple[int, int]] = deque()
-        """(first offset, marker), ascending by marker."""
+        """(first offset, marker offset) of the decided transactions whose marker is not below the high watermark, in
+        the order of the markers."""
         self._decided: dict[int, None] = {}
         self.first_unstable_offset: int | None = None
 
@@ -50,8 +51,8 @@ class OpenTransactions:
             self._refresh()
 
     def end(self, ended: EndedTransaction, *, replicated: bool = False) -> int:
-        """End a transaction after its marker, and return the new last stable offset. `replicated`: it is below the high
-        watermark."""
+        """End a transaction after its marker, and return the new last stable offset. `replicated`: the marker is below
+        the high watermark."""
         with self._lock:
             self._undecided.pop(ended.first_offset, None)
             if not replicated:
@@ -61,7 +62,7 @@ class OpenTransactions:
             return next(iter(self._undecided), ended.last_offset + 1)
 
     def resume(self, states: Iterable[ProducerState], waiting: Iterable[tuple[int, int]]) -> None:
-        """Resume from a snapshot: `waiting` are (first offset, marker) of decided transactions."""
+        """Resume from a snapshot. `waiting` are (first offset, marker offset) of the decided transactions."""
         with self._lock:
             opened = sorted((s.transaction_first_offset, s.producer_id) for s in states)
             self._undecided = {first: producer_id for first, producer_id in opened if first >= 0}
@@ -71,7 +72,7 @@ class OpenTransactions:
 
     @property
     def waiting(self) -> list[tuple[int, int]]:
-        """Pairs (first offset, marker) of the decided transactions whose marker is not below the high watermark."""
+        """(first offset, marker offset) of the decided transactions whose marker is not below the high watermark."""
         return list(self._unreplicated)
 
     def on_high_watermark(self, high_watermark: int) -> None:
@@ -101,7 +102,7 @@ class AbortedTransactions:
         return len(self._columns[-1])
 
     def append(self, entry: AbortedEntry) -> None:
-        """Append a marker, which must lie behind those of all entries."""
+        """Append a marker, which must lie after those of all entries."""
         for column, value in zip(self._columns, entry, strict=True):
             column.append(value)
 
@@ -116,8 +117,8 @@ class AbortedTransactions:
         """Return the aborted transactions that may have records in [start_offset, end_offset), in the order of their
         markers.
 
-        A marker lies behind its records, so the search goes forward from `start_offset`, up to the first entry that
-        says that all behind it begin later.
+        A marker lies after its records, so the search goes forward from `start_offset`, up to the first entry that
+        says that all after it begin later.
         """
         producer_ids, first_offsets, last_offsets, stable_offsets = self._columns
         count = len(stable_offsets)

@@ -1,6 +1,6 @@
 """Ends of partitions that lie inside no transaction: pure rules over the headers of batches.
 
-An open transaction holds back the last stable offset of its partitions. A committed transaction can have records behind
+An open transaction holds back the last stable offset of its partitions. A committed transaction can have records after
 that offset in one partition, and records below the last stable offset in another one.
 """
 
@@ -39,7 +39,7 @@ class AtomicEnds(NamedTuple, Generic[P]):
     ends: dict[P, int]
     """End of the offsets by partition (exclusive)."""
     started_ms: int | None
-    """Earliest start of the transactions behind the ends; None: there is none. Commits since then must be known."""
+    """Earliest start of the transactions above the ends; None: no such transaction. Later commits must be known."""
 
 
 def transaction_identity(marker: BatchHeader, epoch: int) -> tuple[int, int]:
@@ -106,7 +106,7 @@ class CommitScan:
 
 
 def atomic_ends(ends: Mapping[P, int], commits: Mapping[P, Iterable[Commit]]) -> AtomicEnds[P]:
-    """Lower ends until each transaction lies wholly below them or wholly behind.
+    """Lower ends until each transaction lies wholly below them or wholly above.
 
     Args:
         ends: End of the offsets by partition (exclusive).

@@ -17,5 +17,5 @@ def batch_timestamp_ms(header: BatchHeader) -> int:
 
 
 def roll_time_ms(header: BatchHeader) -> int:
-    """Return the time by which a batch counts for `segment.ms`."""
+    """Return the time of a batch that `segment.ms` compares; for a transaction's marker its append time."""
     return header.append_time_ms if header.attributes & ATTRIBUTE_CONTROL else batch_timestamp_ms(header)

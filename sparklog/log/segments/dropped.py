@@ -55,7 +55,7 @@ class DroppedSegments:
             logger.warning("files of deleted segments cannot be removed before the next start: %s", e)
 
     def take_from(self, end_offset: int) -> list[SegmentView]:
-        """Return the segments behind `end_offset`, ascending. The caller unlinks them: the log has been cut there, and
+        """Return the segments after `end_offset`, ascending. The caller unlinks them: the log has been cut there, and
         at the next start they would overlap with later appends."""
         taken = [segment for _, segment in self._due if segment.next_offset > end_offset]
         self._due = [due for due in self._due if due[1].next_offset <= end_offset]

@@ -55,7 +55,7 @@ class LogSegment(SegmentView):
     _checked: SharedFile | None = None
     """The handle that is known to be of that file."""
     _has_excess = False
-    """A failed footer is behind the batches."""
+    """True if the bytes of a failed footer follow the batches."""
     _in_place_s = 0.0
     """Time of the last check that the path leads to the open file (monotonic, in s)."""
 
@@ -286,7 +286,7 @@ class LogSegment(SegmentView):
             self._in_place_s = self._files.monotonic_s()
 
     def _cut_excess(self, shared: SharedFile) -> None:
-        """Cut the bytes behind the batches, an incomplete footer. Raises StorageError."""
+        """Cut the bytes after the batches, an incomplete footer. Raises StorageError."""
         shared.file.truncate(self.end.position)
         self._has_excess = False
 

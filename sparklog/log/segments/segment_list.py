@@ -39,7 +39,7 @@ class SegmentList(NamedTuple):
 
     @property
     def local(self) -> list[LogSegment]:
-        """Return the segments with local files: all behind those that are only in the object store."""
+        """Return the segments with local files: all after those that are only in the object store."""
         return [s for s in self.all if isinstance(s, LogSegment)]
 
     @property

@@ -165,7 +165,9 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
 def without_repeated(
     view: memoryview, found: Sequence[tuple[int, BatchHeader]], originals: Sequence[ProducedBatch | None]
 ) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
-    """Return the payload, and (position, header) of its batches, without those that the log has already."""
+    """Return the payload without the batches that the log has already, and (position, header) of each batch left.
+
+    `originals` has the first append of each batch; None for a new batch."""
     kept, new = [], bytearray()
     for (position, header), original in zip(found, originals, strict=True):
         if original is None:
@@ -227,7 +229,7 @@ def fits(
     config: LogConfig,
     first_timestamp_ms: int | None = None,
 ) -> bool:
-    """Return True if a batch goes into `segment` behind `pending_bytes` of batches that are not yet written; False if a
+    """Return True if a batch goes into `segment` after `pending_bytes` of batches that are not yet written; False if a
     new segment is due.
 
     A new one is due for another schema, between compacted batches and others, beyond `segment.bytes`, when the batch is

@@ -1,12 +1,12 @@
 """Loading of a partition's directory: its segments, their ends, and the remains of a crash.
 
-After a clean stop, and below the recovery point, footers are trusted. The part behind the recovery point is read batch
+After a clean stop, and below the recovery point, footers are trusted. The part after the recovery point is read batch
 by batch with checksums. There are three results:
 
 - END: all data are intact. A footer that is missing or incomplete is written again.
-- TORN: the bytes behind the last good batch can be the remains of a crashed append: they are cut, and their size is
-  logged. Segments behind them without a batch are removed, too.
-- CORRUPT: good batches lie behind the bad bytes, or data that were on the disk are missing. LogCorruptError names file,
+- TORN: the bytes after the last good batch can be the remains of a crashed append: they are cut, and their size is
+  logged. Segments after them without a batch are removed, too.
+- CORRUPT: good batches lie after the bad bytes, or data that were on the disk are missing. LogCorruptError names file,
   position and the command that repairs (`sparklog.log.tools.repair`), no file is touched, and the partition is offline.
 """
 
@@ -82,7 +82,7 @@ class LoadedLog(Struct, frozen=True):
     dirty: list[LogSegment]
 
 
-class _Torn(Exception):  # noqa: N818  (not an error yet: the segments behind decide)
+class _Torn(Exception):  # noqa: N818  (not an error yet: the segments after decide)
     """A segment ends before the next one begins."""
 
     def __init__(self, error: LogCorruptError) -> None:
@@ -91,7 +91,7 @@ class _Torn(Exception):  # noqa: N818  (not an error yet: the segments behind de
 
 
 def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
-    """Load all segments of `context.directory`; after an unclean stop the part behind the recovery point is scanned.
+    """Load all segments of `context.directory`; after an unclean stop the part after the recovery point is scanned.
 
     Raises LogCorruptError, StorageError.
     """
@@ -142,7 +142,7 @@ def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> 
 
 
 def _drop_without_batches(context: LoadContext, bases: list[int], error: LogCorruptError) -> None:
-    """Remove the segments of `bases`, which a crash has left behind one that lost its end; if any of them holds a good
+    """Remove the segments of `bases`, which a crash has left after one that lost its end; if any of them holds a good
     batch, or is below the recovery point, `error` is raised and nothing is removed."""
     paths = [context.directory / segment_name(base) for base in bases]
     if bases[0] < context.recovery_point or any(_holds_batch(context.files, path) for path in paths):
@@ -281,8 +281,8 @@ _REWRITE_BYTES = 1 << 20
 
 
 class _SegmentScan:
-    """Scan of a segment: reads every batch, those behind the recovery point with their checksum, cuts the remains of a
-    crash behind the last intact batch, and seals the segment if others follow it."""
+    """Scan of a segment: reads every batch, those after the recovery point with their checksum, cuts the remains of a
+    crash after the last intact batch, and seals the segment if others follow it."""
 
     def __init__(
         self,

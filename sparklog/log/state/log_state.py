@@ -104,7 +104,7 @@ class LogState(Struct, eq=False):
         reach("log.after-append")
 
     def load_producers(self) -> None:
-        """Load the producers from the snapshots and the batches behind them. Raises StorageError."""
+        """Load the producers from the snapshots and the batches after them. Raises StorageError."""
         local = self.segments.local
         self.producers = self.producer_files.load(
             local,

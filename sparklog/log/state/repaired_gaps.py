@@ -1,7 +1,7 @@
 """repaired-gaps.json of an open log (`format/gaps.py`): the offsets that a repair could not save.
 
 A follower has the gaps that its leader has, and no others: it names its own when it fetches, and the leader says where
-it is to cut its log (`replication/replica/leader.py`). A gap is written down before the segment behind it is made, and
+it is to cut its log (`replication/replica/leader.py`). A gap is written down before the segment after it is made, and
 forgotten when the log has been cut to its beginning, not before the segments are: a crash in between leaves a gap at
 the log end, which the next start forgets.
 """
@@ -34,7 +34,7 @@ class RepairedGaps:
             self.all = known
 
     def cut(self, end_offset: int) -> None:
-        """Remove the gaps that begin at or behind `end_offset`, because the log has been cut there. Raises
+        """Remove the gaps that begin at or after `end_offset`, because the log has been cut there. Raises
         StorageFullError, StorageError."""
         left = tuple(gap for gap in self.all if gap[0] < end_offset)
         if left != self.all:

@@ -53,11 +53,11 @@ class SegmentWriter:
         self.dirty = Dirty()
         self.dropped = DroppedSegments()
         self.roll_next = False
-        """The next batch begins a new segment."""
+        """True if the next batch begins a new segment."""
         self.has_rolled = False
-        """A segment has been begun behind another one since this was set to False."""
+        """True if a segment was begun after another one since the attribute was set to False."""
         self.has_begun = False
-        """A segment has been begun where there was none since this was set to False."""
+        """True if the first segment of an empty log was begun since the attribute was set to False."""
         self.failure: StorageError | None = None
         """The reason why the content of the last segments is unknown until the next start."""
         self.blocked: SparklogError | None = None
@@ -68,7 +68,7 @@ class SegmentWriter:
         """Write the batches: as many as belong into one segment with one write. Takes all back if a write fails,
         before it returns or, if the disk does not let it, before the next write.
 
-        A compacted batch may begin behind `log_end`: a segment that begins with it has the log end's name all the same,
+        A compacted batch may begin after `log_end`: a segment that begins with it has the log end's name all the same,
         so that segments meet."""
         self.finish_take_back()
         self._drop_empty(batches[0].header)
@@ -144,7 +144,7 @@ class SegmentWriter:
 
     def replace(self, old: list[LogSegment], new: Sequence[SegmentView], due_ms: int) -> bool:
         """Replace `old` by `new`; the files of `old` stay until the clock shows `due_ms`. Returns False if the log no
-        longer has all of `old`, or has nothing behind them."""
+        longer has all of `old`, or has nothing after them."""
         segments = self.segments.all
         first = next((i for i, s in enumerate(segments) if s is old[0]), len(segments))
         behind = first + len(old)

@@ -11,7 +11,7 @@
                   "delete-started", "delete-finished", "local-start")
 
 All little-endian. A record is appended and fsynced before the next step begins. A crash can only leave the last record
-incomplete: it is cut off, because the step that it announced has not begun. A bad record with others behind it is
+incomplete: it is cut off, because the step that it announced has not begun. A bad record with others after it is
 damage (LogCorruptError). The first record is written with the whole file, atomically, so no crash leaves an incomplete
 beginning. The file is replaced atomically at a start, or when it is large, if most of it is history.
 
@@ -60,7 +60,7 @@ def encode_journal(state: RemoteLogState) -> bytes:
 
 
 def decode_journal(data: bytes) -> tuple[RemoteLogState, int]:
-    """Return the state, and the end of the good records: the bytes behind it are torn. Raises LogCorruptError."""
+    """Return the state, and the end of the good records: the bytes after it are torn. Raises LogCorruptError."""
     state = RemoteLogState()
     if len(data) < len(MAGIC) and MAGIC.startswith(data):
         return state, 0

@@ -111,7 +111,7 @@ class PartitionTier:
         return BeforeLocal(start.offset, states, aborted)
 
     def producers_behind(self, released: Sequence[LogSegment], limit: int) -> PartitionProducers:
-        """Return the producers (at most `limit`) as they are behind `released`, the oldest local segments. Raises
+        """Return the producers (at most `limit`) as they are after `released`, the oldest local segments. Raises
         StorageError, LogCorruptError."""
         before = self.before_local(released)
         producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), (), limit=limit)

@@ -202,5 +202,5 @@ class RemoteLogState:
 
     @property
     def copied_to(self) -> int:
-        """The offset behind the last copied record, or -1."""
+        """The offset after the last copied record, or -1."""
         return max((s.next_offset for s in self.finished), default=-1)

@@ -6,7 +6,7 @@ them again. In place of a lost compacted batch, all offsets between its neighbou
 whose offset contradicts its neighbours (the stamp has no checksum) gets the offset that fits between them. Each damaged
 segment is written again, sealed, and replaces the old one by a rename; ``<base offset>.arrow.<position>.corrupt`` then
 has the removed bytes. The log end never falls below the recovery point of the last checkpoint: no offset is used twice.
-The producers' state behind the first loss is derived again from the remaining headers, so a lost batch can be sent
+The producers' state after the first loss is derived again from the remaining headers, so a lost batch can be sent
 again.
 
 In a cluster, the other replicas have the lost records: as a follower, the broker cuts the log to the first gap that its
@@ -205,7 +205,7 @@ class _Plan:
             self._end = promised
 
     def _missing_behind_copies(self, log_start_offset: int, local_start_offset: int) -> set[tuple[int, int]]:
-        """Return the offsets that are neither in the object store, by the journal, nor in local files behind it."""
+        """Return the offsets that are neither in the object store, by the journal, nor in local files after it."""
         try:
             state, _ = decode_journal(read_whole(self._files, self._directory / JOURNAL_FILE) or b"")
         except LogCorruptError:

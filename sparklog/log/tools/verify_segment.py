@@ -100,7 +100,7 @@ class Batches(Struct):
 
 
 class SegmentCheck(Struct):
-    """The result for one segment. `info` is None if the head cannot be read; `next_offset` is the offset behind its
+    """The result for one segment. `info` is None if the head cannot be read; `next_offset` is the offset after its
     last record."""
 
     path: Path
@@ -373,7 +373,7 @@ class _Checker:
     # --- indexes ---
 
     def _indexes(self) -> None:
-        if self._findings.damage:  # positions behind damage cannot be told
+        if self._findings.damage:  # positions after damage cannot be told
             return
         for index, examine in ((offset_index, self._offset_index), (time_index, self._time_index)):
             path = self._path.with_suffix(index.SUFFIX)
@@ -416,7 +416,7 @@ class _Checker:
             self._missing_entries(path, positions, i)
 
     def _missing_entries(self, path: Path, positions: np.ndarray, indexed: np.ndarray) -> None:
-        """Report missing entries of an index. An entry stands where more than the interval lies behind the one before:
+        """Report missing entries of an index. An entry stands where more than the interval lies after the one before:
         so the interval, which is written nowhere, is below every distance between entries, and a larger one without an
         entry is a place of a lost one. Only a note: the topic's index.interval.bytes may have been raised meanwhile,
         and lookups just walk further."""

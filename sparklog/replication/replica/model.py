@@ -178,7 +178,7 @@ class ProposeIsr(Struct, frozen=True):
 
 
 class FetchAccepted(Struct, frozen=True):
-    """Return records from the fetch offset to `end_offset`, as many as fit, with the leader's marks."""
+    """Return records from the fetch offset to `end_offset`, as many as fit, and the leader's offsets."""
 
     token: Hashable
     end_offset: int
@@ -231,8 +231,8 @@ LeaderEffect = (
 
 class Fetch(Struct, frozen=True):
     """Send a fetch to the leader, no earlier than `at_ms`. `number` identifies its answer. The shell adds
-    `Follower.last_epoch()` and the log start when it sends the fetch. After a truncation that ended lower than
-    expected, it fetches from the log end in place of `fetch_offset`."""
+    `Follower.last_epoch()` and the log start when it sends the fetch. If a truncation has ended below `fetch_offset`,
+    the shell fetches from the log end instead."""
 
     number: int
     leader: int
@@ -260,9 +260,7 @@ class Batches(Struct, frozen=True):
 
 
 class FetchAnswer(Struct, frozen=True):
-    """The answer to fetch `number`. `diverging`: an epoch and its end in the leader's log, at which this log must be
-    truncated; then there are no batches. `copied_to`: every replica has the records below; -1 while a replica is out of
-    sync."""
+    """The answer to fetch `number`."""
 
     number: int
     leader_epoch: int
@@ -270,7 +268,9 @@ class FetchAnswer(Struct, frozen=True):
     log_start_offset: int
     batches: Batches | None = None
     diverging: EpochEnd | None = None
+    """An epoch and its end in the leader's log, at which this log must be truncated; the answer then has no batches."""
     copied_to: int = -1
+    """Offset below which every replica has the records; -1 while a replica is out of sync."""
 
 
 class FetchFailure(Struct, frozen=True):

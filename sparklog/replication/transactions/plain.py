@@ -285,7 +285,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
-        """Return the error for a producer after a partition has refused a batch of `identity` as too old."""
+        """Return the error for the producer with `identity`, whose batch a partition has refused for its old epoch."""
         found = self._by_id.get(transactional_id)
         if found is None:
             return self._unknown(transactional_id, identity.producer_id)
