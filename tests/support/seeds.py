@@ -9,7 +9,7 @@ SEED_BASE_VARIABLE = "TEST_SEED_BASE"
 """Name of the environment variable that repeats the window of an earlier run."""
 GATE_SEEDS = 2
 """Lives of each kind in `make test`."""
-WINDOW_SEEDS = 20
+WINDOW_SEEDS = 15
 """Lives of each kind in `make test-all`."""
 
 # Workers inherit the variable: all of them have the window of the process that started them, also past midnight.

@@ -31,7 +31,7 @@ FOUND_IN = {
     f"{REPLICA}:divergence_check": ("cluster-links", 14),
     f"{REPLICA}:epoch_truncation": ("cluster-transactions", 2),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 1),
-    f"{REPLICA}:pending_until_known": ("cluster-joins", 1),
+    f"{REPLICA}:pending_until_known": ("cluster-joins", 18),
     f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 8),
     f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 6),
     f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 29),
