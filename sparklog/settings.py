@@ -149,7 +149,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("super.users", _B, "", "Principals with all rights, regardless of ACLs: User:NAME, several with semicolons. The brokers' own principals are among them."),
     Setting("allow.everyone.if.no.acl.found", _B, False, "With authorizer = acl: gives every principal all rights on resources without an ACL. Without an ACL on the cluster, this includes changes of users and ACLs."),
     Setting("audit.log.file", _B, "", "File with a JSON line for each administrative act and each denial: principal, address, operation and result; a relative path is below data.dir; empty: none."),
-    Setting("audit.log.max.bytes", _B, 100 * 1024 * 1024, "At this size the audit log is renamed to <file>.1, the previous one to <file>.2, and a new one begins.", "bytes", 1_024, 2**40),
+    Setting("audit.log.max.bytes", _B, 100 * 1024 * 1024, "At this size the audit log is renamed to <file>.1, the previous one to <file>.2, and a new one begins; 0: never. A file that another program renames (logrotate) begins again by itself.", "bytes", 0, 2**40),
     Setting("audit.log.backups", _B, 10, "Number of renamed audit logs that are kept.", "files", 0, 1_000),
     Setting("quota.window.num", _B, 11, "After an idle time, a user or client id with a quota may use this number of windows, less one, in one burst.", "windows", 2, 1_000),
     Setting("quota.window.size.seconds", _B, 1, "Length of a window of the quotas.", "s", 1, 3_600),
