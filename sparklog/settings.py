@@ -462,8 +462,12 @@ def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Valu
     return resolve(scope, {by_parameter[k]: v for k, v in given.items() if v is not None})
 
 
+KNOWN_NAMES_MAX = 40
+"""Largest number of names in the hint for an unknown name: a broker has more than 150 settings."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest known name, else all of them.
+    """Return a hint for an unknown name: the nearest known name, else at most KNOWN_NAMES_MAX of them.
 
     Args:
         name: The unknown name.
@@ -476,7 +480,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6) if isinstance(name, str) else []
-    return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names)})"
+    more = len(names) - KNOWN_NAMES_MAX
+    rest = f" and {more} more" if more > 0 else ""
+    return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names[:KNOWN_NAMES_MAX])}{rest})"
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -139,6 +139,11 @@ def test_unknown_names_get_a_suggestion(given: str, hint: str) -> None:
     assert hint in str(e.value)
 
 
+def test_a_hint_has_a_limited_number_of_names() -> None:
+    known = [f"x{i:03}" for i in range(s.KNOWN_NAMES_MAX + 7)]
+    assert s.did_you_mean("other", known).endswith(f", x{s.KNOWN_NAMES_MAX - 1:03} and 7 more)")
+
+
 def test_parameters_have_underscores_and_none_means_not_given() -> None:
     found = s.from_parameters(Scope.PRODUCER, {"linger_ms": 7, "acks": None})
     assert found == s.resolve(Scope.PRODUCER, {"linger.ms": 7})
