@@ -122,7 +122,8 @@ def _store(url: str, options: str, *, create: bool) -> ObjectStore:
 
     if "://" not in url:
         scheme, colon, rest = url.partition(":")
-        if colon and scheme[:1].isalpha() and scheme.isalnum():  # s3:/bucket: without this refusal a backup would fill the local disk
+        # s3:/bucket: without this refusal a backup would fill the local disk
+        if colon and scheme[:1].isalpha() and scheme.isalnum():
             raise InvalidRequestError(
                 f"{url!r} is neither a URL nor a clear path: write {scheme}://{rest.lstrip('/')} for a URL, or ./{url} "
                 "for a directory"

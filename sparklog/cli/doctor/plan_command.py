@@ -25,7 +25,9 @@ def load_of(
     try:
         rows_per_s = parse_size_bytes(rows, "--rows")
     except typer.BadParameter:
-        raise typer.BadParameter(f"--rows {rows!r}: a number of rows a second is needed, as in 2000, 50k or 1.5M") from None
+        raise typer.BadParameter(
+            f"--rows {rows!r}: a number of rows a second is needed, as in 2000, 50k or 1.5M"
+        ) from None
     size = parse_size_bytes(row_bytes, "--row-bytes")
     if not rows_per_s or not size:
         raise typer.BadParameter("--rows and --row-bytes have to be above 0")

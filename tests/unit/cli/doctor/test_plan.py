@@ -57,7 +57,9 @@ def test_a_plan_of_a_known_load() -> None:
     assert amounts(load._replace(partitions=100))["partitions of all topics"] == 100
     assert amounts(load._replace(rows_per_s=10_000_000))["partitions of all topics"] == 15
     at_once = amounts(load._replace(partitions=1_024))["descriptors"]
-    assert amounts(load._replace(partitions=20_000))["descriptors"] == at_once, "a broker closes and opens segment files"
+    assert amounts(load._replace(partitions=20_000))["descriptors"] == at_once, (
+        "a broker closes and opens segment files"
+    )
 
 
 def test_a_machine_with_too_little_is_named() -> None:
