@@ -104,8 +104,8 @@ class ObjectStore:
         return ObjectInfo(size, checksum)
 
     def replace(self, key: str, content: bytes) -> None:
-        """Write an object in place of an earlier one. In a directory, as in an object store, the earlier one stays until
-        the new one is complete, also on a full disk and in a crash. Raises RemoteStorageError."""
+        """Write an object in place of an earlier one. In a directory, as in an object store, the earlier one stays
+        until the new one is complete, also on a full disk and in a crash. Raises RemoteStorageError."""
         if not self._protocols & _LOCAL:
             self.write(key, [content])
             return
