@@ -436,9 +436,12 @@ def check_names(scope: Scope, names: Iterable[str]) -> None:
     known = settings_of(scope)
     for name in names:
         if name not in known:
+            import difflib  # for mistakes only
+
             written, near = name, known
             if scope is Scope.BROKER:  # its configuration holds topics' defaults, too; in Kafka they begin with log.
-                written, near = str(name).removeprefix("log."), {**known, **settings_of(Scope.TOPIC)}
+                near = {**known, **settings_of(Scope.TOPIC)}
+                written = name if difflib.get_close_matches(str(name), known, 1, 0.8) else str(name).removeprefix("log.")
             raise InvalidConfigError(f"unknown {scope.value} setting {name!r}{did_you_mean(written, near)}")
 
 

@@ -149,6 +149,8 @@ def test_parameters_have_underscores_and_none_means_not_given() -> None:
     assert found == s.resolve(Scope.PRODUCER, {"linger.ms": 7})
     with pytest.raises(InvalidConfigError, match=r"'log.retention.ms': did you mean 'retention.ms'\?"):
         s.check(Scope.BROKER, {"log.retention.ms": 1})  # Kafka's name for the topics' default
+    with pytest.raises(InvalidConfigError, match=r"'log.fil': did you mean 'log.file'\?"):
+        s.check(Scope.BROKER, {"log.fil": 1})
     with pytest.raises(InvalidConfigError, match=r"unknown producer parameter 'linger': did you mean 'linger_ms'\?"):
         s.from_parameters(Scope.PRODUCER, {"linger": 7})
     with pytest.raises(InvalidConfigError, match=r"unknown producer parameter 'linger\.ms'"):
