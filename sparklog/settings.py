@@ -441,7 +441,9 @@ def check_names(scope: Scope, names: Iterable[str]) -> None:
             written, near = name, known
             if scope is Scope.BROKER:  # its configuration holds topics' defaults, too; in Kafka they begin with log.
                 near = {**known, **settings_of(Scope.TOPIC)}
-                written = name if difflib.get_close_matches(str(name), known, 1, 0.8) else str(name).removeprefix("log.")
+                written = (
+                    name if difflib.get_close_matches(str(name), known, 1, 0.8) else str(name).removeprefix("log.")
+                )
             raise InvalidConfigError(f"unknown {scope.value} setting {name!r}{did_you_mean(written, near)}")
 
 
