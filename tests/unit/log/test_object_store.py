@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import RemoteStorageError
-from sparklog.log.tiering import object_store
 from sparklog.log.tiering.object_store import ObjectStore
 
 
@@ -20,7 +19,7 @@ def test_a_replaced_object_stays_until_the_new_one_is_complete(tmp_path: Path, m
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(object_store.os, "fsync", full)
+        patch.setattr("os.fsync", full)
         with pytest.raises(RemoteStorageError, match="No space left"):
             store.replace("latest", b"second")
         assert store.read_unchecked("latest") == b"first"
