@@ -149,7 +149,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("super.users", _B, "", "Principals with all rights, regardless of ACLs: User:NAME, several with semicolons. The brokers' own principals are among them."),
     Setting("allow.everyone.if.no.acl.found", _B, False, "With authorizer = acl: gives every principal all rights on resources without an ACL. Without an ACL on the cluster, this includes changes of users and ACLs."),
     Setting("audit.log.file", _B, "", "File with a JSON line for each administrative act and each denial: principal, address, operation and result; a relative path is below data.dir; empty: none."),
-    Setting("audit.log.max.bytes", _B, 100 * 1024 * 1024, "At this size the audit log is renamed to <file>.1, the previous one to <file>.2, and a new one begins.", "bytes", 1_024, 2**40),
+    Setting("audit.log.max.bytes", _B, 100 * 1024 * 1024, "At this size the audit log is renamed to <file>.1, the previous one to <file>.2, and a new one begins; 0: never. A file that another program renames (logrotate) begins again by itself.", "bytes", 0, 2**40),
     Setting("audit.log.backups", _B, 10, "Number of renamed audit logs that are kept.", "files", 0, 1_000),
     Setting("quota.window.num", _B, 11, "After an idle time, a user or client id with a quota may use this number of windows, less one, in one burst.", "windows", 2, 1_000),
     Setting("quota.window.size.seconds", _B, 1, "Length of a window of the quotas.", "s", 1, 3_600),
@@ -436,9 +436,14 @@ def check_names(scope: Scope, names: Iterable[str]) -> None:
     known = settings_of(scope)
     for name in names:
         if name not in known:
+            import difflib  # for mistakes only
+
             written, near = name, known
             if scope is Scope.BROKER:  # its configuration holds topics' defaults, too; in Kafka they begin with log.
-                written, near = str(name).removeprefix("log."), {**known, **settings_of(Scope.TOPIC)}
+                near = {**known, **settings_of(Scope.TOPIC)}
+                written = (
+                    name if difflib.get_close_matches(str(name), known, 1, 0.8) else str(name).removeprefix("log.")
+                )
             raise InvalidConfigError(f"unknown {scope.value} setting {name!r}{did_you_mean(written, near)}")
 
 
@@ -462,8 +467,12 @@ def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Valu
     return resolve(scope, {by_parameter[k]: v for k, v in given.items() if v is not None})
 
 
+KNOWN_NAMES_MAX = 40
+"""Largest number of names in the hint for an unknown name: a broker has more than 150 settings."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest known name, else all of them.
+    """Return a hint for an unknown name: the nearest known name, else at most KNOWN_NAMES_MAX of them.
 
     Args:
         name: The unknown name.
@@ -476,7 +485,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6) if isinstance(name, str) else []
-    return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names)})"
+    more = len(names) - KNOWN_NAMES_MAX
+    rest = f" and {more} more" if more > 0 else ""
+    return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names[:KNOWN_NAMES_MAX])}{rest})"
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -171,7 +171,8 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
             raise
         if isinstance(e.__context__, UnicodeEncodeError) and any(map(_has_raw_bytes, given)):
             return _report_encoding(e.__context__, given)
-        report(e.name, str(e), next_step(e, _command_words(given)))
+        notes: list[str] = getattr(e, "__notes__", [])
+        report(e.name, "; ".join([str(e), *notes]), next_step(e, _command_words(given)))
         return EXIT_FAILED
     except UnicodeEncodeError as e:
         if _debug:

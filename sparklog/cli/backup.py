@@ -117,15 +117,23 @@ def restore(
 def _store(url: str, options: str, *, create: bool) -> ObjectStore:
     from pathlib import Path
 
+    from sparklog.errors import InvalidRequestError
     from sparklog.log.tiering.object_store import ObjectStore, parse_options
 
     if "://" not in url:
+        scheme, colon, rest = url.partition(":")
+        # s3:/bucket: without this refusal a backup would fill the local disk
+        if colon and scheme[:1].isalpha() and scheme.isalnum():
+            raise InvalidRequestError(
+                f"{url!r} is neither a URL nor a clear path: write {scheme}://{rest.lstrip('/')} for a URL, or ./{url} "
+                "for a directory"
+            )
         path = Path(url).expanduser().absolute()
+        if path.exists() and not path.is_dir():
+            raise InvalidRequestError(f"{url} is a file: name a directory or a URL")
         if create:
             path.mkdir(parents=True, exist_ok=True)
         elif not path.is_dir():
-            from sparklog.errors import InvalidRequestError
-
             raise InvalidRequestError(
                 f"{url} holds no backup, as it is no directory: `sparklog backup {url}` makes one"
             )

@@ -72,7 +72,7 @@ def start(
     from sparklog.client.local_cluster import is_running, request_start, start_cluster
 
     if is_running(data_dir):
-        started = request_start(data_dir)
+        started = request_start(data_dir, brokers)
         named = ", ".join(map(str, started))
         print(f"the cluster in {data_dir} runs already: " + (f"started {named}" if started else "all brokers are up"))
         return

@@ -72,7 +72,7 @@ def alter(
         admin.alter_broker(wanted, changes, validate_only=dry_run)
     where = "all brokers" if wanted is None else f"broker {wanted}"
     done = "would change on" if dry_run else "changed on"
-    print(f"{done} {where}: " + ", ".join(k if v is None else f"{k}={v}" for k, v in changes.items()))
+    print(f"{done} {where}: " + ", ".join(f"{k} removed" if v is None else f"{k}={v}" for k, v in changes.items()))
 
 
 @app.command("describe", epilog=DESCRIBE_EPILOG)

@@ -372,20 +372,27 @@ def is_running(directory: Path) -> bool:
     return False
 
 
-def request_start(directory: Path, timeout_s: float = START_TIMEOUT_S) -> list[int]:
+def request_start(directory: Path, brokers: int | None = None, timeout_s: float = START_TIMEOUT_S) -> list[int]:
     """Ask the process that runs a cluster to start the brokers that have ended.
 
     Args:
         directory: Directory of the cluster.
+        brokers: Wanted number of brokers. None: the cluster's.
         timeout_s: The longest wait for each broker in seconds.
 
     Returns:
         Ids of the brokers that were started; empty: all were running.
 
     Raises:
-        InvalidConfigError: The process that runs the cluster takes no requests.
+        InvalidConfigError: The cluster has another number of brokers, or its process takes no requests.
         BrokerNotAvailableError: A broker did not start in time.
     """
+    present = len(_read_layout(directory).ports)
+    if brokers not in (None, present):
+        raise InvalidConfigError(
+            f"the cluster in {directory} runs already, with {present} brokers: to get {brokers}, stop it (Ctrl-C where it "
+            f"was started), and start it with --brokers {brokers}"
+        )
     request = directory / f"{REQUEST_PREFIX}{uuid.uuid4().hex}{REQUEST_SUFFIX}"
     answer = request.with_suffix(ANSWER_SUFFIX)
     request.touch()
@@ -395,7 +402,7 @@ def request_start(directory: Path, timeout_s: float = START_TIMEOUT_S) -> list[i
                 f"the cluster in {directory} runs already, and is starting or part of a program: try again, or call "
                 "start_missing() in that program"
             )
-        if not _wait(answer.exists, timeout_s * (len(_read_layout(directory).ports) + 1)):
+        if not _wait(answer.exists, timeout_s * (present + 1)):
             raise BrokerNotAvailableError(
                 f"the cluster in {directory} does not answer: its process has ended, or hangs"
             )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 import hmac
+import html
 import json
 import re
-import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 from sparklog.environment.files import OddFileError, read_regular
 from sparklog.errors import InvalidConfigError
@@ -21,8 +22,11 @@ from sparklog.errors import InvalidConfigError
 HIDDEN = "[hidden]"
 FILE_BYTES_MAX = 1024 * 1024
 """A truststore of many authorities fits."""
+BASE64_CHARS_MIN = 6
+"""Shortest part of a longer value in Base64 that is removed. Shorter ones occur by chance."""
 
 _REFERENCE = re.compile(r"\$\{([^}:]*):([^}]*)\}")
+_PERCENT = re.compile(r"%[0-9A-F]{2}")
 _SENSITIVE = re.compile(
     r"password|secret|jaas|token$|credentials$|storage\.options$|(^|\.)ssl\.(keystore\.)?key(\.pem)?$", re.IGNORECASE
 )
@@ -186,7 +190,24 @@ def redact(text: str, secrets: Iterable[Secret] = ()) -> str:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the forms of a value in texts: plain, in Python, in JSON, in a URL, in Base64."""
-    encoded = base64.b64encode(value.encode()).decode().rstrip("=")
-    forms = {value, repr(value)[1:-1], json.dumps(value)[1:-1], urllib.parse.quote(value, safe=""), encoded}
+    """Return the notations of a value in texts: plain, in Python, in JSON, in HTML, in a URL, in hexadecimal digits, in
+    Base64, also within a longer value as in `Authorization: Basic`."""
+    quoted = {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}
+    forms = {value, repr(value)[1:-1], html.escape(value), *quoted, *(text.replace("/", "\\/") for text in quoted)}
+    for url in (quote(value, safe=""), quote(value), quote_plus(value)):
+        forms |= {url, _PERCENT.sub(lambda m: m[0].lower(), url)}
+    data = value.encode()
+    forms |= {data.hex(), data.hex().upper(), *_base64_forms(data)}
     return forms | {line.strip() for line in value.splitlines() if len(line.strip()) > 16}
+
+
+def _base64_forms(data: bytes) -> Iterator[str]:
+    """Yield the data in Base64, alone and within longer data. Of longer data, the characters at both ends depend on the
+    neighbours: each form has only the characters between them."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(data).decode().rstrip("=")
+        for before in range(3):
+            first, end = -(-before * 8 // 6), (before + len(data)) * 8 // 6
+            inner = encode(bytes(before) + data).decode()[first:end]
+            if len(inner) >= BASE64_CHARS_MIN:
+                yield inner

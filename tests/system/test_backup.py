@@ -20,6 +20,7 @@ from sparklog.client.local_zookeeper import has_java
 from sparklog.client.start_local import start_local
 from sparklog.errors import (
     CorruptBatchError,
+    InvalidConfigError,
     InvalidRequestError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -139,6 +140,8 @@ def test_a_url_that_cannot_be_used_is_named_as_the_argument(broker: LocalBroker)
     for arguments, named in (
         (["s4://bucket/x"], "URL = 's4://bucket/x' cannot be used"),
         (["memory://x", "--options", "{"], "--options is not JSON"),
+        (["s3:/bucket/x"], "write s3://bucket/x for a URL, or ./s3:/bucket/x for a directory"),
+        ([__file__], "is a file: name a directory or a URL"),
     ):
         error = run_here("backup", *arguments, "-b", broker.bootstrap_servers).stderr
         assert named in error
@@ -160,6 +163,33 @@ def test_deleted_records_are_left_out(broker: LocalBroker, admin: Admin, topic: 
         backup(broker.bootstrap_servers, store, now_ms=3, topics=[f"{topic}-none"])
     assert "holds no backup" in run_here("restore", str(tmp_path / "none"), "-b", broker.bootstrap_servers).stderr
     assert not (tmp_path / "none").exists()
+
+
+def test_a_refused_restore_leaves_nothing_and_an_interrupted_one_names_its_topics(
+    broker: LocalBroker, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    store, address = ObjectStore(tmp_path.as_uri()), broker.bootstrap_servers
+    names = [f"{topic}-{i}" for i in range(3)]
+    with Producer(address) as producer:
+        for name in names:
+            admin.create_topic(name)
+            producer.send(name, b"x")
+    manifest = backup(address, store, now_ms=1, topics=names)
+    for name in names:
+        admin.delete_topic(name)
+    manifest.topics[2].configs["min.insync.replicas"] = 2
+    with pytest.raises(InvalidConfigError, match=r"min\.insync\.replicas = 2") as refused:
+        restore(address, store, manifest)
+    assert "give the topics another value with --config" in refused.value.__notes__[0]
+    assert not set(names) & set(admin.list_topics())
+    part = tmp_path / manifest.topics[1].partitions[0].parts[0].key
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    printed = run_here("restore", tmp_path, "--config", "min.insync.replicas=1", "-b", address).stderr
+    assert "is damaged" in printed
+    assert f"records are missing in {names[1]!r}, {names[2]!r}, and no group has offsets" in printed
+    assert f"complete: {names[0]!r}" in printed
+    with pytest.raises(TopicAlreadyExistsError, match=rf"topics '{topic}-0', .* already exist; nothing was restored"):
+        restore(address, store, manifest)
 
 
 def test_parts_that_a_later_backup_uses_again() -> None:

@@ -139,11 +139,18 @@ def test_unknown_names_get_a_suggestion(given: str, hint: str) -> None:
     assert hint in str(e.value)
 
 
+def test_a_hint_has_a_limited_number_of_names() -> None:
+    known = [f"x{i:03}" for i in range(s.KNOWN_NAMES_MAX + 7)]
+    assert s.did_you_mean("other", known).endswith(f", x{s.KNOWN_NAMES_MAX - 1:03} and 7 more)")
+
+
 def test_parameters_have_underscores_and_none_means_not_given() -> None:
     found = s.from_parameters(Scope.PRODUCER, {"linger_ms": 7, "acks": None})
     assert found == s.resolve(Scope.PRODUCER, {"linger.ms": 7})
     with pytest.raises(InvalidConfigError, match=r"'log.retention.ms': did you mean 'retention.ms'\?"):
         s.check(Scope.BROKER, {"log.retention.ms": 1})  # Kafka's name for the topics' default
+    with pytest.raises(InvalidConfigError, match=r"'log.fil': did you mean 'log.file'\?"):
+        s.check(Scope.BROKER, {"log.fil": 1})
     with pytest.raises(InvalidConfigError, match=r"unknown producer parameter 'linger': did you mean 'linger_ms'\?"):
         s.from_parameters(Scope.PRODUCER, {"linger": 7})
     with pytest.raises(InvalidConfigError, match=r"unknown producer parameter 'linger\.ms'"):

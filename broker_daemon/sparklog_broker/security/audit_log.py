@@ -152,7 +152,7 @@ class RotatedFile:
     def append(self, line: bytes) -> None:
         """Append a line. Raises StorageError, OSError."""
         file = self._opened()
-        if self._size_bytes and self._size_bytes + len(line) > self._max_bytes:
+        if self._max_bytes and self._size_bytes and self._size_bytes + len(line) > self._max_bytes:
             self._rotate()
             file = self._opened()
         file.write(self._size_bytes, line)

@@ -50,7 +50,16 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
     cluster = facts.cluster
     if cluster is None:
         return
-    if cluster.problem:
+    if cluster.problem and cluster.is_refused:
+        yield Finding(
+            Severity.error,
+            f"{cluster.bootstrap_servers} admits no connection with these client settings: {cluster.problem}",
+            "This report lacks all faults of the cluster.",
+            "Name the client's settings with --command-config: security.protocol as the listener has it, the user and the "
+            "password. The broker's log has the reason of the refusal.",
+            "sparklog config client",
+        )
+    elif cluster.problem:
         yield Finding(
             Severity.error,
             f"no broker answers at {cluster.bootstrap_servers}: {cluster.problem}",

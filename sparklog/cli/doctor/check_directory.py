@@ -229,7 +229,7 @@ def lock_holder(facts: Facts) -> Iterator[Finding]:
     if data_dir is None or data_dir.holder is None:
         return
     holder = data_dir.holder
-    is_silent = facts.cluster is not None and bool(facts.cluster.problem)
+    is_silent = facts.cluster is not None and bool(facts.cluster.problem) and not facts.cluster.is_refused
     stuck = STUCK_STATES.get(holder.state, "")
     if not stuck and not is_silent:
         return

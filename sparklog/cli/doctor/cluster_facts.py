@@ -80,7 +80,7 @@ class ClusterLook:
             try:
                 found = admin.describe_cluster()
             except SparklogError as e:
-                return facts._replace(problem=str(e)), None
+                return facts._replace(problem=str(e), is_refused=not e.retriable), None
             brokers = {Endpoint(b.host, b.port): b.broker_id for b in found.brokers}
             facts = facts._replace(has_controller=found.controller_id >= 0)
             addresses = brokers | {e: brokers.get(e, -1) for e in parse_bootstrap(self._bootstrap)}

@@ -159,6 +159,8 @@ class ClusterFacts(NamedTuple):
     lakes: tuple[LakeFacts, ...] = ()
     refused_users: tuple[tuple[str, str], ...] = ()
     """Names of users that cannot log in, with the reasons."""
+    is_refused: bool = False
+    """True if `problem` is a refusal that another attempt meets again, such as wrong credentials: a program listens."""
 
 
 class PageFacts(NamedTuple):

@@ -195,10 +195,9 @@ def _memory(load: Load, stored: float, held: int, machine: Machine) -> list[Need
 
 
 def _descriptors(load: Load, held: int, machine: Machine, smallest_limit: Callable[[int, int], int]) -> Need:
-    exact = smallest_limit(held, load.connections)
-    reason = (
-        f"{held} open segments and {load.connections} connections; set {DESCRIPTORS_MIN:,} or more, which costs nothing"
-    )
+    files = min(held, int(settings_of(Scope.BROKER)["log.open.files.max"].default))
+    exact = smallest_limit(files, load.connections)
+    reason = f"{files:,} segments open at once and {load.connections} connections; set {DESCRIPTORS_MIN:,} or more, which costs nothing"
     return Need("descriptors", exact, "", reason, "log.open.files.max, max.connections", machine.descriptors)  # fmt: skip
 
 

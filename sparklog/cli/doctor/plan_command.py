@@ -22,7 +22,13 @@ def load_of(
         raise typer.BadParameter(f"--replicas {replicas} need as many brokers: add --brokers {replicas}")
     if compression not in STORED_1K_BYTES:
         raise typer.BadParameter(f"--compression {compression}: use one of {', '.join(STORED_1K_BYTES)}")
-    rows_per_s, size = parse_size_bytes(rows, "--rows"), parse_size_bytes(row_bytes, "--row-bytes")
+    try:
+        rows_per_s = parse_size_bytes(rows, "--rows")
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"--rows {rows!r}: a number of rows a second is needed, as in 2000, 50k or 1.5M"
+        ) from None
+    size = parse_size_bytes(row_bytes, "--row-bytes")
     if not rows_per_s or not size:
         raise typer.BadParameter("--rows and --row-bytes have to be above 0")
     return Load(

@@ -26,6 +26,11 @@ _ASSIGNED = re.compile(
     r"(?:\"(?:\\.|[^\"\\])*\"?|'[^']*'?|(?:(?:Basic|Bearer|Digest)\s+)?[^\s,;&\"'{}\[\]]+)",
     re.IGNORECASE,
 )  # fmt: skip
+_OPTION = re.compile(
+    r"(?P<keep>(?<!\S)--?(?:[\w.-]*[._-])?(?:password|passphrase|secret|token|credentials?|(?:api|access|account)-key)\s+)"
+    r"(?:\"(?:\\.|[^\"\\])*\"?|'[^']*'?|(?!-)\S+)"
+)
+"""An option of a command line, with its value as the next word."""
 _USER_OF_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://([^/\s@\"'<>]+)@", re.IGNORECASE)
 
 
@@ -76,7 +81,10 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """Return the text without secrets."""
-        return _ASSIGNED.sub(lambda m: m["keep"] + HIDDEN, redact(text, self._secrets))
+        text = redact(text, self._secrets)
+        for pattern in (_ASSIGNED, _OPTION):
+            text = pattern.sub(lambda m: m["keep"] + HIDDEN, text)
+        return text
 
     def value(self, value: Any, name: str = "") -> Any:
         """Return the value for JSON, without secrets. The value of a sensitive key `name` is replaced as a whole."""

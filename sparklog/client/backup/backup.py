@@ -128,7 +128,7 @@ def backup(
     key = manifest_key(now_ms)
     store.make_folder("manifests")
     store.write(key, [encode_manifest(manifest)])
-    store.write(LATEST, [key.encode()])  # last: a backup that was broken off is none
+    store.replace(LATEST, key.encode())  # last: a backup that was broken off is none
     return manifest
 
 

@@ -13,11 +13,20 @@ from sparklog.client.admin.admin import Admin
 from sparklog.client.backup.backup import Report
 from sparklog.client.backup.manifest import Manifest, PartitionBackup, TopicBackup
 from sparklog.client.producer.producer import Producer
-from sparklog.errors import DataLossError, InvalidRequestError, TopicAlreadyExistsError
+from sparklog.errors import (
+    DataLossError,
+    InvalidConfigError,
+    InvalidRequestError,
+    SparklogError,
+    TopicAlreadyExistsError,
+)
 from sparklog.lake.settings import LAKE_PREFIX
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.security.client_security import Security
 from sparklog.types import OffsetAndMetadata, TopicPartition
+
+NAMED_TOPICS_MAX = 10
+"""Largest number of topics that an error names."""
 
 
 def restore(
@@ -55,6 +64,7 @@ def restore(
     Raises:
         TopicAlreadyExistsError: A topic exists; nothing was restored.
         InvalidRequestError: The backup has no topic of this name.
+        InvalidConfigError: The brokers refuse a setting of a topic; nothing was restored.
         RemoteStorageError: The store cannot be read.
         CorruptBatchError: An object is damaged.
         DataLossError: Another producer writes to a topic meanwhile.
@@ -71,24 +81,21 @@ def restore(
     with Admin(bootstrap_servers, request_timeout_ms=timeout_ms, security=security) as admin:
         existing = sorted({t.name for t in chosen} & set(admin.list_topics()))
         if existing:
+            is_one = len(existing) == 1
             raise TopicAlreadyExistsError(
-                f"topic {existing[0]!r} already exists; nothing was restored: delete it, or name other topics"
+                f"topic{'' if is_one else 's'} {_listed(existing)} already exist{'s' if is_one else ''}; nothing was "
+                "restored: name other topics, or delete these (an interrupted restore leaves incomplete topics)"
             )
-        for topic in chosen:
-            admin.create_topic(
-                topic.name,
-                len(topic.partitions),
-                None if topic.kind == "envelope" else pa.ipc.read_schema(pa.py_buffer(topic.schema)),
-                topic.key_columns,
-                topic.timestamp_column if topic.kind != "envelope" else None,
-                _restored_configs(topic.configs, configs or {}),
-                replication_factor=replication_factor,
-            )
-        with Producer(bootstrap_servers, security=security) as producer:
-            for topic in chosen:
-                for number, partition in enumerate(topic.partitions):
-                    tp = TopicPartition(topic.name, number)
-                    rows[tp] = _send(producer, store, topic, partition, tp, offsets, report)
+        _create_topics(admin, chosen, configs or {}, replication_factor)
+        try:
+            with Producer(bootstrap_servers, security=security) as producer:
+                for topic in chosen:
+                    for number, partition in enumerate(topic.partitions):
+                        tp = TopicPartition(topic.name, number)
+                        rows[tp] = _send(producer, store, topic, partition, tp, offsets, report)
+        except SparklogError as e:
+            e.add_note(_incomplete_topics(chosen, rows))
+            raise
         ends = admin.list_offsets(dict.fromkeys(rows, "latest"))
         for tp, count in rows.items():
             if ends[tp].offset != count:
@@ -105,6 +112,52 @@ def restore(
             if moved:
                 admin.alter_group_offsets(group, moved)
     return rows
+
+
+def _create_topics(
+    admin: Admin,
+    chosen: Sequence[TopicBackup],
+    configs: Mapping[str, object | None],
+    replication_factor: int | None,
+) -> None:
+    """Create all topics or none, so that the restore can be repeated after a refused setting."""
+    created: list[str] = []
+    try:
+        for topic in chosen:
+            admin.create_topic(
+                topic.name,
+                len(topic.partitions),
+                None if topic.kind == "envelope" else pa.ipc.read_schema(pa.py_buffer(topic.schema)),
+                topic.key_columns,
+                topic.timestamp_column if topic.kind != "envelope" else None,
+                _restored_configs(topic.configs, configs),
+                replication_factor=replication_factor,
+            )
+            created.append(topic.name)
+    except (SparklogError, KeyboardInterrupt) as e:
+        for name in created:
+            try:
+                admin.delete_topic(name)
+            except SparklogError as failed:
+                e.add_note(f"the new, empty topic {name!r} could not be deleted: {failed}")
+        if isinstance(e, InvalidConfigError):
+            e.add_note("nothing was restored: give the topics another value with --config NAME=VALUE (configs=)")
+        raise
+
+
+def _incomplete_topics(chosen: Sequence[TopicBackup], rows: Mapping[TopicPartition, int]) -> str:
+    """Return the note about a restore that ended early; `rows` has the complete partitions."""
+    done = {t.name: sum(tp.topic == t.name for tp in rows) == len(t.partitions) for t in chosen}
+    missing, complete = ([name for name, is_done in done.items() if is_done == wanted] for wanted in (False, True))
+    return (
+        f"the restore is incomplete: records are missing in {_listed(missing)}, and no group has offsets; delete the "
+        f"restored topics before you repeat it{f'; complete: {_listed(complete)}' if complete else ''}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_TOPICS_MAX
+    return ", ".join(map(repr, names[:NAMED_TOPICS_MAX])) + (f" and {more} more" if more > 0 else "")
 
 
 def _restored_configs(stored: Mapping[str, object], wanted: Mapping[str, object | None]) -> dict[str, object]:

@@ -103,6 +103,18 @@ class ObjectStore:
             raise RemoteStorageError(f"{self.url}/{key}: {size} bytes were written, but the store has {arrived}")
         return ObjectInfo(size, checksum)
 
+    def replace(self, key: str, content: bytes) -> None:
+        """Write an object in place of an earlier one. In a directory, as in an object store, the earlier one stays
+        until the new one is complete, also on a full disk and in a crash. Raises RemoteStorageError."""
+        if not self._protocols & _LOCAL:
+            self.write(key, [content])
+            return
+        written = f"{key}.new"
+        self.write(written, [content])
+        with self._translate_errors("write", key):
+            os.replace(self.path(written), self.path(key))  # noqa: PTH105
+            self._make_durable(key)
+
     def _make_durable(self, key: str) -> None:
         """Sync the file and its directory: an object in a directory has to survive a power cut, as
         in an object store."""

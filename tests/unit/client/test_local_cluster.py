@@ -24,6 +24,8 @@ def test_a_directory_is_one_clusters_at_a_time(tmp_path: Path) -> None:
     layout = (tmp_path / "cluster.json").read_text()
     with pytest.raises(InvalidConfigError, match="runs already: stop it"):
         cluster(tmp_path, brokers=5)
+    with pytest.raises(InvalidConfigError, match="runs already, with 3 brokers: to get 5, stop it"):
+        request_start(tmp_path, 5)
     assert (tmp_path / "cluster.json").read_text() == layout, "what runs keeps its ports"
     first.stop()
     second = cluster(tmp_path, brokers=None)

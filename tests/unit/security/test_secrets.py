@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import json
 import logging
 import os
 import pickle
+import re
 import traceback
 from pathlib import Path
 from urllib.parse import quote
@@ -140,6 +143,19 @@ def test_redaction_takes_every_form_out(value: str, before: str, after: str) -> 
     text = f"{before}{value}{after}"
     redacted = redact(f"{text}|{json.dumps(text)}|{quote(text, safe='')}", [Secret(value)])
     assert redacted == f'{before}{HIDDEN}{after}|"{before}{HIDDEN}{after}"|{before}{HIDDEN}{after}'
+
+
+@given(st.text("abcdefgh/+&<é", min_size=8), st.text("xyz", max_size=4), st.text("xyz", max_size=4))
+def test_redaction_knows_the_notations_of_other_programs(value: str, before: str, after: str) -> None:
+    """A secret inside Base64 keeps at most a part of a byte at each end."""
+    lower = re.sub("%..", lambda m: m[0].lower(), quote(value, safe=""))
+    slashes, in_html = json.dumps(value)[1:-1].replace("/", "\\/"), html.escape(value)
+    for text in (lower, quote(value), slashes, in_html, value.encode().hex(), value.encode().hex().upper()):
+        assert redact(f"|{text}|", [Secret(value)]) == f"|{HIDDEN}|"
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        left, right = redact(encode(f"{before}{value}{after}".encode()).decode(), [Secret(value)]).split(HIDDEN)
+        assert len(left) <= len(before) * 8 // 6 + 1
+        assert len(right.rstrip("=")) <= len(after) * 8 // 6 + 2
 
 
 def test_redaction_knows_the_forms_of_secrets() -> None:

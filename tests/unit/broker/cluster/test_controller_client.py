@@ -109,6 +109,27 @@ def test_images_come_from_the_next_controller_when_one_hangs() -> None:
     in_virtual_time(follow())
 
 
+def test_a_failed_attempt_is_logged_if_it_fails_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Membership:
+        may_take_images = True
+
+        async def until_published(self, timeout_s: float) -> None:
+            pass
+
+    class Failing(ImageFollower):
+        failures = iter((MOVING[0], MOVING[1], MOVING[1], MOVING[1], MOVING[0]))
+
+        async def _news(self) -> Any:
+            raise next(self.failures, None) or asyncio.CancelledError
+
+    async def apply(image: ClusterImage) -> None:
+        raise AssertionError("there is none")
+
+    with caplog.at_level("INFO"), pytest.raises(asyncio.CancelledError):
+        asyncio.run(Failing(Membership(), None, 1, ClusterImage(), apply).run())  # type: ignore[arg-type]
+    assert [record.args for record in caplog.records] == [(MOVING[1],)]
+
+
 def test_a_controller_that_hangs_is_given_up_when_it_is_replaced() -> None:
     client = Hanging(3)
 

@@ -170,6 +170,14 @@ def test_the_file_is_rotated(tmp_path: Path) -> None:
     assert found == {"audit.log": [10], "audit.log.1": [8, 9], "audit.log.2": [6, 7]}
 
 
+def test_a_file_for_logrotate_has_no_largest_size(tmp_path: Path) -> None:
+    file = RotatedFile(tmp_path / "audit.log", RealFiles(), max_bytes=0, backups=2)
+    for i in range(3):
+        file.append(b"%d\n" % i)
+    file.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["audit.log"]
+
+
 def test_a_file_that_logrotate_has_renamed_or_removed_begins_again(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     file = RotatedFile(path, RealFiles(), max_bytes=1_000, backups=2)

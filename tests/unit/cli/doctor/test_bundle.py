@@ -81,7 +81,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         "the value pl4nt-zookeeper.password alone", "AWS_SECRET_ACCESS_KEY=pl4nt-aws", '{"api_key": "pl4nt-json"}', "pl4nt-from-environment",
         "-----BEGIN RSA PRIVATE KEY-----\npl4nt\n-----END RSA PRIVATE KEY-----", base64.b64encode(b"basic-pl4nt-pw").decode(),
         urllib.parse.quote("pl4nt/inner & more", safe=""), "an innocent line",
-        f"a user's {credential_text(CREDENTIAL)}",
+        f"a user's {credential_text(CREDENTIAL)}", "ran: tool --verbose --sasl-password pl4nt-word --url x",
     ]  # fmt: skip
     (tmp_path / "data" / "audit.log").write_text("\n".join(logged) + "\n", encoding="utf-8")
     return {"config": config, "data": tmp_path / "data"}

@@ -122,6 +122,7 @@ AWAY = BrokerFacts("h:1", "h", 3, problem="refused")
 SECOND = DIRECTORY._replace(path="/data2", identity=("c", 0, "d2"))
 CASES = (
     Case("unreachable", cluster(problem="connection refused"), E, "no broker answers at 127.0.0.1:9292: connection"),
+    Case("unreachable", cluster(problem="invalid credentials", is_refused=True), E, "admits no connection with these client"),
     Case("unreachable", cluster(brokers=(BROKER, AWAY)), E, "broker 3 does not answer at h:1"),
     Case("unreachable", cluster(brokers=(BROKER, AWAY._replace(broker_id=-1))), W, "bootstrap addresses"),
     Case("unreachable", WELL, None),
@@ -239,6 +240,7 @@ CASES = (
     Case("unclean-stop", directory(stopped_clean=False), None),
     Case("lock-holder", data_dir(holder=HOLDER._replace(state="T")), E, "process 42 (sparklog broker) holds /data and is st"),
     Case("lock-holder", cluster(problem="refused"), E, "no broker answers"),
+    Case("lock-holder", cluster(problem="invalid credentials", is_refused=True), None),
     Case("lock-holder", data_dir(holder=None), None),
     Case("lock-holder", WELL, None),
     Case("metrics-page", page(problem="no metrics from http://x"), W, "no metrics from"),

@@ -56,6 +56,10 @@ def test_a_plan_of_a_known_load() -> None:
     assert found["disk"] == (kept + open_segments + unlinked) / 0.8
     assert amounts(load._replace(partitions=100))["partitions of all topics"] == 100
     assert amounts(load._replace(rows_per_s=10_000_000))["partitions of all topics"] == 15
+    at_once = amounts(load._replace(partitions=1_024))["descriptors"]
+    assert amounts(load._replace(partitions=20_000))["descriptors"] == at_once, (
+        "a broker closes and opens segment files"
+    )
 
 
 def test_a_machine_with_too_little_is_named() -> None:
@@ -110,6 +114,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "partitions of all topics" in run_here(*words).stdout
     far = run_here(*words[:-1], "100000w", "--data-dir", tmp_path / "new")
     assert (far.returncode, "TOO LITTLE" in far.stdout) == (1, True)
+    assert "a number of rows" in run_here("doctor", "--plan", "--rows", "-5", "--row-bytes", "1").stderr
     for wrong in (
         words[:4],
         (*words, "--compression", "gzip"),
