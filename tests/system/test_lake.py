@@ -331,7 +331,9 @@ def test_users_change_the_table_meanwhile(
             fault_points.disarm()
     expected = [n for n in range(30) if n != 3] + [n for k in (100, 200, 300) for n in range(k, k + 30)]
     assert sorted(r["n"] for r in table_rows(path) if r["n"] is not None) == expected
-    assert verify_lake(lake_admin, lake).problems == []
+    checked = verify_lake(lake_admin, lake)
+    assert checked.problems == []
+    assert any(r.startswith("1 rows have no _partition and _offset") for r in checked.remarks)
 
 
 def test_a_compaction_on_an_old_version_is_taken_back(
@@ -435,6 +437,14 @@ def test_a_dropped_or_foreign_table_pauses(
     with pytest.raises(sparklog.SparklogError, match="does not belong"):
         lake_admin.rebuild_lake(lake)
     shutil.rmtree(path)
+    lake_admin.rebuild_lake(lake)
+    assert worker.run_once([lake]) == {}
+    assert_table_is_log(lake_broker, lake, path)
+    write_deltalake(path, pa.table({"a": [1]}), mode="overwrite", schema_mode="overwrite")
+    assert "no column _partition, _offset, _timestamp" in worker.run_once([lake])[lake]
+    assert any("no column _partition" in p for p in verify_lake(lake_admin, lake).problems)
+    with pytest.raises(LakePausedError, match="no column"):
+        sparklog.read_table(lake_broker.bootstrap_servers, lake, history=True)
     lake_admin.rebuild_lake(lake)
     assert worker.run_once([lake]) == {}
     assert_table_is_log(lake_broker, lake, path)

@@ -80,6 +80,7 @@ class _Check:
         self.problems: list[str] = []
         self.remarks: list[str] = []
         self._offsets: dict[int, list[np.ndarray]] = {}
+        self._rows_of_others = 0
 
     def run(self) -> None:
         known: dict[str, dict[int, int]] = {}
@@ -94,6 +95,10 @@ class _Check:
                 self._check_file(file, masks)
             except SparklogError as e:
                 self._problem(str(e))
+        if self._rows_of_others:
+            self.remarks.append(
+                f"{self._rows_of_others} rows have no _partition and _offset: other writers have appended them"
+            )
         next_offsets = self._table.next_offsets(self._info.topic_id, self._info.partitions)
         for partition in sorted({*self._offsets, *next_offsets}):
             self._check_partition(partition, next_offsets.get(partition))
@@ -117,7 +122,9 @@ class _Check:
                 )
         rows = self._table.read_file(file, ["_partition", "_offset"], masks=masks) if masks else whole
         self.rows += rows.num_rows
+        self._rows_of_others += rows.num_rows
         rows = rows.drop_null()
+        self._rows_of_others -= rows.num_rows
         partitions, offsets = rows.column("_partition").to_numpy(), rows.column("_offset").to_numpy()
         for partition in np.unique(partitions):
             if file.partition is not None and int(partition) != file.partition:
