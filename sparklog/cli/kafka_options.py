@@ -59,7 +59,7 @@ _BEFORE_COMMAND = ("--profile", "--timeout", "--debug", "--version")
 
 
 def meant_for(command: str, option: str, known: Collection[str]) -> str:
-    """Return the advice for an option that the command lacks, but Kafka's tools or `sparklog` itself have; "" for others.
+    """Return the advice for an option that the command lacks and Kafka's tools or `sparklog` have; "" for others.
 
     Args:
         command: The words of the command, such as "topic alter".
