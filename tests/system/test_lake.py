@@ -18,9 +18,9 @@ from deltalake import DeltaTable, write_deltalake
 
 import sparklog
 from sparklog.client.admin.admin import Admin
+from sparklog.client.lake import verify
 from sparklog.client.lake.log_side import LogSide
 from sparklog.client.lake.topic_lake import TopicLake
-from sparklog.client.lake import verify
 from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
