@@ -13,7 +13,7 @@ import functools
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from sparklog.cli.kafka_options import meant_for
 
@@ -75,6 +75,20 @@ def default_address(ctx: Any) -> str | None:
     return given
 
 
+class CommandGroup(TyperGroup):
+    """A group whose error for an unknown command names the commands that begin so: typer names similar words only."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as e:
+            longer = [repr(name) for name in self.commands if args[0] and name.startswith(args[0])]
+            message = getattr(e, "message", "")  # typer's own copy of click does not export UsageError
+            if longer and "Did you mean" not in message:
+                e.message = f"{message} Did you mean {', '.join(longer)}?"  # type: ignore[attr-defined]
+            raise
+
+
 class ClientCommand(TyperCommand):
     """A command that gets the option `--command-config` in addition to `--bootstrap-servers`, if it has the latter."""
 
@@ -129,7 +143,8 @@ def _command_config() -> Any:
 
 
 def secure_commands(app: typer.Typer) -> None:
-    """Add `--command-config` to the commands of `app` and of its groups."""
+    """Add `--command-config` to the commands of `app` and of its groups, and better errors to the groups."""
+    app.info.cls = CommandGroup
     for command in app.registered_commands:
         command.cls = ClientCommand
     group: TyperInfo

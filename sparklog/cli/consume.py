@@ -14,7 +14,7 @@ import typer
 
 from sparklog.cli import completion
 from sparklog.cli.client_command import client_security
-from sparklog.cli.file_format import delimiter_of, file_format
+from sparklog.cli.file_format import delimiter_of, file_format, is_arrow_stream
 from sparklog.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -366,8 +366,7 @@ def _writer(
     if format is OutputFormat.csv:
         delimiter = delimiter_of(output)
         return out.CsvRecordWriter(opened, _schema(view), envelope=envelope, metadata=metadata, delimiter=delimiter)
-    is_stream = str(output) == "-" or str(output).lower().endswith(".arrows")
-    return out.FileWriter(opened, format.value, _schema(view), metadata=metadata, is_stream=is_stream)
+    return out.FileWriter(opened, format.value, _schema(view), metadata=metadata, is_stream=is_arrow_stream(output))
 
 
 def _copy(

@@ -70,3 +70,8 @@ def file_format(path: Path | None, given: F | None, formats: type[F]) -> F | Non
 def delimiter_of(path: Path | None) -> str:
     """Return the column delimiter of a CSV file: a tab for `.tsv`, else a comma."""
     return "\t" if path is not None and path.suffix.lower() == ".tsv" else ","
+
+
+def is_arrow_stream(path: Path | None) -> bool:
+    """Return True if Arrow data go to `path` as an IPC stream: to stdout, and to a file `.arrows`."""
+    return path is None or str(path) == "-" or path.suffix.lower() == ".arrows"

@@ -101,17 +101,29 @@ def _lines(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
         if not lines[-1]:
             lines.pop()
         values: list[bytes] = [line.removesuffix(b"\r") for line in lines]
-        columns: dict[str, Any] = {}
-        if separator is not None:
+        if separator is None:
+            yield Chunk(pa.table({"value": pa.array(values, pa.binary())}), done)
+        else:
             parts = [value.partition(separator) for value in values]
             for i, (_, found, _) in enumerate(parts):
                 if not found:
                     text = f" has no key separator {options.key_separator!r}: {_shorten(values[i])}"
-                    options.refuse(Refused(number + i + 1, text, lines[i]))
-            columns["key"] = pa.array([key for key, found, _ in parts if found], pa.binary())
-            values = [value for _, found, value in parts if found]
+                    try:
+                        options.refuse(Refused(number + i + 1, text, lines[i]))
+                    except InputError:
+                        yield Chunk(_keyed(parts[:i]), done)  # all lines before the refused one are sent
+                        raise
+            yield Chunk(_keyed(parts), done)
         number += len(lines)
-        yield Chunk(pa.table({**columns, "value": pa.array(values, pa.binary())}), done)
+
+
+def _keyed(parts: list[tuple[bytes, bytes, bytes]]) -> pa.Table:
+    """Return the keys and values of the lines that have a separator."""
+    columns = {
+        "key": [key for key, found, _ in parts if found],
+        "value": [value for _, found, value in parts if found],
+    }
+    return pa.table({name: pa.array(values, pa.binary()) for name, values in columns.items()})
 
 
 def _shorten(line: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Options of Kafka's command-line tools, with their equivalents here, for the error messages of unknown options."""
+"""Options of Kafka's tools, and options at the wrong place, with advice for the error messages of unknown options."""
 
 from __future__ import annotations
 
@@ -54,10 +54,12 @@ _BY_OPTION = {
     "--producer.config": "use --command-config",
     "--config-file": "use --command-config",
 }
+_BEFORE_COMMAND = ("--profile", "--timeout", "--debug", "--version")
+"""Options of `sparklog` itself, which people write behind the command, too."""
 
 
 def meant_for(command: str, option: str, known: Collection[str]) -> str:
-    """Return the advice for an option of Kafka's tools that the command lacks; "" if there is no equivalent.
+    """Return the advice for an option that the command lacks and Kafka's tools or `sparklog` have; "" for others.
 
     Args:
         command: The words of the command, such as "topic alter".
@@ -67,6 +69,8 @@ def meant_for(command: str, option: str, known: Collection[str]) -> str:
     text = _BY_COMMAND.get(command, {}).get(option)
     if text is not None:
         return text
+    if option in _BEFORE_COMMAND:
+        return f"it stands before the command: sparklog {option} … {command}"
     text = _BY_OPTION.get(option, "")
     named = [word.rstrip(",:;") for word in text.split() if word.startswith("--")]
     return text if all(name in known for name in named) else ""

@@ -281,8 +281,12 @@ class LocalCluster:
         """
         if self._owner != os.getpid():
             return
-        with ThreadPoolExecutor(len(self.brokers)) as threads:
-            list(threads.map(ClusterBroker.stop, self.brokers))
+        try:
+            with ThreadPoolExecutor(len(self.brokers)) as threads:
+                list(threads.map(ClusterBroker.stop, self.brokers))
+        except RuntimeError:  # an interpreter that ends starts no threads
+            for broker in self.brokers:
+                broker.stop()
         if self._zookeeper is not None:
             self._zookeeper.kill()
         _live.discard(self)

@@ -145,28 +145,29 @@ def _lifespan(
     console: Console, login: Login | None, environment: Environment, round_s: float
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     """Return the application's lifespan: it measures brokers and groups, and at the end closes threads and clients."""
-    watcher, clock = Work(environment.executors, threads=1), environment.clock
+    watcher, clock = Work(environment.executors, threads=2), environment.clock
 
-    async def watch() -> None:
+    async def watch(measure_of: Callable[[Console], Callable[[], None]]) -> None:
         while True:
             begun_s = clock.monotonic_s()
             for one in [console] if login is None else list(login.sessions):
-                for measure in (one.brokers.measure, one.groups.measure):
-                    try:
-                        await watcher.run(measure)
-                    except Exception:  # noqa: BLE001  # the rounds after a failed one must run
-                        _log.exception("a measurement of the cluster failed: the next is in %g s", round_s)
+                try:
+                    await watcher.run(measure_of(one))
+                except Exception:  # noqa: BLE001  # the rounds after a failed one must run
+                    _log.exception("a measurement of the cluster failed: the next is in %g s", round_s)
             await asyncio.sleep(max(round_s, DUTY * (clock.monotonic_s() - begun_s)))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        watching = asyncio.create_task(watch())
+        # a group's coordinator that is down takes long, and must not delay the news that its broker is down
+        measures = (lambda one: one.brokers.measure, lambda one: one.groups.measure)
+        watching = [asyncio.create_task(watch(measure_of)) for measure_of in measures]
         try:
             yield
         finally:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
             await console.statements.close()
             watcher.close()
             if login is not None:

@@ -90,12 +90,12 @@ class ParquetWriter:
 
 
 class ArrowWriter:
-    """An Arrow IPC file."""
+    """An Arrow IPC file, or an Arrow IPC stream."""
 
-    def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
+    def __init__(self, out: BinaryIO, schema: pa.Schema, *, is_stream: bool = False) -> None:
         names = distinct(schema.names)
         self._schema = pa.schema([pa.field(name, f.type) for name, f in zip(names, schema, strict=True)])
-        self._writer = pa.ipc.new_file(out, self._schema)
+        self._writer = (pa.ipc.new_stream if is_stream else pa.ipc.new_file)(out, self._schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))

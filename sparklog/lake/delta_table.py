@@ -8,6 +8,7 @@ one, and an append does not conflict with a RESTORE.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,10 @@ _WRITER_FEATURES = frozenset(
 )
 """Table features that require nothing of a writer that only appends plain files."""
 _STATISTICS_COLUMNS_DEFAULT = 32
+_ADDRESS_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""The beginning of an address with a slash too few, as in `s3:/bucket`, which is no directory."""
+_DIRECTORY_WRONG = frozenset("%\\")
+"""Characters that delta-rs decodes or replaces in the path of a directory, and then looks for another one."""
 MISSING = "the package deltalake is not installed here: pip install 'sparklog[lake]'"
 
 
@@ -87,14 +92,18 @@ def normal_location(location: str) -> str:
         InvalidConfigError: The location has another form.
     """
     scheme, separator, rest = location.partition("://")
-    if not location or "\0" in location or (separator and not rest):
+    if location != location.strip() or (not rest if separator else not location or _ADDRESS_START.match(location)):
         raise InvalidConfigError(
             f"lake.location = {location!r}: use a directory, or s3://BUCKET/PATH, gs://… or az://…"
         )
-    if not separator:
-        return str(Path(location).expanduser().absolute())
-    if scheme == "file":
-        return str(Path(unquote(rest)).absolute())
+    if not separator or scheme == "file":
+        path = str(Path(unquote(rest) if separator else location).expanduser().absolute())
+        if not path.isprintable() or set(path) & _DIRECTORY_WRONG:
+            raise InvalidConfigError(
+                f"lake.location = {location!r}: delta-rs cannot read a directory with %, \\ or a control character in "
+                "its path; choose another name"
+            )
+        return path
     if scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory"):
         raise InvalidConfigError(f"lake.location = {location!r}: use a directory, s3://, gs:// or az://")
     return location.rstrip("/")
@@ -277,11 +286,13 @@ class LakeTable:
             known: By path, the largest offsets of files without statistics, which must be read; the call adds to it.
 
         Raises:
+            LakePausedError: The table has no partitions and offsets.
             LakeUnavailableError: The table cannot be read.
         """
         with _reaching(self.location):
             if self.topic_id != topic_id:  # a foreign table may have any columns
                 return TableState(self.version, self.table_id, self.topic_id, {})
+            self.check_positions()
             others = list(self._commits_of_others(known_version))
             return TableState(
                 version=self.version,
@@ -292,6 +303,14 @@ class LakeTable:
                 restored_to=_restored_to(others),
                 doubled_by=self._doubled_by(others),
             )
+
+    def check_positions(self) -> None:
+        """Check that the table has the columns with the rows' positions in the log.
+
+        Raises:
+            LakePausedError: A user has overwritten the table, or dropped such a column.
+        """
+        self._layout(["_partition", "_offset", "_timestamp"])
 
     def check_features(self, *, is_upsert: bool) -> None:
         """Check that plain Parquet files may be appended to the table, and replaced if `is_upsert`.
@@ -499,6 +518,7 @@ class LakeTable:
             masks: The result of `deletion_masks`; None to call it.
 
         Raises:
+            LakePausedError: The table has no such column.
             LakeUnavailableError: The file cannot be read.
         """
         known = {} if not apply_deletions else self.deletion_masks() if masks is None else masks
@@ -544,7 +564,15 @@ class LakeTable:
             raise LakeUnavailableError(f"file {file.path} of the table at {self.location} cannot be read: {e}") from e
 
     def _layout(self, columns: Sequence[str] | None) -> pa.Schema:
+        """Return these columns of the table; None for all. Raises LakePausedError."""
         schema = self.schema()
+        gone = [c for c in columns or () if c not in schema.names]
+        if gone:
+            raise LakePausedError(
+                f"the table has no column {', '.join(gone)}: the table was overwritten, or the column dropped; use "
+                "'sparklog lake rebuild' to write the table again from the log, or restore it and use 'sparklog lake "
+                "resume'"
+            )
         return pa.schema([schema.field(c).with_nullable(True) for c in (schema.names if columns is None else columns)])
 
     def remove_files(self, paths: Iterable[str]) -> None:

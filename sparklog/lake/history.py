@@ -401,6 +401,7 @@ def open_history(
         The history; None if the topic has no table, or only an upserted one and `newest` is False.
 
     Raises:
+        LakePausedError: The table was overwritten and has no offsets.
         LakeUnavailableError: The table cannot be reached, or has rows twice.
         InvalidConfigError: The package deltalake is not installed.
     """
@@ -409,6 +410,7 @@ def open_history(
     table = LakeTable.open(normal_location(settings.location))
     if table is None or table.topic_id != topic_id:
         return None
+    table.check_positions()
     doubled_by = table.doubled_by(None)
     if doubled_by is not None and doubled_by != table.version:
         raise LakeUnavailableError(

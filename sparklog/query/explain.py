@@ -68,6 +68,11 @@ def _moment(message: str) -> str:
 def _nearest(name: str, topics: Iterable[str]) -> str:
     known = sorted(topics)
     by_lower = {topic.lower(): topic for topic in known}
+    if same := by_lower.get(name.lower()):  # with another schema than the topics'
+        return (
+            f"Topic {same!r} is the table {written(same)}; the schema latest has the newest row of each key, of topics "
+            "with key columns and of envelope topics only"
+        )
     near = difflib.get_close_matches(name.lower(), by_lower, n=NEAR_MAX, cutoff=0.6)
     if near:
         return f"Did you mean {' or '.join(written(by_lower[n]) for n in near)}?"

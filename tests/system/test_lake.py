@@ -18,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import sparklog
 from sparklog.client.admin.admin import Admin
+from sparklog.client.lake import verify
 from sparklog.client.lake.log_side import LogSide
 from sparklog.client.lake.topic_lake import TopicLake
 from sparklog.client.lake.verify import verify_lake
@@ -331,7 +332,9 @@ def test_users_change_the_table_meanwhile(
             fault_points.disarm()
     expected = [n for n in range(30) if n != 3] + [n for k in (100, 200, 300) for n in range(k, k + 30)]
     assert sorted(r["n"] for r in table_rows(path) if r["n"] is not None) == expected
-    assert verify_lake(lake_admin, lake).problems == []
+    checked = verify_lake(lake_admin, lake)
+    assert checked.problems == []
+    assert any(r.startswith("1 rows have no _partition and _offset") for r in checked.remarks)
 
 
 def test_a_compaction_on_an_old_version_is_taken_back(
@@ -438,6 +441,14 @@ def test_a_dropped_or_foreign_table_pauses(
     lake_admin.rebuild_lake(lake)
     assert worker.run_once([lake]) == {}
     assert_table_is_log(lake_broker, lake, path)
+    write_deltalake(path, pa.table({"a": [1]}), mode="overwrite", schema_mode="overwrite")
+    assert "no column _partition, _offset, _timestamp" in worker.run_once([lake])[lake]
+    assert any("no column _partition" in p for p in verify_lake(lake_admin, lake).problems)
+    with pytest.raises(LakePausedError, match="no column"):
+        sparklog.read_table(lake_broker.bootstrap_servers, lake, history=True)
+    lake_admin.rebuild_lake(lake)
+    assert worker.run_once([lake]) == {}
+    assert_table_is_log(lake_broker, lake, path)
 
 
 def test_columns_arrive_before_their_rows_and_wider_ones_need_a_rebuild(
@@ -473,7 +484,12 @@ def test_columns_that_delta_cannot_hold_are_refused(lake_admin: Admin, topic: st
 
 
 def test_retention_and_deletion_wait_for_the_table(
-    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
+    lake_broker: LocalBroker,
+    lake_admin: Admin,
+    worker: LakeWorker,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     configs = {"segment.bytes": 4096, "retention.bytes": 4096, "file.delete.delay.ms": 0}
     lake_admin.create_topic(topic, schema=SCHEMA, configs=configs)
@@ -486,11 +502,21 @@ def test_retention_and_deletion_wait_for_the_table(
     assert lake_admin.list_offsets({partition: "earliest"})[partition].offset == 0
     assert worker.run_once([topic]) == {}
     until(lambda: lake_admin.list_offsets({partition: "earliest"})[partition].offset > 0)
-    lake_admin.delete_records({partition: -1})
-    assert len(table_rows(tmp_path / "table")) == 2_000
     send(lake_broker, topic, range(2_000, 2_010))
     assert worker.run_once([topic]) == {}
+    run = verify._Check.run
+
+    def run_late(check: Any) -> None:
+        lake_admin.delete_records({partition: -1})
+        run(check)
+
+    monkeypatch.setattr(verify._Check, "run", run_late)  # the check has an old start of the log
+    assert verify_lake(lake_admin, topic).problems == []
+    assert lake_admin.list_offsets({partition: "earliest"})[partition].offset == 2_010
     assert len(table_rows(tmp_path / "table")) == 2_010
+    send(lake_broker, topic, range(2_010, 2_020))
+    assert worker.run_once([topic]) == {}
+    assert len(table_rows(tmp_path / "table")) == 2_020
 
 
 def test_records_that_are_gone_stop_the_table_or_are_skipped(

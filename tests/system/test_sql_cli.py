@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from prompt_toolkit.input import PipeInput, create_pipe_input
@@ -99,6 +100,8 @@ def test_mistakes(run: Run, trips: str, tmp_path: Path) -> None:
     assert "contradicts" in run("sql", "SELECT 1", "--format", "json", "-o", tmp_path / "x.parquet", code=2).stderr
     run("sql", "SELECT 1 AS a, 2 AS b", "-o", tmp_path / "x.tsv")
     assert (tmp_path / "x.tsv").read_text().splitlines()[1] == "1\t2"
+    run("sql", "SELECT 1 AS a", "-o", tmp_path / "x.arrows")
+    assert pa.ipc.open_stream((tmp_path / "x.arrows").read_bytes()).read_all().to_pylist() == [{"a": 1}]
     run("sql", "SELECT 1", "--output", "x", code=2)
     assert "isolation level 'x'" in run("sql", "SELECT 1", "--isolation-level", "x", code=1).stderr
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from sparklog.cli.file_format import delimiter_of, is_arrow_stream
 from sparklog.cli.sql.format import OutputFormat
 from sparklog.export.printable import cell, printable
-from sparklog.export.writers import ArrowWriter, JsonWriter, ParquetWriter, distinct, is_number, plain_column
+from sparklog.export.writers import ArrowWriter, CsvWriter, JsonWriter, ParquetWriter, distinct, is_number, plain_column
 
-WRITERS: dict[OutputFormat, Any] = {
-    OutputFormat.json: JsonWriter,
-    OutputFormat.parquet: ParquetWriter,
-    OutputFormat.arrow: ArrowWriter,
-}
+
+def writer_of(format: OutputFormat, output: Path | None) -> Any:
+    """Return the constructor of the writer of a file format. The ending of `output` decides the form of the format."""
+    if format is OutputFormat.csv:
+        return partial(CsvWriter, delimiter=delimiter_of(output))
+    if format is OutputFormat.arrow:
+        return partial(ArrowWriter, is_stream=is_arrow_stream(output))
+    return ParquetWriter if format is OutputFormat.parquet else JsonWriter
 
 
 def print_table(table: pa.Table) -> None:

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,10 +14,8 @@ import pyarrow as pa
 
 from sparklog.cli import console
 from sparklog.cli.destination import destination
-from sparklog.cli.file_format import delimiter_of
 from sparklog.cli.sql.format import OutputFormat
-from sparklog.cli.sql.output import WRITERS, print_table
-from sparklog.export.writers import CsvWriter
+from sparklog.cli.sql.output import print_table, writer_of
 from sparklog.query.session import SqlSession
 
 TICK_S = 0.1
@@ -83,7 +80,7 @@ def _first_rows(session: SqlSession, query: str, max_rows: int) -> tuple[pa.Tabl
 
 def _copy(session: SqlSession, query: str, format: OutputFormat, output: Path | None) -> int:
     rows = 0
-    make = partial(CsvWriter, delimiter=delimiter_of(output)) if format is OutputFormat.csv else WRITERS[format]
+    make = writer_of(format, output)
     with (
         session.execute(query) as result,
         destination(output) as out,

@@ -80,6 +80,7 @@ class _Check:
         self.problems: list[str] = []
         self.remarks: list[str] = []
         self._offsets: dict[int, list[np.ndarray]] = {}
+        self._rows_of_others = 0
 
     def run(self) -> None:
         known: dict[str, dict[int, int]] = {}
@@ -94,6 +95,10 @@ class _Check:
                 self._check_file(file, masks)
             except SparklogError as e:
                 self._problem(str(e))
+        if self._rows_of_others:
+            self.remarks.append(
+                f"{self._rows_of_others} rows have no _partition and _offset: other writers have appended them"
+            )
         next_offsets = self._table.next_offsets(self._info.topic_id, self._info.partitions)
         for partition in sorted({*self._offsets, *next_offsets}):
             self._check_partition(partition, next_offsets.get(partition))
@@ -117,7 +122,9 @@ class _Check:
                 )
         rows = self._table.read_file(file, ["_partition", "_offset"], masks=masks) if masks else whole
         self.rows += rows.num_rows
+        self._rows_of_others += rows.num_rows
         rows = rows.drop_null()
+        self._rows_of_others -= rows.num_rows
         partitions, offsets = rows.column("_partition").to_numpy(), rows.column("_offset").to_numpy()
         for partition in np.unique(partitions):
             if file.partition is not None and int(partition) != file.partition:
@@ -140,13 +147,18 @@ class _Check:
             self._problem(f"partition {partition} has offset {above[-1]}, its transaction ends before {next_offset}")
         if self._settings.is_upsert:
             return
-        try:
-            expected = self._log_offsets(partition, next_offset)
-        except SparklogError as e:
-            self._problem(f"partition {partition} of the log cannot be read: {e}")
-            return
-        missing = np.setdiff1d(expected, found)
         start = self._info.partition_states[partition].log_start_offset
+        while True:
+            try:
+                expected = self._log_offsets(partition, start, next_offset)
+                break
+            except SparklogError as e:
+                before, start = start, self._log_start(partition)
+                if start <= before:
+                    self._problem(f"partition {partition} of the log cannot be read: {e}")
+                    return
+                # retention has deleted records that this check was reading
+        missing = np.setdiff1d(expected, found)
         foreign = np.setdiff1d(found[found >= start], expected)
         if len(missing):
             text = f"partition {partition} lacks {len(missing)} rows, the first at offset {missing[0]}"
@@ -162,9 +174,13 @@ class _Check:
             else:
                 self._problem(text)
 
-    def _log_offsets(self, partition: int, next_offset: int) -> np.ndarray:
-        """Return the offsets of committed rows that the log still has below the table's end."""
-        start = self._info.partition_states[partition].log_start_offset
+    def _log_start(self, partition: int) -> int:
+        """Return the partition's first offset of now; -1 if it is not known."""
+        states = self._cluster.topic(self._info.name, refresh=True).partition_states
+        return states[partition].log_start_offset if partition < len(states) else -1
+
+    def _log_offsets(self, partition: int, start: int, next_offset: int) -> np.ndarray:
+        """Return the offsets of committed rows that the log has from `start` to the table's end."""
         if start < 0 or start >= next_offset:
             return np.empty(0, np.int64)
         column = "timestamp" if self._info.is_envelope else min(self._info.schema, key=_width).name

@@ -212,7 +212,11 @@ class TypedTopic(ProducerTopic):
         if isinstance(rows.partition, np.ndarray):
             partition = int(rows.partition[0])
         size = rows.table.nbytes + FIXED_BYTES * len(self.info.schema)
-        return copy.deepcopy(value), size, partition, None
+        try:
+            row = copy.deepcopy(value)
+        except TypeError:  # a memoryview, for example, has no copy
+            row = rows.table.to_pylist()[0]
+        return row, size, partition, None
 
     def _partition(self, key: Any, row: dict[str, Any]) -> int:
         """Return the partition of a row whose key has no null. The partitions of recent keys are remembered, because

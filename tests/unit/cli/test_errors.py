@@ -58,6 +58,10 @@ def test_options_of_kafkas_tools_name_the_one_that_does_their_work(capsys: pytes
         (["elect-leaders", "preferred", "--partition", "0"], "TOPIC:PARTITION"),
         (["group", "reset-offsets", "g", "--by-duration", "PT1H"], "use --to, as in --to -1h"),
         (["topic", "list", "--partitions", "3"], "o such option: --partitions"),
+        (["topic", "list", "--profile", "p"], "before the command: sparklog --profile … topic list"),
+        (["group", "reset", "g"], "No such command 'reset'. Did you mean 'reset-offsets'?"),
+        (["lake", "q"], "No such command 'q'."),
+        (["topic", ""], "No such command ''."),
     ):
         assert run_app(arguments) == 2
         shown = " ".join(capsys.readouterr().err.replace("│", " ").split())

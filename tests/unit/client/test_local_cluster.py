@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,18 @@ def test_a_directory_is_one_clusters_at_a_time(tmp_path: Path) -> None:
         first.start()
     second.stop()
     second.stop()
+
+
+def test_a_program_that_ends_stops_its_cluster(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom sparklog.client.local_cluster import LocalCluster, _live\n"
+        f"_live.add(LocalCluster(Path(sys.argv[1]), temporary=True, brokers=3, settings={{}}, zookeeper={ELSEWHERE!r}))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "data")], capture_output=True, text=True, check=True
+    )
+    assert ended.stderr == ""
+    assert not (tmp_path / "data").exists()
 
 
 def test_what_is_refused_leaves_the_directory_free(tmp_path: Path) -> None:

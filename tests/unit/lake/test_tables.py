@@ -61,7 +61,9 @@ def test_locations() -> None:
     assert normal_location("s3://bucket/a/") == "s3://bucket/a"
     assert normal_location("file:///a/b%20c") == "/a/b c"
     assert normal_location("a") == str(Path("a").absolute())
-    for wrong in ("", "s3://", "ftp://host/a"):
+    assert normal_location("/a b/c=d?#:e") == "/a b/c=d?#:e"
+    mistyped = ("s3:/bucket/a", "file:/a", " /a", "/a\n")
+    for wrong in ("", "s3://", "ftp://host/a", *mistyped, "/a%20b", "file:///a%2520b", "C:\\a", "/a\0b", "/a\nb"):
         with pytest.raises(InvalidConfigError, match=r"lake\.location"):
             normal_location(wrong)
 

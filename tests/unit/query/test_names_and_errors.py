@@ -60,6 +60,9 @@ def test_an_unknown_table_gets_the_nearest_topics() -> None:
     )
     assert str(many).endswith("q19 and 30 more")
     assert str(explained("CatalogException", UNKNOWN, "FROM tripz", [], {})).endswith("There are no topics.")
+    other = explained("CatalogException", UNKNOWN.replace("tripz", "trips"), "FROM latest.trips", TOPICS, {})
+    assert "Did you mean" not in str(other)
+    assert "of topics with key columns and of envelope topics only" in str(other)
 
 
 def test_names_that_need_quotes_are_told() -> None:

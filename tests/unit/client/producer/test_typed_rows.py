@@ -109,6 +109,13 @@ def test_rows_are_copies() -> None:
     assert typed_batch(other, info(schema)).to_pylist() == [{"tags": ["x"], "price": Decimal("1.50")}]
 
 
+def test_values_that_have_no_copy() -> None:
+    content, schema = bytearray(b"old"), pa.schema([("b", pa.binary()), ("tags", pa.list_(pa.binary()))])
+    batch = sent(info(schema), {"b": memoryview(content), "tags": [memoryview(content)]})
+    content[:] = b"new"
+    assert typed_batch(batch, info(schema)).to_pylist() == [{"b": b"old", "tags": [b"old"]}]
+
+
 def test_a_batch_has_rows_of_two_schemas() -> None:
     newer = SIMPLE.append(pa.field("more", pa.int64()))
     batch = sent(info(), {"s": "old"})
