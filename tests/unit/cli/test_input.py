@@ -227,15 +227,18 @@ def test_the_rows_before_a_refused_line_come_before_the_error() -> None:
     """The command's error says that they are in the topic."""
     typed = parse_ddl("a INT, b STRING")
     more: dict[str, Any]
-    for text, format, schema, more in (
-        ("k:1\nk:2\nbad\nk:3\n", "lines", None, {"key_separator": ":"}),
-        ("a,b\n1,x\n2,y\nbad,z\n3,x\n", "csv", typed, {}),
-        ("a,b\n1,x\n2,y\n3,x,z\n3,x\n", "csv", typed, {}),
-        ("value,timestamp\n1,2026-11-28\n2,2026-11-28\n3,bad\n", "csv", None, {}),
-        ('{"a":1}\n{"a":2}\n{"a":"x"}\n{"a":3}\n', "jsonl", typed, {}),
-        ('{"a":1}\n{"a":2}\n{bad\n{"a":3}\n', "jsonl", typed, {}),
+    for text, format, schema, separator in (
+        ("k:1\nk:2\nbad\nk:3\n", "lines", None, ":"),
+        ("a,b\n1,x\n2,y\nbad,z\n3,x\n", "csv", typed, None),
+        ("a,b\n1,x\n2,y\n3,x,z\n3,x\n", "csv", typed, None),
+        ("value,timestamp\n1,2026-11-28\n2,2026-11-28\n3,bad\n", "csv", None, None),
+        ('{"a":1}\n{"a":2}\n{"a":"x"}\n{"a":3}\n', "jsonl", typed, None),
+        ('{"a":1}\n{"a":2}\n{bad\n{"a":3}\n', "jsonl", typed, None),
     ):
-        source, rows = open_input(None, io.BytesIO(text.encode()), format, InputOptions(schema, **more)), 0
+        source, rows = (
+            open_input(None, io.BytesIO(text.encode()), format, InputOptions(schema, key_separator=separator)),
+            0,
+        )
         with pytest.raises(InputError, match=r"line \d"):
             for chunk in source.chunks:
                 rows += chunk.table.num_rows
