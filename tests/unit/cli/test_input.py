@@ -226,7 +226,6 @@ def test_refused_lines_are_left_out_and_written_down() -> None:
 def test_the_rows_before_a_refused_line_come_before_the_error() -> None:
     """The command's error says that they are in the topic."""
     typed = parse_ddl("a INT, b STRING")
-    more: dict[str, Any]
     for text, format, schema, separator in (
         ("k:1\nk:2\nbad\nk:3\n", "lines", None, ":"),
         ("a,b\n1,x\n2,y\nbad,z\n3,x\n", "csv", typed, None),
