@@ -180,9 +180,12 @@ def check(address: str, table: Path, kills: int = 0) -> Outcome:
     )
     # delta-rs lets a compaction pass another one: its version has rows twice until a worker takes it back
     undone = {entry["sparklog"]["undone"] for entry in newest.history() if "undone" in entry.get("sparklog", ())}
-    for version in {*range(newest.version() + 1)} - undone:
-        numbers = DeltaTable(table, version=version).to_pyarrow_table(columns=["transaction"])
-        counts = Counter(numbers.column("transaction").to_pylist())
+    columns = ["transaction", "_partition", "_offset"]
+    for version in range(newest.version() + 1):
+        rows_then = DeltaTable(table, version=version).to_pyarrow_table(columns=columns)
+        if version in undone:
+            rows_then = rows_then.group_by(columns).aggregate([])
+        counts = Counter(rows_then.column("transaction").to_pylist())
         del counts[PLAIN]
         parts = [n for n, count in counts.items() if count != PARTITIONS]
         assert not parts, f"version {version} has a part of {len(parts)} transactions, such as {parts[0]}"

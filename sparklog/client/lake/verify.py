@@ -122,10 +122,9 @@ class _Check:
                 )
         rows = self._table.read_file(file, ["_partition", "_offset"], masks=masks) if masks else whole
         self.rows += rows.num_rows
-        self._rows_of_others += rows.num_rows
-        rows = rows.drop_null()
-        self._rows_of_others -= rows.num_rows
-        partitions, offsets = rows.column("_partition").to_numpy(), rows.column("_offset").to_numpy()
+        positions = rows.drop_null()
+        self._rows_of_others += rows.num_rows - positions.num_rows
+        partitions, offsets = positions.column("_partition").to_numpy(), positions.column("_offset").to_numpy()
         for partition in np.unique(partitions):
             if file.partition is not None and int(partition) != file.partition:
                 self._problem(
