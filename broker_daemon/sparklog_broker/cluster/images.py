@@ -43,8 +43,8 @@ class ImageFollower:
         self._apply = apply
         self.image = image
         self._newer = asyncio.Event()
-        self._has_failed = False
-        self._logged_error = ""
+        self._last_error = ""
+        self._is_logged = False
 
     async def run(self) -> None:
         """Pull and apply images, until cancelled."""
@@ -55,13 +55,14 @@ class ImageFollower:
             try:
                 news = await self._news()
             except SparklogError as e:
-                if self._has_failed and str(e) != self._logged_error:  # a start and a stop fail once each
+                if str(e) != self._last_error:
+                    self._last_error, self._is_logged = str(e), False
+                elif not self._is_logged:  # at the second attempt: a start and a stop fail once each
                     log.info("fetching the controller's metadata image failed and is retried: %s", e)
-                    self._logged_error = str(e)
-                self._has_failed = True
+                    self._is_logged = True
                 await self._membership.until_published(RETRY_S)
                 continue
-            self._has_failed, self._logged_error = False, ""
+            self._last_error = ""
             if self._membership.may_take_images:
                 await self._take(news)
 
