@@ -29,6 +29,8 @@ from sparklog.lake.rules import TOPIC_ID_PROPERTY, Span, TableState, app_id
 COMMIT_MARK = "sparklog"
 """Key in the commit information that marks the commits of a worker."""
 HISTORY_PAGE = 50
+FIRST_PAGE = 4
+"""Number of commits that a search without a known version reads first: mostly the newest is a worker's."""
 PIECE_ROWS, PIECE_ROWS_MIN = 16_384, 512
 """Largest and smallest number of rows of a file that are in memory at a time."""
 CHECKPOINT_INTERVAL = 100
@@ -375,7 +377,7 @@ class LakeTable:
 
     def _commits_of_others(self, known_version: int | None) -> Iterator[dict[str, Any]]:
         """Yield the commits after the last commit of a worker, or after `known_version`, the newest first."""
-        limit = HISTORY_PAGE if known_version is None else max(0, self.version - known_version)
+        limit = FIRST_PAGE if known_version is None else max(0, self.version - known_version)
         seen = 0
         while limit:
             with _reaching(self.location):
