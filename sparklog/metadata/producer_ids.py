@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from weakref import ref
 
 from sparklog.security.owned_ids import number_of
 from sparklog.types import PRODUCER_ID_END
@@ -40,8 +41,8 @@ class ProducerIds:
         self._at_least = 0
         self._taken = [end]
         """End of the blocks that this broker has taken, over all sources."""
-        self._sources = [self]
-        """All sources that share `_taken`."""
+        self._sources = [ref(self)]
+        """All sources that share `_taken` and are in use: each load of the transactions' states makes a new one."""
         self._reserved: set[int] = set()
 
     def successor(self, block_ids: int) -> ProducerIds:
@@ -50,10 +51,13 @@ class ProducerIds:
         """
         made = ProducerIds(self._take_block, block_ids=block_ids)
         made._taken, made._sources = self._taken, self._sources
-        self._sources.append(made)
+        self._sources[:] = [ref(source) for source in (*self._in_use(), made)]
         with self._lock:
             made._at_least = self._at_least
         return made
+
+    def _in_use(self) -> list[ProducerIds]:
+        return [source for found in list(self._sources) if (source := found()) is not None]
 
     @property
     def remaining(self) -> int:
@@ -129,7 +133,7 @@ class ProducerIds:
         is neither left in a block nor reserved.
         """
         number = number_of(producer_id)
-        return 0 <= number < self._taken[0] and not any(source._has_left(number) for source in list(self._sources))
+        return 0 <= number < self._taken[0] and not any(source._has_left(number) for source in self._in_use())
 
     def _has_left(self, number: int) -> bool:
         with self._lock:
@@ -146,7 +150,7 @@ class ProducerIds:
         Owned ids do not count: a client could invent one of any value, and a repeated number makes the same id only for
         the same principal.
         """
-        for source in list(self._sources):
+        for source in self._in_use():
             source._leave_out(producer_id)
 
     def _leave_out(self, producer_id: int) -> None:

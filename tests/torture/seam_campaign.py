@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -141,7 +142,7 @@ def run(directory: Path, kills: int, seed: int) -> Outcome:
         load = Load(address)
         try:
             until(lambda: log_start(admin) > 0, "retention cuts the log", within_s=PROGRESS_S)
-            for _ in range(kills):
+            for kill in range(1, kills + 1):
                 before = len(attempts(output))
                 driver.start()
                 if choose.random() < 0.8:
@@ -157,6 +158,9 @@ def run(directory: Path, kills: int, seed: int) -> Outcome:
                     worker_kills += 1
                 if choose.random() < 0.2:
                     DeltaTable(directory / "table").optimize.compact()
+                print(
+                    f"{kill} of {kills} kills, {len(attempts(output))} attempts at batches", file=sys.stderr, flush=True
+                )
             load.stop()
             driver.start()
             driver.finish()

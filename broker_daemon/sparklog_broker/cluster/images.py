@@ -43,8 +43,10 @@ class ImageFollower:
         self._apply = apply
         self.image = image
         self._newer = asyncio.Event()
+        self._failures = 0
+        """Failed attempts since the last success."""
         self._last_error = ""
-        self._is_logged = False
+        self._logged_error = ""
 
     async def run(self) -> None:
         """Pull and apply images, until cancelled."""
@@ -55,16 +57,21 @@ class ImageFollower:
             try:
                 news = await self._news()
             except SparklogError as e:
-                if str(e) != self._last_error:
-                    self._last_error, self._is_logged = str(e), False
-                elif not self._is_logged:  # at the second attempt: a start and a stop fail once each
-                    log.info("fetching the controller's metadata image failed and is retried: %s", e)
-                    self._is_logged = True
+                self._note_failure(str(e))
                 await self._membership.until_published(RETRY_S)
                 continue
-            self._last_error = ""
+            self._failures, self._last_error, self._logged_error = 0, "", ""
             if self._membership.may_take_images:
                 await self._take(news)
+
+    def _note_failure(self, error: str) -> None:
+        """Log the second failure in a row, because a start and a stop fail once each; and each other error that comes
+        twice in a row."""
+        self._failures += 1
+        if (self._failures == 2 or error == self._last_error) and error != self._logged_error:
+            log.info("fetching the controller's metadata image failed and is retried: %s", error)
+            self._logged_error = error
+        self._last_error = error
 
     async def until_true(self, condition: Callable[[ClusterImage], bool], timeout_s: float) -> bool:
         """Wait until `condition` is true for the broker's image. Returns False after `timeout_s`."""

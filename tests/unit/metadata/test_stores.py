@@ -279,6 +279,18 @@ def test_all_sources_leave_out_ids_that_are_in_use() -> None:
     assert tokens.next() == 7778
 
 
+def test_a_source_that_is_no_longer_used_is_forgotten() -> None:
+    blocks = Blocks()
+    ids = ProducerIds(blocks.take, blocks.end)
+    for _ in range(1_000):  # loads of the states of transactions
+        tokens = ids.successor(10)
+        tokens.next()
+    assert len(ids._sources) <= 3
+    last = tokens.next()
+    assert ids.is_issued(last)
+    assert not ids.is_issued(last + 1)
+
+
 def test_ids_of_other_brokers_leave_a_block_as_it_is() -> None:
     blocks = Blocks()
     ids = ProducerIds(blocks.take, blocks.end)

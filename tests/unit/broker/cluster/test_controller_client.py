@@ -109,7 +109,18 @@ def test_images_come_from_the_next_controller_when_one_hangs() -> None:
     in_virtual_time(follow())
 
 
-def test_a_failed_attempt_is_logged_if_it_fails_again(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("failures", "logged"),
+    [
+        ("011100", [1, 0]),
+        ("0", []),
+        ("010101", [1]),
+        ("0011", [0, 1]),
+    ],
+)
+def test_a_failed_attempt_is_logged_if_the_next_one_fails(
+    failures: str, logged: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     class Membership:
         may_take_images = True
 
@@ -117,17 +128,17 @@ def test_a_failed_attempt_is_logged_if_it_fails_again(caplog: pytest.LogCaptureF
             pass
 
     class Failing(ImageFollower):
-        failures = iter((MOVING[0], MOVING[1], MOVING[1], MOVING[1], MOVING[0]))
+        errors = iter([MOVING[int(which)] for which in failures])
 
         async def _news(self) -> Any:
-            raise next(self.failures, None) or asyncio.CancelledError
+            raise next(self.errors, None) or asyncio.CancelledError
 
     async def apply(image: ClusterImage) -> None:
         raise AssertionError("there is none")
 
     with caplog.at_level("INFO"), pytest.raises(asyncio.CancelledError):
         asyncio.run(Failing(Membership(), None, 1, ClusterImage(), apply).run())  # type: ignore[arg-type]
-    assert [record.args for record in caplog.records] == [(MOVING[1],)]
+    assert [record.args for record in caplog.records] == [(str(MOVING[which]),) for which in logged]
 
 
 def test_a_controller_that_hangs_is_given_up_when_it_is_replaced() -> None:
