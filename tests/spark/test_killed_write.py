@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import sparklog
+from sparklog.client.transactions.lease_keeper import LEASE_MS, RENEWAL_S
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,6 @@ def test_it_is_aborted_soon(
         committed, all_there = (admin.list_offsets({tp: "latest"}, isolation_level=i)[tp].offset for i in levels)
         return committed < all_there
 
-    t0 = time.monotonic()
     driver = writing(name)
     until(held_up, "the first task has written", within_s=PATIENCE_S)
     (java,) = [p for p in driver.children(recursive=True) if p.name() == "java"]
@@ -64,10 +64,8 @@ def test_it_is_aborted_soon(
     else:
         os.killpg(driver.pid, signal.SIGKILL)
     killed_at_s = time.monotonic()
-    print("KILLED", killed_at_s - t0)
     until(lambda: not held_up(), "aborted", within_s=PATIENCE_S)
-    print("ABORTED", time.monotonic() - killed_at_s)
-    assert time.monotonic() - killed_at_s < 60
+    assert time.monotonic() - killed_at_s < LEASE_MS / 1_000 - RENEWAL_S, "before the lease has run out"
     psutil.wait_procs(keepers, timeout=20)
     assert not keepers[0].is_running(), "it ends with the driver"
     assert sparklog.read_table(broker.bootstrap_servers, name).num_rows == 0

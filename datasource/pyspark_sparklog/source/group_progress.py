@@ -17,7 +17,7 @@ from sparklog.types import GroupMetadata
 
 log = logging.getLogger("pyspark_sparklog")
 
-ONE_ATTEMPT = RetryPolicy(timeout_ms=0, request_timeout_ms=5_000)
+ONE_ATTEMPT = RetryPolicy.one_attempt(5_000)
 """A single attempt: the next position is published anyway."""
 
 

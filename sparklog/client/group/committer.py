@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
-from sparklog.client.group.group_offsets import ONE_ATTEMPT, Offsets, checked_offsets, commit_offsets
+from sparklog.client.group.group_offsets import Offsets, checked_offsets, commit_offsets
 from sparklog.client.group.membership import Partitions
 from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import RetryPolicy
 from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     ClosedError,
@@ -183,7 +184,7 @@ class Committer:
                 who,
                 offsets,
                 sequence=-1 if member is None else self._sequence,
-                policy=ONE_ATTEMPT._replace(request_timeout_ms=timeout_ms),
+                policy=RetryPolicy.one_attempt(timeout_ms),
             )
         except (UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError) as e:
             if member is not None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sparklog.client.group.committer import Callback, Committer
 from sparklog.client.group.group_heartbeats import GroupHeartbeats, compile_pattern
-from sparklog.client.group.group_offsets import ONE_ATTEMPT, Offsets, checked_offsets, fetch_offsets
+from sparklog.client.group.group_offsets import Offsets, checked_offsets, fetch_offsets
 from sparklog.client.group.membership import MemberConfig, Partitions
 from sparklog.client.group.question import Question
 from sparklog.client.net.arguments import texts
@@ -304,7 +304,7 @@ class GroupConsumer:
         """Request the committed offsets of new partitions; those that an open transaction may change are requested
         later."""
         self._offsets_due = time.monotonic() + RETRY_S
-        policy = ONE_ATTEMPT._replace(request_timeout_ms=self._request_timeout_ms)
+        policy = RetryPolicy.one_attempt(self._request_timeout_ms)
         ask = partial(fetch_offsets, self._cluster, self.metadata, partitions, policy=policy)
         self._question, self._on_answer = Question(ask, self._reader.wake), self._start
 

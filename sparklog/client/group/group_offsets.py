@@ -28,8 +28,6 @@ M = TypeVar("M", bound=Message)
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 METADATA_CHARS_MAX = 4096
-ONE_ATTEMPT = RetryPolicy(timeout_ms=0)
-"""The caller tries again, if it does."""
 
 
 def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:

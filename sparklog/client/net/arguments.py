@@ -244,7 +244,8 @@ def _call_error(
     names = [n for n in parameters if n != "self"]
     by_position = [n for n in names if parameters[n].kind in (_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)]
     by_name = [n for n in names if n not in by_position]
-    unknown = next((n for n in named if n not in parameters), None)
+    takes_any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    unknown = None if takes_any_name else next((n for n in named if n not in parameters), None)
     if unknown is not None:
         meant = next((n for n in names if unknown in _MEANT.get(n, ())), None)
         meant = meant or next(iter(difflib.get_close_matches(unknown, names, 1)), None)

@@ -30,13 +30,19 @@ UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError)
 
 class RetryPolicy(NamedTuple):
     """Time of all attempts, time of one, and the pauses between attempts (doubling, with a random fifth). `limit`: the
-    setting of `timeout_ms`, which errors name; empty if there is none."""
+    setting of `timeout_ms`, which errors name; empty if there is none. `repeats`: False allows one attempt only."""
 
     timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
     backoff_ms: int = 50
     backoff_max_ms: int = 1_000
     limit: str = ""
+    repeats: bool = True
+
+    @classmethod
+    def one_attempt(cls, timeout_ms: int) -> RetryPolicy:
+        """Return the policy of a single attempt of at most `timeout_ms`, for a caller that tries again itself."""
+        return cls(timeout_ms, timeout_ms, repeats=False)
 
     @classmethod
     def within(cls, timeout_ms: int) -> RetryPolicy:
@@ -81,7 +87,7 @@ class Retries:
 
     def pause(self, error: SparklogError) -> None:
         pause_s, now = self._backoff_s * random.uniform(0.8, 1.2), self._clock()
-        if not error.retriable:
+        if not error.retriable or not self._policy.repeats:
             raise error
         if now + pause_s >= self._until:
             raise self._last(error)

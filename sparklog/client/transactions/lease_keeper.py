@@ -39,7 +39,7 @@ RENEWAL_S = LEASE_MS / 5_000
 LOOK_S = 1.0
 """Interval in s between looks at the driver."""
 LEASES_MAX = 10_000
-ONE_ATTEMPT = RetryPolicy(timeout_ms=0, request_timeout_ms=5_000)
+ONE_ATTEMPT = RetryPolicy.one_attempt(5_000)
 
 
 class Lease(NamedTuple):

@@ -128,6 +128,13 @@ def test_retries_end_with_the_time_of_their_policy() -> None:
         Retries(RetryPolicy()).pause(OffsetOutOfRangeError("not retriable"))
 
 
+def test_a_single_attempt_has_its_whole_time() -> None:
+    attempt = Retries(RetryPolicy.one_attempt(5_000), clock=lambda: 100.0)
+    assert attempt.attempt_ms == 5_000
+    with pytest.raises(NotLeaderError):
+        attempt.pause(NotLeaderError("retriable"))
+
+
 def test_a_permanent_error_is_not_retried(brokers: FakeCluster, admin: Admin) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.list_offsets({TPS[0]: "latest", TopicPartition("events", 9): "latest"})
