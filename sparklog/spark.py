@@ -112,9 +112,11 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
     from sparklog.client.net.topic_info import TopicInfo
     from sparklog.client.reading.latest_rows import key_columns_of, value_columns_of
     from sparklog.lake.newest_rows import DELETE_OPERATIONS, OPERATION_COLUMN
+    from sparklog.security.client_security import is_about_security
 
-    security = {n.removeprefix("sparklog.").removeprefix("kafka."): str(v) for n, v in options.items() if "." in n}
-    with Admin(bootstrap_servers, security=security or None) as admin:
+    plain = {n.removeprefix("sparklog.").removeprefix("kafka."): str(v) for n, v in options.items()}
+    security = {name: value for name, value in plain.items() if is_about_security(name)}
+    with Admin(bootstrap_servers or plain.get("bootstrap.servers"), security=security or None) as admin:
         info: TopicInfo = admin._topic_info(topic)
     keys, values = key_columns_of(info), [c for c in value_columns_of(info) if c != OPERATION_COLUMN]
     wants_metadata = str(options.pop("includeMetadata", "false")).lower() == "true"
@@ -132,7 +134,7 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
     for name in values:
         deleted = deleted & F.col(f"`{name}`").isNull()
     if OPERATION_COLUMN in rows.columns:
-        deleted = deleted | F.coalesce(F.col(OPERATION_COLUMN).isin(*DELETE_OPERATIONS), F.lit(False))
+        deleted = deleted | F.coalesce(F.lower(F.col(OPERATION_COLUMN)).isin(*DELETE_OPERATIONS), F.lit(False))
     rows = rows.where(~deleted)
     return rows if info.is_envelope or wants_metadata else rows.drop("_topic", "_partition", "_offset", "_timestamp")
 

@@ -98,7 +98,7 @@ def broker(
     if context.invoked_subcommand is not None:
         return
     if secure_setup is not None:
-        if config or rack or broker_id is not None:
+        if config or rack or broker_id is not None or log_level or (brokers is not None and advertised_listener):
             raise typer.BadParameter("--secure-setup writes a configuration of its own: leave the other options out")
         _set_up_securely(
             secure_setup,

@@ -212,6 +212,8 @@ def start_broker(
     except BaseException:
         lifeline.cut()
         config.unlink(missing_ok=True)
+        if temporary:
+            shutil.rmtree(directory, ignore_errors=True)
         raise
     lifeline.hand_over()
     log = _Log(process)
@@ -221,6 +223,9 @@ def start_broker(
         process.kill()
         process.wait()
         lifeline.cut()
+        log.close()
+        if temporary:
+            shutil.rmtree(directory, ignore_errors=True)
         raise
     finally:
         config.unlink(missing_ok=True)

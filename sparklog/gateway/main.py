@@ -18,7 +18,7 @@ from functools import partial
 from msgspec import Struct
 
 from sparklog.client.net.addresses import Endpoint
-from sparklog.errors import SparklogError
+from sparklog.errors import InvalidConfigError, SparklogError
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
@@ -117,13 +117,30 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
     await _find_broker(gateway, stop)
     server = GatewayServer(gateway, served_apis(), sockets, contexts)
     await server.start()
+    renewing = loop.create_task(_renew(contexts, config.tls)) if contexts else None
     for address in server.addresses:
         _say(f"listening on {address}\n")
     log.info("the gateway of broker %d serves Kafka's clients on %s", gateway.broker_id, ", ".join(server.addresses))
     await stop.wait()
+    if renewing is not None:
+        renewing.cancel()
     await gateway.close()
     await server.stop()
     return EXIT_OK
+
+
+async def _renew(contexts: Mapping[str, RenewedContext], settings: Mapping[str, Mapping[str, object]]) -> None:
+    """Read changed certificates for new connections every `ssl.reload.interval.ms`, until cancelled."""
+    pause_s = min(int(str(one["ssl.reload.interval.ms"])) for one in settings.values()) / 1000
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(pause_s)
+        for name, context in contexts.items():
+            try:
+                if await loop.run_in_executor(None, context.renew):
+                    log.info("listener %s: new connections use the new certificates", name)
+            except InvalidConfigError as e:
+                log.error("listener %s: the changed certificates cannot be used: %s", name, e)  # noqa: TRY400
 
 
 async def _find_broker(gateway: Gateway, stop: asyncio.Event) -> None:

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 OPERATION_COLUMN = "_op"
 """Optional column of a changelog topic with the kind of the change."""
-DELETE_OPERATIONS = ("d", "D", "delete", "DELETE", "Delete")
+DELETE_OPERATIONS = ("d", "delete")
+"""Values of that column that delete the key, in lower case; they count in any case."""
 _POSITION = "__row"
 
 
@@ -44,7 +45,7 @@ def is_deletion(rows: pa.Table, key_columns: Sequence[str], value_columns: Seque
     if OPERATION_COLUMN in rows.column_names:
         operation = _combined(rows.column(OPERATION_COLUMN))
         if pa.types.is_string(operation.type):
-            named = pc.is_in(operation, value_set=pa.array(DELETE_OPERATIONS))
+            named = pc.is_in(pc.utf8_lower(operation), value_set=pa.array(DELETE_OPERATIONS))
             deleted = pc.or_(deleted, pc.fill_null(named, False))
     return deleted
 

@@ -221,9 +221,8 @@ class PartitionLog:
 
     @property
     def durable_end_offset(self) -> int:
-        """End of the records that may be acknowledged as far as this log is concerned: with `flush.mode=group` the end
-        at the last fsync."""
-        return self.flushed_offset if self.config.flush.at_append else self.log_end_offset
+        """End of the records that may be acknowledged as far as this log is concerned."""
+        return self.config.flush.durable_end(self.flushed_offset, self.log_end_offset)
 
     @property
     def gaps(self) -> tuple[Gap, ...]:

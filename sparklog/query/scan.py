@@ -19,7 +19,7 @@ from sparklog.client.reading.consumed import ConsumedBatch, data_together
 from sparklog.client.reading.history_range import HistorySource
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.range_reader import Fetching, read_range
-from sparklog.errors import InvalidConfigError, LakeUnavailableError, QueryCancelledError
+from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError, QueryCancelledError
 from sparklog.format.batch import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
 from sparklog.lake.history import HistoryBatch, with_dictionaries
 from sparklog.lake.settings import LakeSettings
@@ -151,7 +151,8 @@ def _history(info: TopicInfo, *, newest: bool) -> HistorySource | None:
         return None
     try:
         source = HistorySource(info, required=False, newest=newest)
-    except (LakeUnavailableError, InvalidConfigError) as e:  # the rows that the log still has are better than an error
+    except (LakeUnavailableError, LakePausedError, InvalidConfigError) as e:
+        # the rows that the log still has are better than an error
         _log.warning("reading topic %s from its log alone: %s", info.name, e)
         return None
     return None if source.history is None else source

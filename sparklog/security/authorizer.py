@@ -152,11 +152,13 @@ class AclAuthorizer:
         """Return True if `peer` may do `operation` to `resource`."""
         key = (peer, operation, resource)
         known = self._decisions.get(key)
-        if known is None:
-            if len(self._decisions) >= self._decisions_max:
-                self._decisions.clear()
-            known = self._decisions[key] = self._decide(peer, operation, resource)
-        return known
+        return self._keep(key, self._decide(peer, operation, resource)) if known is None else known
+
+    def _keep(self, key: tuple[Peer, Operation, Resource | ResourceType], decision: bool) -> bool:
+        if len(self._decisions) >= self._decisions_max:
+            self._decisions.clear()
+        self._decisions[key] = decision
+        return decision
 
     def _decide(self, peer: Peer, operation: Operation, resource: Resource) -> bool:
         if peer.principal in self._super_users:
@@ -175,9 +177,7 @@ class AclAuthorizer:
         is cached, too."""
         key = (peer, operation, resource_type)
         known = self._decisions.get(key)
-        if known is None:
-            known = self._decisions[key] = self._decide_by_type(peer, operation, resource_type)
-        return known
+        return self._keep(key, self._decide_by_type(peer, operation, resource_type)) if known is None else known
 
     def _decide_by_type(self, peer: Peer, operation: Operation, resource_type: ResourceType) -> bool:
         """Return True if an allowance exists whose whole pattern no denial covers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -160,3 +161,12 @@ def test_the_audit_log_has_the_clients_user_and_listener(secure: SecureGateway) 
         lambda: audit.exists() and any(all(w in line for w in words) for line in audit.read_text().splitlines()),
         "alice's line",
     )
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(secure: SecureGateway) -> None:
+    host, _, port = secure.kafka["BOTH"].rpartition(":")
+    before = ssl.get_server_certificate((host, int(port)))
+    identity = secure.authority.issue("broker", ("localhost", "127.0.0.1"), now(), 1, broker=True)
+    write_identity(secure.directory, "broker", identity)
+    until(lambda: ssl.get_server_certificate((host, int(port))) != before, "the new certificate")
+    assert outcome(secure.settings("BOTH"), "mine") is None

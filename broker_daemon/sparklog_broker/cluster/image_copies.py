@@ -41,7 +41,7 @@ class ImageCopies:
         """Topics that were put aside, by topic id; see ImageCopy."""
         self._image = ClusterImage()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_changed = False
+        self._is_changed = self._is_stopped = False
 
     def follow(self, image: ClusterImage, absent: Iterable[TopicImage]) -> None:
         """Note that the broker has applied `image`, which lacks the topics `absent` without an order to delete them."""
@@ -69,10 +69,13 @@ class ImageCopies:
         error = None if writing.cancelled() else writing.exception()
         if isinstance(error, SparklogError):
             self._is_changed = True
+            if self._timer is None and not self._is_stopped:
+                self._timer = self._loop.call_later(WRITE_EVERY_S, self._write)
             log.warning("the copy of the cluster's metadata could not be written and will be retried: %s", error)
 
     async def stop(self) -> None:
         """Write the last changes."""
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
         self._write()

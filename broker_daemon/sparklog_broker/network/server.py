@@ -285,7 +285,6 @@ class Server:
             self._authentication.failed["tls"] += 1
             self._check_all_closed()
             return
-        self.accepted_count -= 1  # `_add` counts it again
         self._add(secured.sock, listener, certificate=secured.certificate, admitted=True)
 
     def _note_stranger(self, stranger: Connection | TlsHandshake, host: str) -> None:
@@ -332,7 +331,7 @@ class Server:
                 self._peers.closed(_address(connection.peer_host), None)
             return
         self._connections.add(connection)
-        self.accepted_count += 1
+        self.accepted_count += not admitted
         outcome = 0 if admitted else self._admit(connection.peer_host, listener)
         if not isinstance(outcome, SparklogError):
             connection.mute_now(outcome)

@@ -86,7 +86,7 @@ class UnreadAnswers:
                 return
             held = self._held[slowest]
             log.info(
-                "%s: disconnected: %s; this client holds %d bytes and %d file ranges and has read nothing for %.1f s",
+                "%s: disconnected: %s; this client holds %d bytes and %d file ranges, the oldest for %.1f s",
                 slowest.peer_name,
                 why,
                 held.bytes,

@@ -331,7 +331,7 @@ class Publisher:
 
     @property
     def _driver_was_away(self) -> str:
-        return f"the driver did not renew its lease for {self.lease_ms} ms,  " if self.lease_ms else ""
+        return f"the driver did not renew its lease for {self.lease_ms} ms, " if self.lease_ms else ""
 
     def _aborted_error(self, transaction: SharedTransaction) -> TransactionAbortedError:
         return TransactionAbortedError(

@@ -18,7 +18,7 @@ from sparklog.errors import (
 )
 from sparklog.lake.columns import check_columns, check_partition_by, table_schema
 from sparklog.lake.delta_table import CommitConflictError, LakeTable, normal_location, require_deltalake
-from sparklog.lake.settings import LAKE_PREFIX, MODE_UPSERT, LakeSettings
+from sparklog.lake.settings import LAKE_PREFIX, LakeSettings
 from sparklog.protocol.lake_messages import (
     DescribeLakesRequest,
     DescribeLakesResponse,
@@ -119,7 +119,7 @@ def enable_lake(
     schema = table_schema(info.schema, is_envelope=info.is_envelope)
     check_columns(schema)
     check_partition_by(settings.partition_by, schema)
-    if mode == MODE_UPSERT and not info.is_envelope and not info.key_columns:
+    if settings.is_upsert and not info.is_envelope and not info.key_columns:
         raise InvalidConfigError(
             f"lake.mode = upsert needs a key: topic {info.name!r} has no key columns; create a topic with "
             "--key-columns, or "

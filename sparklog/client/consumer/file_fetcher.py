@@ -10,6 +10,7 @@ the log.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -256,4 +257,5 @@ class FileFetcher:
         """Log a failed read of a file: a missing or replaced file once, a file without permission each time."""
         _log.debug("reading %s through the socket: %s", position.tp, error)
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            self._cluster.no_local_reads(self._cluster.leader(position.tp), LOCAL_RETRY_S)
+            with contextlib.suppress(SparklogError):  # the reader that goes on through the socket reports this error
+                self._cluster.no_local_reads(self._cluster.leader(position.tp), LOCAL_RETRY_S)

@@ -164,9 +164,9 @@ class Cluster:
             with self._lock:  # old knowledge is better than none while the broker is away
                 self._topics[name] = (cached[0], time.monotonic() - METADATA_MAX_AGE_S + METADATA_RETRY_S)
             return cached[0]
-        if any(state.name == name and state.error_code == 0 for state in response.topics):
-            with self._lock:
-                return self._topics[name][0]
+        found = next((state for state in response.topics if state.name == name and state.error_code == 0), None)
+        if found is not None:
+            return topic_info(found)
         self.invalidate(name)
         code = next((t.error_code for t in response.topics if t.name == name), UnknownTopicOrPartitionError.code)
         if code == UnknownTopicOrPartitionError.code:

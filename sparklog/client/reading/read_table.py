@@ -132,10 +132,11 @@ def read_table(
     if history and latest:
         raise InvalidRequestError("history and latest are both True: latest includes the history; leave history out")
     source: HistorySource | None = None
-    if history or (latest and LakeSettings.of(newest().configs).location):
+    found = newest() if history or latest else None
+    if found is not None and (history or LakeSettings.of(found.configs, found.broker_defaults).location):
         from sparklog.client.reading.history_range import HistorySource
 
-        source = HistorySource(newest(), required=history, newest=latest)
+        source = HistorySource(found, required=history, newest=latest)
     ranges = _ranges(shared, newest(), start, end, isolation, deadline, source)
     info = newest()  # asked after the ranges' ends: no row of the ranges has a newer schema
     reading: dict[str, Any] = {

@@ -151,6 +151,8 @@ class Keeper:
                 closed = closed or lease is None
                 if lease is not None and len(self._leases) < LEASES_MAX:
                     self._leases.add(lease)
+                elif lease is not None:
+                    log.warning("%s is not renewed: %d other writes have leases", lease.app_id, LEASES_MAX)
             except queue.Empty:
                 pass
             if time.monotonic() >= renew_at_s:

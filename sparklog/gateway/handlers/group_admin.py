@@ -28,7 +28,7 @@ from sparklog.protocol.group_messages import (
 from sparklog.protocol.messages import Api
 
 CONSUMER = "consumer"
-_STATES = {"Assigning": "PreparingRebalance", "Reconciling": "CompletingRebalance"}
+_STATES = {"Reconciling": "CompletingRebalance"}
 """Kafka's classic names of the broker's states."""
 
 

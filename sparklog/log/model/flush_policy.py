@@ -22,6 +22,12 @@ class FlushPolicy(Struct, frozen=True):
         """True if an append may have to wait for the disk."""
         return self.group or self.messages != NEVER
 
+    def durable_end(self, flushed: int, written: int) -> int:
+        """Return the end of the records that may be acknowledged. `flushed`: end of the fsynced records; `written`: end
+        of the log, which may be acknowledged if no fsync is due.
+        """
+        return flushed if self.due_after_append(written - flushed) else written
+
     def due_after_append(self, unflushed_records: int) -> bool:
         return unflushed_records > 0 and (self.group or 0 <= self.messages <= unflushed_records)
 

@@ -103,10 +103,19 @@ def test_flush_messages_counts_records(tmp_path: Path) -> None:
     append(log, 2)
     append(log, 2)
     assert (synced, log.flushed_offset) == ([], 1)
+    assert log.durable_end_offset == 5, "fewer records may be acknowledged without an fsync"
     append(log, 1)
     assert (len(synced), log.flushed_offset) == (1, 6)
     append(log, 4)
     assert len(synced) == 1
+    assert log.durable_end_offset == 10
+
+
+def test_records_that_wait_for_an_fsync_are_not_acknowledged() -> None:
+    by_number, group, never = FlushPolicy(messages=5), FlushPolicy(group=True), FlushPolicy()
+    assert [by_number.durable_end(10, written) for written in (10, 14, 15, 20)] == [10, 14, 10, 10]
+    assert [group.durable_end(10, written) for written in (10, 11)] == [10, 10]
+    assert never.durable_end(10, 1_000_000) == 1_000_000
 
 
 def test_flush_ms_counts_from_the_first_record_that_waits(tmp_path: Path) -> None:
