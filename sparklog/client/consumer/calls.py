@@ -1,7 +1,8 @@
-"""The one thread that may be inside a consumer's calls, and how other threads end the call that it waits in.
+"""The rule that one thread at a time uses a consumer, and the means by which other threads end a call that waits.
 
-A consumer has positions and records in hand that belong to one call at a time. A second thread is refused at once, as
-by Kafka's clients: a lock would let it in, and it would get another part of the records in no order.
+A consumer's positions and its records in hand belong to one call at a time. A second thread is refused at once, as by
+Kafka's clients. A lock would let the second thread in later, and each thread would get a part of the records in no
+order.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _CLOSED = "the consumer is closed"
 
 
 class Calls:
-    """The calls of one consumer. Entering and leaving takes no lock: both are done by every call."""
+    """The calls of one consumer. Entering and leaving take no lock, because every call does both."""
 
     def __init__(self) -> None:
         self._inside: dict[str, list[int]] = {}
         """The outermost call that runs, as a list with its thread's id. `setdefault` is atomic."""
         self._call_ended: threading.Event | None = None
-        """Set when a call ends, while `close` of another thread waits for that."""
+        """Set at the end of the call that runs, if `close` on another thread waits for it."""
         self._signal = threading.Event()
         """Set by `wakeup` or `close` of another thread, to end the present call."""
         self.is_signalled = self._signal.is_set
@@ -55,12 +56,13 @@ class Calls:
                 self._call_ended.set()
 
     def wakeup(self) -> None:
-        """End the wait of the call that runs or, if none waits, of the next call that does."""
+        """End the wait of the call that runs or, if it does not wait, of the next call that waits."""
         self._signal.set()
 
     def enter_to_close(self, call: list[int], wake: Callable[[], None], timeout_s: float) -> None:
-        """Enter as `enter` does, for a close: first the call of another thread ends, with ClosedError if it waits.
-        `wake` ends its wait. Raises ConcurrentModificationError if that call continues for longer than `timeout_s`."""
+        """Enter a call that closes the consumer. A call of another thread ends first: `wake` ends its wait, and the
+        call raises ClosedError. Raises ConcurrentModificationError if that call continues for longer than
+        `timeout_s`."""
         until = time.monotonic() + timeout_s
         while (held := self._inside.setdefault("call", call))[0] != call[0]:
             left = self._call_ended = threading.Event()
@@ -99,8 +101,9 @@ S = TypeVar("S", bound=_GuardedConsumer)
 
 
 def one_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Return the method, refused with ConcurrentModificationError while another thread is inside a call of the same
-    object, and with ClosedError when the object is closed. A callback that runs inside a call may call the object."""
+    """Return the method with two checks before it. It raises ConcurrentModificationError while another thread is inside
+    a call of the same object, and ClosedError when the object is closed. A callback that runs inside a call is allowed
+    to call the object."""
 
     @wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -72,17 +72,18 @@ class Consumer:
     """A client that reads partitions, assigned by hand (`assign`) or by a group (`group_id` and `subscribe`); for one
     thread.
 
-    A call of a second thread, while the first thread is inside a call, raises ConcurrentModificationError. Two calls
-    may come from any thread: `wakeup` ends the wait of a poll with WakeupError, `close` ends it with ClosedError.
+    A call of a second thread, while the first thread is inside a call, raises ConcurrentModificationError. Two methods
+    are for any thread: `wakeup` ends the wait of a poll with WakeupError, `close` ends it with ClosedError.
 
     With `group_id` reading begins at the group's committed offsets, else at the position that `auto_offset_reset`
     names. Unless `enable_auto_commit` is False, poll and close commit the records of earlier polls: process the records
-    of a poll before the next poll. Without `group_id` the consumer commits nothing and may read from any position.
+    of a poll before the next poll. Without `group_id` the consumer commits nothing, and reading begins at the position
+    that `auto_offset_reset` names.
 
     While the broker is away, poll returns nothing; reading continues when the broker is back. Every other error of a
     partition is raised by poll after all records read before it. Such errors are an offset out of range with
-    auto.offset.reset=none, a damaged batch, and a deleted topic. Poll raises the error again until the partition is
-    sought or assigned again.
+    auto.offset.reset=none, a damaged batch, and a deleted topic. Poll raises the error again until `seek` sets the
+    partition's position, or the partition is no longer assigned.
 
     Example:
         ```python
@@ -156,7 +157,8 @@ class Consumer:
         """Read these partitions from now on, in place of all assigned before.
 
         Partitions that were assigned already keep their positions. With `group_id` new partitions begin at the group's
-        committed offsets. Other members of the group are not taken into account.
+        committed offsets. The group does not divide partitions that are assigned by hand: two consumers can read the
+        same partition.
 
         Args:
             partitions: One partition, or several.
@@ -166,6 +168,7 @@ class Consumer:
             SchemaMismatchError: A topic lacks one of the consumer's `columns`.
             BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
             InvalidRequestError: The consumer has subscribed, or `partitions` holds something else.
+            WakeupError: Another thread has called `wakeup` during a wait for a broker.
             ClosedError: The consumer is closed.
         """
         if self._group is not None and self._group.subscribed:
@@ -206,20 +209,20 @@ class Consumer:
         """Join the group for these topics, in place of an earlier subscription. The group divides their partitions
         among its members.
 
-        The callbacks run inside poll, unsubscribe and close.
+        The callbacks run inside poll, unsubscribe and close, which raise the errors of the callbacks.
 
         Args:
             topics: Names of topics, which need not exist yet. None: `pattern` is given.
             pattern: A regular expression. All topics are read whose whole name matches. None: `topics` is given.
-            on_assign: Called with the list of newly assigned partitions; it may call `seek`. None: no call.
-            on_revoke: Called with the list of partitions before they are revoked; it may call `commit`. None: no
+            on_assign: Called with the list of newly assigned partitions; it can call `seek`. None: no call.
+            on_revoke: Called with the list of partitions before they are revoked; it can call `commit`. None: no
                 call.
-            on_lost: Called with the list of partitions that another member may have already. None: `on_revoke` is
-                called.
+            on_lost: Called in place of `on_revoke` for partitions that another member perhaps has already, so that it
+                is too late for a commit. None: `on_revoke` is called.
 
         Raises:
             InvalidGroupIdError: The consumer has no `group_id`.
-            InvalidTopicError: A name cannot be a topic's name.
+            InvalidTopicError: A name cannot be a topic's name, or `pattern` is not a regular expression.
             InvalidRequestError: Both or neither of `topics` and `pattern` are given.
             ClosedError: The consumer is closed.
 
@@ -249,7 +252,9 @@ class Consumer:
 
     @one_thread
     def unsubscribe(self) -> None:
-        """Commit (enable.auto.commit), give up all partitions and leave the group. The call also ends `assign`.
+        """Commit if `enable_auto_commit` is True, give up all partitions and leave the group.
+
+        Without a subscription the call only gives up the partitions of `assign`.
 
         Raises:
             ClosedError: The consumer is closed.
@@ -260,7 +265,8 @@ class Consumer:
 
     @one_thread
     def pause(self, *partitions: arg.Partitions) -> None:
-        """Return nothing of these partitions from poll until `resume`. Polling still keeps this member in its group.
+        """Stop reading these partitions until `resume`: poll returns no records of them. Other partitions are read, and
+        polling still keeps this member in its group.
 
         Args:
             *partitions: Assigned partitions, each alone or in lists.
@@ -328,6 +334,7 @@ class Consumer:
 
         Raises:
             InvalidRequestError: The partition is not assigned, or `offset` is not a whole number from 0.
+            WakeupError: Another thread has called `wakeup` during a wait for a broker.
             ClosedError: The consumer is closed.
         """
         number = whole_number(offset)
@@ -340,23 +347,25 @@ class Consumer:
         """Set the positions to the first offsets that can be read.
 
         Args:
-            *partitions: Assigned partitions, each alone or in lists. None given: all assigned partitions.
+            *partitions: Assigned partitions, each alone or in lists. No argument: all assigned partitions.
 
         Raises:
             InvalidRequestError: A partition is not assigned.
+            WakeupError: Another thread has called `wakeup` during a wait for a broker.
             ClosedError: The consumer is closed.
         """
         self._move(arg.partitions("partitions", partitions) or self.assignment(), None, EARLIEST_TIMESTAMP)
 
     @one_thread
     def seek_to_end(self, *partitions: arg.Partitions) -> None:
-        """Set the positions to the offsets of the next records.
+        """Set the positions to the offsets that the next records get.
 
         Args:
-            *partitions: Assigned partitions, each alone or in lists. None given: all assigned partitions.
+            *partitions: Assigned partitions, each alone or in lists. No argument: all assigned partitions.
 
         Raises:
             InvalidRequestError: A partition is not assigned.
+            WakeupError: Another thread has called `wakeup` during a wait for a broker.
             ClosedError: The consumer is closed.
         """
         self._move(arg.partitions("partitions", partitions) or self.assignment(), None, LATEST_TIMESTAMP)
@@ -375,6 +384,8 @@ class Consumer:
         Raises:
             InvalidRequestError: The partition is not assigned.
             OffsetOutOfRangeError: The partition has no position and auto.offset.reset is none.
+            BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
+            WakeupError: Another thread has called `wakeup` during a wait for a broker.
             ClosedError: The consumer is closed.
         """
         position = self._assigned(tp)
@@ -408,6 +419,7 @@ class Consumer:
         Raises:
             UnknownTopicOrPartitionError: A partition does not exist.
             BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
+            WakeupError: Another thread has called `wakeup` during a wait for a broker.
             ClosedError: The consumer is closed.
         """
         return self._ends(partitions, EARLIEST_TIMESTAMP)
@@ -416,7 +428,8 @@ class Consumer:
     def end_offsets(self, partitions: arg.Partitions) -> dict[TopicPartition, int]:
         """Look up the offsets of the next records. Positions stay as they are.
 
-        With `isolation_level="read_committed"` the end is the first record of the oldest open transaction.
+        With `isolation_level="read_committed"` the end is the last stable offset: the first record of the oldest open
+        transaction, if there is one.
 
         Args:
             partitions: One partition, or several; they need not be assigned.
@@ -427,6 +440,7 @@ class Consumer:
         Raises:
             UnknownTopicOrPartitionError: A partition does not exist.
             BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
+            WakeupError: Another thread has called `wakeup` during a wait for a broker.
             ClosedError: The consumer is closed.
         """
         return self._ends(partitions, LATEST_TIMESTAMP)
@@ -435,7 +449,7 @@ class Consumer:
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look up the first record at or after a time, in each partition. Positions stay as they are.
+        """Look up the first record of each partition at or after a time. Positions stay as they are.
 
         Args:
             timestamps: The time by partition, in ms since 1970; the partitions need not be assigned.
@@ -447,6 +461,7 @@ class Consumer:
             InvalidRequestError: A time is not a whole number from 0.
             UnknownTopicOrPartitionError: A partition does not exist.
             BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
+            WakeupError: Another thread has called `wakeup` during a wait for a broker.
             ClosedError: The consumer is closed.
 
         Example:
@@ -463,7 +478,7 @@ class Consumer:
 
     @one_thread
     def commit(self, offsets: Offsets | None = None, *, sync: bool = True) -> None:
-        """Commit positions for the group and wait until they are safe.
+        """Commit positions for the group and wait until the commit is durable.
 
         Args:
             offsets: The next offset to read by partition: numbers, or `OffsetAndMetadata`. None: the positions of all
@@ -473,10 +488,11 @@ class Consumer:
         Raises:
             InvalidRequestError: A partition or an offset is malformed.
             InvalidGroupIdError: The consumer has no `group_id`.
-            CommitFailedError: This member does not hold one of the partitions, or does not hold it any more; poll
-                reports it.
+            CommitFailedError: This member does not hold one of the partitions, for example because the group has given
+                it to another member; or too many commits are waiting.
             NonEmptyGroupError: The partitions are assigned by hand while the group has members.
             RequestTimedOutError: The commit did not end within `default.api.timeout.ms`.
+            SparklogError: The group's coordinator has refused the commit for another reason.
             ClosedError: The consumer is closed.
         """
         if not sync:
@@ -493,8 +509,8 @@ class Consumer:
         Args:
             offsets: The next offset to read by partition: numbers, or `OffsetAndMetadata`. None: the positions of all
                 assigned partitions.
-            callback: Called by a later poll as `callback(offsets, error)`; the error is None if the offsets are safe.
-                None: a failure is logged.
+            callback: Called by a later `poll` or `commit` as `callback(offsets, error)`; the error is None if the
+                offsets are committed. None: a failure is logged.
 
         Raises:
             InvalidRequestError: A partition or an offset is malformed.
@@ -517,6 +533,7 @@ class Consumer:
         Raises:
             InvalidGroupIdError: The consumer has no `group_id`.
             UnstableOffsetCommitError: A transaction with these offsets stayed open for `default.api.timeout.ms`.
+            SparklogError: The group's coordinator could not be asked within `default.api.timeout.ms`.
             ClosedError: The consumer is closed.
         """
         return require_group(self._group, "committed").committed(arg.partitions("partitions", partitions))
@@ -539,7 +556,7 @@ class Consumer:
     @one_thread
     @arg.takes()
     def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[Record]:
-        """Return the next records, each partition's in their order.
+        """Return the next records, in offset order within each partition.
 
         A record that cannot be deserialized raises DeserializationError after the records before it have been returned.
         Poll raises it again until the position is moved past the record.
@@ -549,15 +566,15 @@ class Consumer:
             max_records: The largest number of records. None: `max.poll.records`.
 
         Returns:
-            Records of all batches at hand; empty if none came within `timeout_ms`. For typed topics `value` is a dict
-                of the columns.
+            The records that are fetched already, up to `max_records`; empty if none came within `timeout_ms`. For typed
+                topics `value` is a dict of the columns.
 
         Raises:
             DeserializationError: A deserializer has failed for the next record.
             WakeupError: Another thread has called `wakeup`.
             ClosedError: The consumer is closed, or another thread closes it.
-            InvalidRequestError: An argument is not a number of this range.
-            SparklogError: A partition cannot be read on.
+            InvalidRequestError: An argument is not a number, or `max_records` is below 1.
+            SparklogError: A partition cannot be read any further, or the group does not accept this member.
 
         Example:
             ```python
@@ -587,10 +604,10 @@ class Consumer:
         return found
 
     def _next_records(self, limit: int, timeout_ms: float, moved: dict[Position, int | None]) -> list[Record]:
-        """Return the next records of one batch, at most `limit`. If positions have `moved` already, only a batch at
-        hand is used.
+        """Return the next records of one batch, at most `limit`. If `moved` has entries, the call uses only batches
+        that are already fetched.
 
-        The position is entered in `moved` before it changes.
+        The offset of the position is entered in `moved` before the position changes.
         """
         if not self._hand:
             fetched = self._take(timeout_ms, only_ready=bool(moved))
@@ -623,8 +640,8 @@ class Consumer:
     def __iter__(self) -> Consumer:
         """Iterate over records one by one, as in `for record in consumer:`.
 
-        The loop ends if no record has come for consumer.timeout.ms (-1: never) or if the consumer is closed. A record
-        counts as consumed when the next one is requested, as with poll. After an exception the loop can be begun again.
+        The loop ends if no record has come for consumer.timeout.ms (-1: no limit) or if the consumer is closed. A
+        record counts as consumed when the next record is requested. After an exception the loop can be begun again.
         """
         return self
 
@@ -663,7 +680,7 @@ class Consumer:
             WakeupError: Another thread has called `wakeup`.
             ClosedError: The consumer is closed, or another thread closes it.
             InvalidRequestError: `timeout_ms` is not a number.
-            SparklogError: A partition cannot be read on.
+            SparklogError: A partition cannot be read any further, or the group does not accept this member.
 
         Example:
             ```python
@@ -688,7 +705,8 @@ class Consumer:
         return batches
 
     def _take_batches(self, timeout_ms: float, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
-        """Append to `batches`. Positions are entered in `moved` before they change."""
+        """Append fetched batches to `batches`; wait up to `timeout_ms` for the first one. The offset of each position
+        is entered in `moved` before the position changes."""
         left_bytes = max(self.settings["prefetch.bytes"], self.settings["max.partition.fetch.bytes"])
         # without a bound it might never end: consumed records make room for more
         if self._hand:
@@ -717,22 +735,22 @@ class Consumer:
     def wakeup(self) -> None:
         """End the wait of another thread in `poll`, `poll_batches` or the loop with WakeupError.
 
-        The call also ends the wait of `assign` and `position` for a broker. If no thread waits, the next of these calls
-        raises the error. Any thread may call it; no record is lost.
+        The call also ends the waits for a broker in `assign`, `seek`, `position` and the look-ups of offsets. If no
+        thread waits, the next of these calls raises the error. Any thread can call it; no record is lost.
         """
         self._calls.wakeup()
         self._fetcher.wake()
 
     def close(self, timeout_s: float | None = None, *, autocommit: bool = True) -> None:
-        """Stop reading, commit (enable.auto.commit) and leave the group. A second call does nothing.
+        """Stop reading, commit if `enable_auto_commit` is True, and leave the group. A second call does nothing.
 
         From another thread the call ends the wait of the consumer's thread with ClosedError; a loop just ends.
 
         Args:
             timeout_s: The longest time in seconds for the commit and for leaving the group. None:
                 `default.api.timeout.ms`, at most 30 s.
-            autocommit: False commits nothing, so the records of the last poll are read again. So does a `with` block
-                that an exception leaves.
+            autocommit: False commits nothing, so the records of the last poll are read again. A `with` block that an
+                exception leaves closes the consumer in this way.
 
         Raises:
             ConcurrentModificationError: Another thread was still inside a call at the end of the time.
@@ -776,7 +794,7 @@ class Consumer:
         if getattr(self, "_closed", "not made") or is_finalizing():
             return
         self._closed = "the consumer was dropped"
-        # a collection may run on any thread, with any lock held: a thread of its own waits for the fetcher's
+        # a collection can run on any thread, with any lock held: a thread of its own waits for the fetcher's
         with contextlib.suppress(RuntimeError):  # the process ends
             start_new_thread(_abandon, (self._fetcher, self._group))
         warn(f"unclosed {self!r}", ResourceWarning, source=self)
@@ -824,8 +842,8 @@ class Consumer:
             group.update()
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """Return the records up to the first that cannot be deserialized. Only the error of that record is kept, so
-        that other partitions are not delayed."""
+        """Return the records before the first one that cannot be deserialized. If there are none, the error is raised,
+        now and by later polls."""
         assert self._deserializer is not None
         try:
             return self._deserializer.records(records)
@@ -835,7 +853,7 @@ class Consumer:
             raise
 
     def _unreadable(self, fetched: FetchedBatch, error: Exception) -> SparklogError:
-        """Return the error that poll raises for the partition from now on."""
+        """Return `error` as a SparklogError, and let poll raise it for the partition from now on."""
         batch, position = fetched.batch, fetched.position
         if not isinstance(error, SparklogError):
             error = SparklogError(
@@ -873,7 +891,8 @@ class Consumer:
         return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in found.items()}
 
     def _learn(self, topic: str, attempts: Retries, *, refresh: bool = False) -> None:
-        """Ask the cluster about a topic, and wait for a broker that is away."""
+        """Ask the cluster about a topic. The call waits for a broker that does not answer, as long as `attempts`
+        continue."""
         until_answered(lambda left_ms: self._cluster.topic(topic, refresh=refresh, timeout_ms=left_ms), attempts)
 
     def _move(self, partitions: Iterable[TopicPartition], offset: int | None, reset_to: int | None) -> None:
@@ -912,7 +931,8 @@ def _abandon(fetcher: Fetcher, group: GroupConsumer | None) -> None:
 
 @on_exit
 def _end_at_exit() -> None:
-    """End the consumers that were not closed like dropped ones: the members leave their groups and commit nothing."""
+    """End the consumers that were not closed. As with dropped consumers, the members leave their groups and commit
+    nothing."""
     for consumer in list(_live):
         consumer._closed = "the process ends"
         _abandon(consumer._fetcher, consumer._group)

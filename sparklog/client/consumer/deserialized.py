@@ -1,4 +1,4 @@
-"""Records whose keys and values are deserialized, up to the first record that cannot be."""
+"""Deserialization of the keys and values of records, up to the first record that fails."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RecordDeserializer:
         self._value = value
 
     def records(self, records: Sequence[Record]) -> list[Record]:
-        """Return the records before the first that cannot be deserialized. Raises DeserializationError if that is the
-        first."""
+        """Return the deserialized records before the first one that fails. Raises DeserializationError if the first
+        record fails."""
         converted: list[Record] = []
         for record in records:
             try:

@@ -20,9 +20,8 @@ from sparklog.protocol.topic_messages import BrokerEndpoint
 
 
 class UnderWay(NamedTuple):
-    """A request without an answer: its content and its connection. `epochs` are those of the records before the
-    requested offsets.
-    """
+    """A fetch request without an answer: its connection and its content. `epochs` are the leader epochs of the records
+    before the requested offsets."""
 
     broker: Endpoint
     connection: Connection
@@ -38,7 +37,8 @@ class UnderWay(NamedTuple):
         return {id(p) for p in wanted} == {id(p) for p in self.positions if not p.from_files}
 
     def receive(self) -> tuple[list[Part], int]:
-        """Wait for the answer: the parts in the order asked, and the bytes of all. Raises as `Connection.receive`."""
+        """Wait for the answer. Returns its parts in the order of the request, and the bytes of all parts together.
+        Raises as `Connection.receive`."""
         response, payload = self.connection.receive(FetchResponse)
         results = response.results
         if len(results) != len(self.asked) or sum(r.length_bytes for r in results) != payload.size:
@@ -56,9 +56,9 @@ class UnderWay(NamedTuple):
 class Part:
     """One partition's part of an answer.
 
-    Batches below `offset` were not requested or are taken already; `epoch` is that of the record before `offset`.
-    `headers` are those of the batches with their positions in `data`, up to the `damage` if there is any. `brokers` are
-    the addresses of the brokers that the answer names.
+    Batches below `offset` were not requested or have been delivered. `epoch` is the leader epoch of the record before
+    `offset`. `headers` has the place in `data` and the header of each batch before the `damage`, if there is any.
+    `brokers` are the addresses of the brokers that the answer names.
     """
 
     position: Position
@@ -86,8 +86,8 @@ class Part:
         return self.end_offset if self.damage is None else None
 
     def decode(self, *, check_crcs: bool) -> Iterator[ConsumedBatch]:
-        """Yield the batches that were asked for and are not aborted. Raises as `decode_batches`, and the damage after
-        them."""
+        """Yield the requested batches that are not aborted. Raises as `decode_batches`, and the damage after the
+        batches before it."""
         yield from decode_batches(
             self.data,
             self.headers,
@@ -102,7 +102,7 @@ class Part:
 
 
 def headers_of(data: pa.Buffer) -> tuple[list[tuple[int, BatchHeader]], CorruptBatchError | None]:
-    """Return the headers of the intact batches in `data` with their positions, and the damage after them, if any."""
+    """Return the places and headers of the intact batches in `data`, and the damage after them, or None."""
     found: list[tuple[int, BatchHeader]] = []
     try:
         found.extend(iterate_batches(memoryview(data), verify=False))

@@ -1,4 +1,4 @@
-"""The connection that a consumer's fetches use, and how another thread ends a request that waits on it."""
+"""The connection for a consumer's fetches. Another thread can end a request that waits on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparklog.client.net.connection import Connection
 
 
 class FetchConnection:
-    """The connection of a lane, at most one at a time. Any thread may abort it; everything else belongs to the thread
+    """The connection of a lane, at most one at a time. Any thread can abort it; everything else belongs to the thread
     with the fetch turn."""
 
     def __init__(self, cluster: Cluster, lock: threading.RLock, timeout_ms: int) -> None:
@@ -27,7 +27,8 @@ class FetchConnection:
         return bool(self._aborted)
 
     def to(self, leader: Endpoint) -> Connection:
-        """Return the connection to `leader`; one to another broker is closed. Raises as `Cluster.connect`."""
+        """Return the connection to `leader`, a new one if necessary. A connection to another broker is closed. Raises
+        as `Cluster.connect`."""
         connection = self._connection
         if connection is None or connection.closed or connection.endpoint != leader:
             self.drop()
@@ -37,14 +38,16 @@ class FetchConnection:
         return connection
 
     def abort(self) -> None:
-        """End a request that may be waiting for data; the lock is held. The fetching thread closes the connection."""
+        """End the present request, which can be waiting for data. The caller holds the lock; the fetching thread closes
+        the connection later."""
         if self._connection is not None:
             self._connection.abort()
             self._aborted.append(self._connection)
             self._connection = None
 
     def drop(self) -> bool:
-        """Close the connection. True if it had been aborted, which is no error."""
+        """Close the connection. Returns True if it had been aborted; then an error of its request is no failure of the
+        broker."""
         with self._lock:
             dropped, self._aborted = self._aborted, []
             aborted = bool(dropped)

@@ -1,8 +1,8 @@
-"""Fetching from one broker: a thread with a connection that resolves positions, fetches ahead of `poll`, decodes.
+"""Fetching from one broker: a thread with a connection that looks up positions, fetches ahead of `poll`, and decodes.
 
 The next request is sent before the last answer is decoded, so the broker sends while the client decodes. A failing
-partition delays no other one: it is left out until its next attempt. The next attempt is immediate if the answer names
-the leader (KIP-951).
+partition delays no other partition: it is left out until its next attempt. The next attempt is immediate if the answer
+names the leader (KIP-951).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _log = logging.getLogger(__name__)
 
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 REPLICA_SHUN_S = 30.0
-"""Time in s for which only the leader serves a partition after another replica has failed to."""
+"""Time in s for which only the leader serves a partition after another replica has failed to serve it."""
 UNKNOWN_TRIES = 4
-"""Number of look-ups of a topic that its leader does not know, before the topic counts as deleted."""
+"""Number of failed attempts after which a topic that its leader does not know counts as deleted."""
 
 
 class Shared(Protocol):
@@ -76,8 +76,8 @@ class Shared(Protocol):
 
 
 class FetchLane:
-    """One lane. `broker` is the broker that it fetches from; the first lane takes one when it knows the brokers. `turn`
-    and all state documented so need the shared lock."""
+    """One lane: the fetches from one broker. `broker` is that broker; the first lane has none until it knows the
+    leaders. The shared lock guards `turn`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class FetchLane:
         self.under_way: UnderWay | None = None
         """The request that was sent ahead; it belongs to the thread with the turn."""
         self._in_background = False
-        """The background thread is at work."""
+        """True while the background thread handles a request or an answer."""
         self._backoff_s = BACKOFF_S
         self._resume_at = 0.0
         self._logged = ""
@@ -119,7 +119,7 @@ class FetchLane:
             self._thread.join(timeout_s)
 
     def abort(self) -> None:
-        """End a request that may wait for long."""
+        """End the present request, which can wait for data for long."""
         self._connection.abort()
 
     def begin_again(self) -> None:
@@ -128,7 +128,8 @@ class FetchLane:
         self._connection.abort()
 
     def make_way(self) -> None:
-        """End a request for other partitions alone, because another partition is about to be fetched here."""
+        """End the present request, so that the next one includes a partition that comes back from files. Nothing
+        happens if this lane fetches no partition."""
         if any(self._is_mine(p) and p.is_fetchable for p in self._shared.positions.values()):
             self._connection.abort()
 
@@ -147,8 +148,8 @@ class FetchLane:
         return under_way if self.turn.is_polls(under_way.connection) else None
 
     def receive_here(self, deadline: float) -> None:
-        """Receive the answer on the polling thread, without the lock. This needs a complete answer in time, and no
-        other request to send."""
+        """Wait on the polling thread for the answer, until `deadline`, and handle it if it is complete and needs no
+        look-up of leaders. Otherwise what has come is left to the background thread. Call it without the lock."""
         under_way = self.under_way
         if under_way is not None:
             connection, positions = under_way.connection, under_way.positions
@@ -256,7 +257,8 @@ class FetchLane:
         self._cluster.expire(position.tp.topic)
 
     def _retry(self, position: Position, error: SparklogError, *, at_once: bool = False) -> None:
-        """Schedule another attempt for this partition alone. `at_once`: the next broker to ask is known."""
+        """Schedule another attempt for this partition alone. `at_once`: the answer has named the next broker, so the
+        attempt follows without a pause."""
         pause_s = min(BACKOFF_S * 2.0 ** min(position.attempts, 10), BACKOFF_S_MAX) * random.uniform(0.8, 1.2)
         self._note(f"{position.tp}: {error}")
         with self._shared.changed:
@@ -296,7 +298,7 @@ class FetchLane:
                 else:
                     self._shared.fail_positions([position], e)
         if self._is_first and by_broker and self.broker not in by_broker:
-            # it is with its own broker again when another one has no lane
+            # the first lane changes to a broker that no other lane fetches from; None: all have a lane
             self.broker = next((b for b in by_broker if not self._shared.has_lane(b)), None)
         mine: list[Position] = []
         for broker, positions in by_broker.items():
@@ -307,7 +309,7 @@ class FetchLane:
         return mine
 
     def _resolve(self, positions: list[Position]) -> None:
-        """Find the offsets of positions that say only earliest or latest."""
+        """Find the offsets of positions that have only `reset_to`: earliest or latest."""
         for position in positions:
             if position.reset_to is None:
                 error = OffsetOutOfRangeError(
@@ -335,7 +337,8 @@ class FetchLane:
             self._shared.diverge(found)
 
     def _ask(self, positions: list[Position], *, taken_bytes: int = 0) -> UnderWay | None:
-        """Send a request; None when the positions are gone. `taken_bytes` of prefetch.bytes are spoken for."""
+        """Send a fetch request for the positions. Returns None if one of them is no longer current. `taken_bytes` of
+        prefetch.bytes are reserved for an answer that is not delivered yet."""
         config, broker = self._config, self.broker
         assert broker is not None
         with self._shared.changed:
@@ -358,7 +361,8 @@ class FetchLane:
         return UnderWay(broker, connection, asked, [p.epoch for p, _ in asked])
 
     def _take_answer(self, under_way: UnderWay) -> None:
-        """Receive and decode; the next request is sent in between, if nothing is wrong or has changed."""
+        """Receive and decode an answer. The next request is sent before the decoding, if the answer has no error and
+        the partitions are still the same."""
         parts, size_bytes = under_way.receive()
         self._shared.rotate([p.position for p in parts if p.result.length_bytes])
         behind = self._leave_to_files(parts)
@@ -405,7 +409,8 @@ class FetchLane:
         return True
 
     def _step_back(self, part: Part) -> None:
-        """Reset the position to data that were received but not taken, so that the rest is fetched again."""
+        """Set the position back to the first offset that was received but not delivered. The records from there on are
+        fetched again."""
         with self._shared.changed:
             part.position.offset, part.position.epoch = part.offset, part.epoch
 
@@ -433,7 +438,7 @@ class FetchLane:
             return
         if result.error_code:
             error = error_from_code(result.error_code, result.message)
-            # A leader may have records that a follower lacks; brokers hear of a new topic at different times.
+            # A leader can have records that a follower lacks; brokers hear of a new topic at different times.
             is_new = isinstance(error, UnknownTopicOrPartitionError) and position.attempts < UNKNOWN_TRIES
             raise BrokerNotAvailableError(str(error)) if position.replica >= 0 or is_new else error
         if not result.length_bytes:
@@ -480,8 +485,8 @@ class FetchLane:
         return files is not None and position.is_new and files.may_read(position.tp)
 
     def _leave_to_files(self, parts: list[Part]) -> dict[Position, float]:
-        """Return the partitions that this answer has not brought to their ends, with their bytes per offset: their
-        files are worth reading. From now on they are not fetched."""
+        """Return the partitions that are still behind after this answer and whose files are on this host, each with its
+        bytes per offset. From now on they are not fetched."""
         behind: dict[Position, float] = {}
         files = self._shared.files
         for part in parts if files is not None else ():

@@ -54,11 +54,13 @@ def fetch_request(
     epoch_of: Callable[[Position], int] = lambda position: -1,
     now: float = 0.0,
 ) -> tuple[FetchRequest, list[tuple[Position, FetchPartition]]]:
-    """Return the request for all positions with a known offset, and the request for each of them. `epoch_of` returns
-    the leader epoch of a partition.
+    """Return the request for all positions with a known offset, and each of these positions with its part of the
+    request.
 
     The answer fits into `room_bytes`, except for a first batch that is larger. The broker waits up to `wait_ms` for
-    data. Only a few bytes of a probe position are requested, because the rest may be read from the broker's files.
+    data. A position for which `is_probe` is True gets at most PROBE_BYTES (256 KiB), because the broker's files can
+    perhaps bring the rest. `epoch_of` returns the leader epoch that the request names. With a rack, positions whose
+    `leader_until` is later than `now` are read from their leader only.
     """
     max_bytes = max(min(config.max_bytes, room_bytes), 1)
     part_bytes = min(config.partition_max_bytes, max_bytes)

@@ -1,11 +1,11 @@
 """The turn to receive a consumer's fetches: it belongs to the background thread, or to the polling thread.
 
 If much data arrive, the background thread reads ahead while the application works. If little arrives, the background
-thread would only hand each record on to another thread that has to be woken. Then the request under way is left to the
+thread would only hand each record on to another thread that has to be woken. Then the request in flight is left to the
 next poll, which waits at the socket itself. The background thread takes the request back in these cases:
 
 - poll is not called for a while (IDLE_S).
-- An answer is larger (SPARSE_BYTES).
+- An answer is larger than SPARSE_BYTES.
 - An answer is late.
 - There is other work to do.
 """
@@ -22,10 +22,10 @@ from sparklog.client.net.read_ahead import READ_AHEAD_BYTES_MAX
 from sparklog.client.net.waker import Waker
 
 SPARSE_BYTES = READ_AHEAD_BYTES_MAX
-"""Largest answer of a consumer that keeps up and has nothing to read ahead. Poll can wait for such an answer without
-receiving it."""
+"""Largest size in bytes of a sparse answer: the consumer keeps up, and there is nothing to read ahead. Such an answer
+fits into the connection's memory for data read ahead, so poll can wait for it and give up in the middle."""
 PART_HEADER_BYTES = 128
-"""Bytes of an answer for each partition beside the data, or a little more."""
+"""Upper bound of the bytes of an answer for each partition besides the data."""
 IDLE_S = 1.0
 
 
@@ -37,14 +37,15 @@ class FetchTurn:
         self._clock = clock
         self._condition = threading.Condition(lock)
         self.idle_s = IDLE_S
-        """Time without a poll at the socket after which the background thread continues."""
+        """Time in s without a poll at the socket after which the background thread continues."""
         self._polled_at = -self.idle_s
         self._waker: Waker | None = None
         self.is_sparse = False
-        """True if the last answer was sparse."""
+        """True if the last answer had at most SPARSE_BYTES."""
         self.is_polling = False
         self.poll_receives = False
-        """Still so when the next poll begins: an exception (Ctrl-C) has ended the last one in the middle."""
+        """True while poll receives the answer. If it is still True when the next poll begins, an exception (Ctrl-C) has
+        ended the last poll in the middle."""
 
     def begin_poll(self) -> None:
         """Note that the application waits for data, and no data are ready."""
@@ -59,7 +60,7 @@ class FetchTurn:
     def is_polls(self, connection: Connection) -> bool:
         """True if the answer on `connection` is left to poll.
 
-        A late answer is not left to poll: the background thread finds the cause, in time also without polls.
+        A late answer is not left to poll: the background thread finds the cause, even if poll is not called.
         """
         return self.is_sparse and self._left_s(connection) > 0
 
@@ -69,7 +70,7 @@ class FetchTurn:
         return until - self._clock()
 
     def wait_in_background(self, timeout_s: float | None = None) -> None:
-        """Wait for `tell` on the background thread."""
+        """Wait for `notify` on the background thread."""
         self._condition.wait(timeout_s)
 
     def leave_to_poll(self, connection: Connection | None) -> None:
@@ -95,8 +96,8 @@ class FetchTurn:
         self.poll_receives = False
 
     def is_readable(self, connection: Connection, deadline: float) -> bool:
-        """Wait for (more of) the answer on `connection` to come: up to `deadline`, until it is late, or until
-        `tell`."""
+        """Wait until more of the answer on `connection` comes, until `deadline`, until the answer is late, or until
+        `notify`. Returns True if more has come."""
         assert self._waker is not None
         poll = select.poll()
         poll.register(connection, select.POLLIN)

@@ -1,8 +1,8 @@
 """The state that a consumer's threads share: positions, and the batches fetched ahead of `poll`.
 
 Each broker that serves a partition has a lane (`fetch_lane.py`) with its own thread and connection, so no lane waits
-for another broker's answer. The first lane exists from the beginning, finds the leaders, and hands over to the others;
-with one broker it is the only one.
+for another broker's answer. The first lane exists from the beginning, finds the leaders, and hands partitions over to
+the other lanes. With one broker there is only the first lane.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Fetcher:
         self.failure: BaseException | None = None
         self.closed = False
         self.has_diverged = False
-        """True if a position waits for `settle`: poll returns nothing before it."""
+        """True if a position waits for `settle`; poll returns nothing until then."""
         self.reset_to = RESET_TO.get(config.reset)
         files = FileFetcherConfig(
             config.partition_max_bytes, config.request_timeout_ms, config.check_crcs, config.isolation
         )
         self.files = FileFetcher(cluster, files, self) if config.local_read else None
         self.lane_idle_s = LANE_IDLE_S
-        """Time after which a lane without partitions ends."""
+        """Time in s after which a lane without partitions ends."""
         self.first = FetchLane(cluster, config, self, is_first=True)
         self._other_lanes: dict[Endpoint, FetchLane] = {}
 
@@ -62,7 +62,8 @@ class Fetcher:
     # -- the consumer's side
 
     def replace(self, positions: dict[TopicPartition, Position]) -> None:
-        """Set the assignment. Partitions that are not in it, or have another Position object, begin again."""
+        """Set the assignment. A partition that had another Position object, or none, is fetched from the offset of its
+        new Position."""
         with self.changed:
             self.positions = positions
             self.ready.keep(positions)
@@ -73,7 +74,7 @@ class Fetcher:
             self.notify()
 
     def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """End the threads, and wait for each of them."""
+        """End the threads, and wait for them for at most `timeout_s` in all."""
         self.begin_to_close()
         deadline = time.monotonic() + timeout_s
         for lane in self.lanes:
@@ -82,7 +83,7 @@ class Fetcher:
             self.files.close(max(0.0, deadline - time.monotonic()))
 
     def begin_to_close(self) -> None:
-        """Make the threads end; poll is not called any more."""
+        """Make the threads end, without waiting for them. `take` must not be called afterwards."""
         with self.changed:
             self.closed = True
             self.ready.keep({})
@@ -102,8 +103,8 @@ class Fetcher:
     def take(self, timeout_s: float, interrupted: Callable[[], bool] = lambda: False) -> FetchedBatch | None:
         """Return the next batch; None if none came within `timeout_s`.
 
-        The wait also ends when `interrupted` is True after a `wake`, or when `has_diverged` is. Raises the error of a
-        failed partition.
+        The wait also ends when `interrupted()` is True after a `wake`, or when `has_diverged` is True. Raises the error
+        of a failed partition.
         """
         deadline = time.monotonic() + timeout_s
         looked = False
@@ -142,7 +143,8 @@ class Fetcher:
         self.notify()
 
     def _notify_of_room(self) -> None:
-        """Wake the threads that may wait for memory. Waking them for each batch would cost more than the batch."""
+        """Wake the threads that wait for memory, if it was full. Waking them for each batch would cost more than the
+        batch."""
         if self.ready.size_bytes >= self._config.prefetch_bytes:
             self.notify()
 
@@ -167,7 +169,7 @@ class Fetcher:
     # -- lanes
 
     def hand_over(self, positions: Iterable[Position], broker: Endpoint) -> None:
-        """Hand these partitions over to another lane."""
+        """Hand these partitions over to the lane of `broker`, which is created if necessary."""
         with self.changed:
             if self.closed:
                 return
@@ -176,7 +178,7 @@ class Fetcher:
                 lane = self._other_lanes[broker] = FetchLane(self._cluster, self._config, self, broker=broker)
             for position in positions:
                 position.lane = None if lane is self.first else lane
-            lane.abort()  # it may wait for others alone for long
+            lane.abort()  # a request for its other partitions alone may wait for long
             lane.start()
             self.notify()
 
@@ -185,7 +187,7 @@ class Fetcher:
         return broker in self._other_lanes
 
     def retire(self, lane: FetchLane) -> None:
-        """Remove a lane that has been idle for long, and ends; with `changed` held."""
+        """Remove a lane that was idle for `lane_idle_s` and ends now; with `changed` held."""
         self._other_lanes = {broker: other for broker, other in self._other_lanes.items() if other is not lane}
 
     def share_of_room(self) -> int:
@@ -214,7 +216,8 @@ class Fetcher:
             return all(self.is_wanted(p) for p in positions)
 
     def deliver(self, position: Position, piece: Piece, *, by_first: bool = False) -> None:
-        """Add a piece for poll. `by_first`: on the thread with the first lane's turn, perhaps poll's own."""
+        """Add a piece for poll. `by_first`: True on the thread that has the first lane's turn, which can be the polling
+        thread."""
         with self.changed:
             if self.is_wanted(position):
                 position.end_at(piece.batches, piece.start_offset, piece.end_offset, piece.epoch)
@@ -235,7 +238,7 @@ class Fetcher:
             self.notify()
 
     def fail_positions(self, positions: list[Position], error: SparklogError) -> None:
-        """poll raises `error`."""
+        """Let poll raise `error` for these positions."""
         with self.changed:
             for position in positions:
                 position.error = error
@@ -252,9 +255,8 @@ class Fetcher:
             self.notify()
 
     def settle(self) -> dict[TopicPartition, Position]:
-        """Return the positions after the settlement of divergences: a diverged one restarts at its new offset, or has
-        an error. On the polling thread.
-        """
+        """Return the positions after the settlement of divergences: a diverged position restarts at its new offset, or
+        has an error. Call it on the polling thread."""
         with self.changed:
             self.has_diverged = False
             positions = dict(self.positions)

@@ -1,11 +1,11 @@
-"""Reads partitions that are behind from the broker's files, if they are visible on the same host.
+"""Reading of the broker's files on the same host, for partitions that are behind.
 
-The fetch thread hands a partition over when an answer has left records behind (`take_over`). It gets the partition back
-at the end of the files, or after any error of the files: then the socket brings the data or the cause. So a consumer
-that keeps up with the log never asks for files.
+The fetch thread hands a partition over when an answer has left records behind (`take_over`). The fetch thread gets the
+partition back at the end of the files, or after any error of the files: then fetching brings the data, or the broker's
+error. So a consumer that keeps up with the log never asks for files.
 
-One read is bounded (STRETCH_BYTES). Mapped memory and the reader's view of deleted records therefore do not grow with
-the log.
+One look-up of files covers about STRETCH_BYTES. Therefore neither the mapped memory nor the time for which deleted
+records are still read grows with the log.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from sparklog.types import READ_COMMITTED, TopicPartition
 _log = logging.getLogger(__name__)
 
 PROBE_BYTES = 256 * 1024
-"""Bytes of a partition's first fetch if files may be mapped: enough to see if the partition is behind."""
+"""Bytes of a partition's first fetch if the client can perhaps map files: enough to see if the partition is behind."""
 STRETCH_BYTES = 64 * MIB
 AGAIN_BYTES_MIN = MIB
-"""Size in bytes of a stretch up to the end of the files; after a shorter one, the socket waits for more."""
+"""Size in bytes of a stretch from which on files are looked up again, although the stretch has reached the end of the
+log. After a smaller stretch the socket waits for more."""
 
 
 class FileFetcherConfig(NamedTuple):
@@ -48,8 +49,8 @@ class FileFetcherConfig(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a partition: `batches` of `size_bytes` with the rows of [start_offset, end_offset), the last of leader
-    epoch `epoch`."""
+    """A part of a partition: `batches` of `size_bytes` with the rows of [start_offset, end_offset). `epoch` is the
+    leader epoch of the last batch."""
 
     batches: list[ConsumedBatch]
     start_offset: int
@@ -80,7 +81,7 @@ class Taker(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """End the thread with `error`."""
+        """Let poll raise that the thread has failed with `error`."""
         ...
 
 
@@ -99,7 +100,8 @@ class Stretch:
 
     @property
     def is_followed(self) -> bool:
-        """True if more than a little probably follows."""
+        """True if it is worth looking up the next stretch: this one has moved the offset, and more than a little
+        probably follows."""
         return self.offset > self._begin and (self.offset < self._bound or self.size_bytes >= AGAIN_BYTES_MIN)
 
     @property
@@ -107,8 +109,8 @@ class Stretch:
         return self.size_bytes / max(self.offset - self._begin, 1)
 
     def read(self, position: Position, max_bytes: int, *, check_crcs: bool) -> tuple[Piece, Exception | None]:
-        """Return the next batches, and the error after them. There is at least one batch, and not many more than
-        `max_bytes`."""
+        """Return the next batches, up to about `max_bytes`, and the error that has ended the reading, or None. At the
+        end of the stretch `has_ended` is True."""
         batches: list[ConsumedBatch] = []
         start, size, epoch = self.offset, 0, position.epoch
         error: Exception | None = None
@@ -141,7 +143,8 @@ class Stretch:
 
 @dataclass(slots=True)
 class _Turn:
-    """A position that is read from files: its projection and its located files."""
+    """A position that is read from files, and the stretch that is being read. `bytes_per_offset` is an estimate for the
+    size of the next stretch."""
 
     position: Position
     bytes_per_offset: float
@@ -163,11 +166,13 @@ class FileFetcher:
         self._closed = False
 
     def may_read(self, tp: TopicPartition) -> bool:
-        """True if the partition's leader may offer files on this host. Raises the errors of `Cluster.leader`."""
+        """True if it is worth asking the partition's leader for files on this host. Raises the errors of
+        `Cluster.leader`."""
         return self._cluster.local_reads(self._cluster.leader(tp))
 
     def is_here(self, tp: TopicPartition, offset: int) -> bool:
-        """True if the offset's file may be visible on this host. Raises the errors of `Cluster.leader`."""
+        """True if it is worth asking for the file of this offset: the leader perhaps offers files, and the offset is
+        not only in the object store. Raises the errors of `Cluster.leader`."""
         return self.may_read(tp) and not is_only_remote(self._cluster, tp, offset)
 
     def take_over(self, position: Position, bytes_per_offset: float) -> None:
@@ -254,7 +259,8 @@ class FileFetcher:
         return Stretch(position.tp, offset, located, config.isolation) if located.ranges else None
 
     def _note(self, position: Position, error: Exception) -> None:
-        """Log a failed read of a file: a missing or replaced file once, a file without permission each time."""
+        """Log a failed read of a file at debug level. After an OSError that is not a missing file, such as a lack of
+        permission, the broker's files are not tried again for LOCAL_RETRY_S."""
         _log.debug("reading %s through the socket: %s", position.tp, error)
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             with contextlib.suppress(SparklogError):  # the reader that goes on through the socket reports this error

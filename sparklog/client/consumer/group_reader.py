@@ -1,4 +1,4 @@
-"""The consumer's part for its group: it adds, positions and removes partitions."""
+"""The consumer's methods for its group: they add, position and remove partitions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sparklog.types import OffsetAndMetadata, TopicPartition
 
 
 class GroupReader:
-    """The consumer as `group_consumer.Reader`. It has only a weak reference to the consumer, because the thread that
-    sends heartbeats refers to it, too. `new` creates a position without an offset, `replace` sets all positions."""
+    """The consumer as `group_consumer.Reader`. It refers to the consumer only weakly, because the thread that sends
+    heartbeats refers to this object. `new` creates a position without an offset, `replace` sets all positions."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class GroupReader:
             self._fetcher.wake()
 
     def start_again(self, after: type[SparklogError]) -> None:
-        """Let failed partitions wait for `start_at` again."""
+        """Let partitions that have failed with an error of the class `after` wait for `start_at` again."""
         with self._fetcher.changed:
             for position in self._fetcher.positions.values():
                 if isinstance(position.error, after):

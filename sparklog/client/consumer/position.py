@@ -1,7 +1,7 @@
 """The position of a consumer in one partition, and the batches that wait for its poll.
 
-All state of a position is one `Position` object, which `seek` and `assign` replace. An answer for an older object is
-recognised, because the object is no longer the current one, and dropped.
+All state of a position is one `Position` object, which a `seek`, a `pause` or an error replaces by a new object. An
+answer for an older object is recognised, because the object is no longer the current one, and dropped.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sparklog.types import TopicPartition
 
 
 class Divergence(NamedTuple):
-    """The point at which a leader's log differs from the records that were read: its part of them ends at `end_offset`,
-    with records of leader epoch `epoch`."""
+    """The point at which a leader's log differs from the records that were read: the leader's records up to epoch
+    `epoch` end at `end_offset`."""
 
     end_offset: int
     epoch: int
@@ -55,16 +55,16 @@ class Position:
         self.tp = tp
         self.projection = projection
         self.offset = offset
-        """Offset of the next fetch; None: not known yet, `reset_to` names it."""
+        """Offset of the next fetch; None: not known yet, to be looked up by `reset_to`."""
         self._consumed = offset
         self._rowless: dict[int, int] = {}
         self.reset_to = reset_to
-        """Kind of the offset to look up if `offset` is None."""
+        """Offset to look up if `offset` is None: EARLIEST_TIMESTAMP or LATEST_TIMESTAMP; None: no reset."""
         self.error: SparklogError | None = None
         self.paused = False
         """True if nothing is fetched until `resume`."""
         self.waiting = False
-        """True if nothing is fetched until the beginning is set."""
+        """True if nothing is fetched until `GroupReader.start_at` has set the beginning."""
         self.from_files = False
         """True if the position is read from files, and nothing through the socket."""
         self.is_new = True
@@ -76,21 +76,21 @@ class Position:
         """Point at which the leader's log differs from the records that were read; poll has to choose the next
         offset."""
         self.lane: object | None = None
-        """The lane that fetches the position; None: the first one."""
+        """The lane that fetches the position; None: the first lane."""
         self.in_doubt = False
         """True if the leader has to be looked up before the next fetch."""
         self.attempts = 0
-        """Failed attempts since the last data."""
+        """Number of failed attempts since the last answer without an error."""
         self.resume_at = 0.0
         """Earliest time of the next fetch."""
         self.replica = -1
         """Broker that is read instead of the leader until `replica_until` (KIP-392); -1: none."""
         self.replica_until = self.leader_until = 0.0
-        """Ends of the times in which only `replica`, or (after a replica has failed) only the leader, is read."""
+        """Times until which only `replica`, or (after a replica has failed) only the leader, is read."""
 
     def restart(self) -> Position:
-        """Return a new Position at the offset after the records that poll has returned. It drops all data that were
-        read for this one."""
+        """Return a new Position at the offset after the records that poll has returned. All data that were read for
+        this Position are dropped."""
         new = Position(self.tp, self.projection.copy(), self.consumed, self.reset_to)
         new.error, new.paused, new.waiting = self.error, self.paused, self.waiting
         new.epoch = new.consumed_epoch = self.consumed_epoch
@@ -99,13 +99,13 @@ class Position:
         return new
 
     def begin_at(self, offset: int | None, epoch: int = -1) -> None:
-        """Set the beginning. `epoch` is that of the record before."""
+        """Set the beginning. `epoch` is the leader epoch of the record before `offset`; -1: not known."""
         self.offset = self.consumed = offset
         self.epoch = self.consumed_epoch = epoch
         self.checked_epoch = -1
 
     def on_answer(self) -> None:
-        """Note that the leader has answered."""
+        """Note an answer without an error."""
         self.is_new, self.attempts = False, 0
 
     def retry_at(self, at: float) -> None:
@@ -114,7 +114,8 @@ class Position:
         self.in_doubt, self.resume_at = True, at
 
     def leave_replica(self, leader_until: float) -> None:
-        """Return to the leader after a failure of the replica that served the partition."""
+        """Return to the leader after a failure of the replica that served the partition. Until `leader_until` only the
+        leader is read."""
         self.replica, self.leader_until = -1, leader_until
 
     @property
@@ -131,7 +132,7 @@ class Position:
         self._consumed = offset
 
     def pass_over(self, start: int, end: int) -> None:
-        """Note that offsets [start, end) have no rows: a consumer of all rows before them stands at `end`."""
+        """Note that the offsets [start, end) have no rows: when `consumed` reaches `start`, it counts as `end`."""
         here = self.consumed
         gone = [s for s, e in self._rowless.items() if here is not None and e < here]
         for s in gone:
@@ -140,8 +141,8 @@ class Position:
         self._rowless[joined] = end
 
     def end_at(self, batches: list[ConsumedBatch], start: int, end: int, epoch: int) -> None:
-        """Let the last of `batches`, read from [start, end), lead to `end`, also after batches without rows. `epoch`
-        is that of the record before `end`."""
+        """Move the position to `end`, after [start, end) was read. The last of `batches` leads to `end`, even if
+        offsets without rows follow it. `epoch` is the leader epoch of the record before `end`."""
         if batches:
             batches[-1].next_offset = max(batches[-1].next_offset, end)
         elif end > start:
@@ -169,7 +170,7 @@ class ReadyBatches:
         return bool(self._batches)
 
     def add(self, position: Position, batches: list[ConsumedBatch], size_bytes: int) -> None:
-        """Add batches of one position, which are of `size_bytes` together."""
+        """Add batches of one position, which have `size_bytes` together."""
         each = size_bytes // len(batches) if batches else 0
         self._batches.extend(FetchedBatch(position, b, each) for b in batches)
         self.size_bytes += each * len(batches)
@@ -182,15 +183,15 @@ class ReadyBatches:
         return self._batches.popleft()
 
     def has_lost(self, positions: Mapping[TopicPartition, Position]) -> bool:
-        """True if the position of the last batch was not moved, because an exception (Ctrl-C) has ended a poll in
-        between. To be asked before the next batch is taken."""
+        """True if the position was not moved past the last taken batch, because an exception (Ctrl-C) has ended the
+        poll before. Call it before the next batch is taken."""
         taken = self._last_taken
         if taken is None or positions.get(taken.position.tp) is not taken.position:
             return False
         return (taken.position.consumed or 0) < taken.batch.next_offset
 
     def keep(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Drop the batches of all other positions."""
+        """Drop the batches whose positions are not among `positions`."""
         kept = [f for f in self._batches if positions.get(f.position.tp) is f.position]
         self._batches = deque(kept)
         self.size_bytes = sum(f.size_bytes for f in kept)

@@ -10,12 +10,12 @@ from sparklog.errors import DeserializationError
 from sparklog.types import Record, TopicPartition
 
 CONVERT_ROWS = 10_000
-"""Rows that are turned into records at once."""
+"""Largest number of rows that are turned into records at once."""
 
 
 class RecordsInHand:
-    """The records of the polling thread. After an exception (Ctrl-C) at any line, the next poll gets the records that
-    were not returned."""
+    """The records of the polling thread that poll has not returned yet. An exception (Ctrl-C) at any line leaves them
+    to the next poll."""
 
     def __init__(self) -> None:
         self._rest: FetchedBatch | None = None
@@ -31,8 +31,8 @@ class RecordsInHand:
         return self._returned_count < len(self._records)
 
     def fill(self, fetched: FetchedBatch) -> None:
-        """Convert the batch to records, up to the first row that has none. Raises DeserializationError if that is its
-        first row."""
+        """Convert the batch to records, up to the first row that cannot be converted. Raises DeserializationError if
+        that is the first row of the batch."""
         batch, rest = fetched.batch, None
         if batch.num_rows > CONVERT_ROWS:
             rest = fetched._replace(batch=batch.slice(CONVERT_ROWS, batch.num_rows - CONVERT_ROWS))
@@ -54,7 +54,7 @@ class RecordsInHand:
         return self._records[self._returned_count : self._returned_count + count]
 
     def give_out(self, count: int) -> None:
-        """Note that the first `count` records are consumed: their position moves past them."""
+        """Note that the next `count` records are consumed: their position moves past them."""
         assert self.position is not None
         assert self._batch is not None
         end = self._returned_count + count
@@ -67,12 +67,12 @@ class RecordsInHand:
         return self._batch.slice(self._returned_count, len(self._records) - self._returned_count)
 
     def take_rest(self) -> FetchedBatch | None:
-        """Return the rest of the batch after the records."""
+        """Remove and return the rows of the batch that are not records yet; None if there are none."""
         rest, self._rest = self._rest, None
         return rest
 
     def keep(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Drop the records and the rest if they belong to none of these."""
+        """Drop the records, and the rest of the batch, if their position is not among `positions`."""
         if self._rest is not None and positions.get(self._rest.position.tp) is not self._rest.position:
             self._rest = None
         if self.position is not None and positions.get(self.position.tp) is not self.position:

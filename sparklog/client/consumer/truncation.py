@@ -1,7 +1,6 @@
 """The check that a new leader has the records that a consumer has read (KIP-320). Only an unclean election removes
-readable records. Without the check a consumer would continue at its offset, where other records may be now, and never
-see the earlier ones.
-"""
+readable records. Without the check a consumer would continue at its offset, where other records can be now, and never
+see the earlier ones."""
 
 from __future__ import annotations
 
@@ -29,10 +28,11 @@ def check_positions(
     retry: Callable[[Position, SparklogError], None],
     timeout_ms: int,
 ) -> list[tuple[Position, Divergence]]:
-    """Ask a leader about positions. Confirmed positions are marked as checked, diverged ones are returned.
+    """Ask the leader of the first position about all positions that it leads. Confirmed positions are marked as
+    checked, diverged ones are returned.
 
-    Positions that cannot be checked yet go to `retry`; those with another leader are left to the next call. Raises the
-    errors of the request.
+    Positions that cannot be checked yet go to `retry`; positions with another leader are left to the next call. Raises
+    the errors of the request.
     """
     endpoint = unchecked[0][1].endpoint
     together = [(p, leader) for p, leader in unchecked if leader.endpoint == endpoint]
@@ -65,8 +65,9 @@ def check_positions(
 
 
 def go_on_at(position: Position, divergence: Divergence, *, resets: bool) -> tuple[int, int]:
-    """Return offset and epoch to read from. Call it on the thread that polls, so that no record is returned meanwhile.
-    `resets`: auto.offset.reset is not none. Raises LogTruncatedError."""
+    """Return the offset and the leader epoch to continue with. Call it on the polling thread, so that no record is
+    returned meanwhile. `resets`: True unless auto.offset.reset is none. Raises LogTruncatedError if there is no reset
+    and poll has returned lost records."""
     end_offset, consumed = divergence.end_offset, position.consumed
     if consumed is None or consumed <= end_offset:  # only records that poll has not returned are gone
         return (end_offset if consumed is None else consumed), divergence.epoch

@@ -1,7 +1,7 @@
-"""Commits of a consumer, in order of the requests, on a thread.
+"""The commits of a consumer, which a thread sends in the order of the calls.
 
 A commit names the member and its epoch at the time of sending. If the group answers that the epoch is old, the commit
-is sent again with the new epoch, but only for a member that still holds the partitions. Otherwise it has failed
+is sent again with the new epoch, but only for a member that still holds the partitions. Otherwise the commit fails
 permanently (CommitFailedError): another member continues from the last commit and reads the later records again.
 """
 
@@ -57,8 +57,8 @@ class _Commit(NamedTuple):
 
 
 class Committer:
-    """The thread of a consumer's commits, started by the first commit. `member` returns None while the consumer is no
-    member: it then commits for a group without members."""
+    """The thread of a consumer's commits, started by the first commit. `member` returns None while the consumer is not
+    a member of the group; its commits are then those of a group without members."""
 
     def __init__(
         self, cluster: Cluster, group_id: str, member: Callable[[], Member | None], *, request_timeout_ms: int
@@ -81,7 +81,8 @@ class Committer:
             return not self._queue and not self._busy
 
     def submit(self, offsets: Offsets, timeout_ms: int) -> Future[None]:
-        """Queue a commit. Raises InvalidRequestError, ClosedError; every other error goes to the future."""
+        """Queue a commit. Raises InvalidRequestError, ClosedError, and CommitFailedError if too many commits are
+        queued. Every later error goes to the future."""
         checked = checked_offsets(offsets)
         done: Future[None] = Future()
         with self._condition:
@@ -97,7 +98,7 @@ class Committer:
         return done
 
     def close(self, timeout_s: float) -> None:
-        """Send the queued commits, for at most `timeout_s`."""
+        """Send the queued commits, for at most `timeout_s`. The commits that are left then fail with ClosedError."""
         self.begin_to_close()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -150,7 +151,8 @@ class Committer:
             pause_s = min(2 * pause_s, RETRY_S_MAX)
 
     def _failure_of(self, commit: _Commit) -> SparklogError | None:
-        """Return the error of one attempt after which another one may succeed, or None; raises other errors."""
+        """Try the commit once. Returns None after success, or an error after which another attempt can succeed. Raises
+        other errors."""
         try:
             left_ms = max(1, int(commit.deadline.left_s * 1000))  # it is tried once in any case
             self._attempt(commit.offsets, min(self._request_timeout_ms, left_ms))

@@ -1,14 +1,15 @@
 """A consumer's part in its group, on the polling thread: assignments, callbacks, positions, commits.
 
-The consumer calls `before_poll`. Partitions come and go, and callbacks run, only there and in `close` and
-`unsubscribe`. Revoked partitions go in this order:
+The consumer calls `before_poll`, and `update` while a poll waits. Partitions come and go, and their callbacks run, only
+in these two methods and in `close` and `unsubscribe`. Revoked partitions go in this order:
 
 - The records of earlier polls are committed (enable.auto.commit).
 - `on_revoke` is called.
 - Reading ends.
 - The group is informed.
 
-`on_lost` instead of `on_revoke` means that another member may have the partitions already.
+Partitions that another member perhaps has already are lost: nothing is committed, reading ends, and `on_lost` is
+called.
 """
 
 from __future__ import annotations
@@ -63,15 +64,15 @@ class Reader(Protocol):
         """Add assigned partitions. They are not read before `start_at` has set their beginning."""
 
     def start_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Set the first positions of partitions; None: by auto.offset.reset. Partitions with a later seek keep that
-        position."""
+        """Set the first offsets of partitions that have no position yet; None stands for auto.offset.reset. If a `seek`
+        has set a position since, it stays."""
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offset after the records of earlier polls, of every partition with a known position."""
 
     def unstarted(self) -> list[TopicPartition]:
-        """Return partitions that are assigned and not read yet."""
+        """Return the assigned partitions that wait for `start_at`."""
 
     def wake(self) -> None:
         """End a waiting poll. Called on another thread."""
@@ -200,15 +201,16 @@ class GroupConsumer:
         return self._heartbeats is not None and self._heartbeats.pending and time.monotonic() >= self._retry_at
 
     def before_poll(self) -> None:
-        """Count the records of earlier polls as processed. Raises permanent errors of the group and the errors of
+        """Run callbacks of finished commits, commit automatically if that is due, and follow the assignment. The
+        records of earlier polls count as processed. Raises permanent errors of the group and the errors of
         callbacks."""
         self._run_callbacks()
         self._commit_automatically()
         self.update()
 
     def update(self) -> None:
-        """Follow the assignment. Questions run on another thread, so that poll never waits for them beyond its own
-        timeout."""
+        """Follow the group's assignment. Requests to brokers run on another thread, so a poll does not wait for them
+        for longer than its own timeout."""
         self._take_answer()
         if self._heartbeats is not None:
             lost, revoked, added = self._heartbeats.changes()
@@ -249,7 +251,8 @@ class GroupConsumer:
             self._cannot_be_read(e)
 
     def _cannot_be_read(self, error: SparklogError) -> None:
-        """Return assigned partitions that cannot be read; a deleted topic's are revoked soon."""
+        """Schedule another attempt to take new partitions, or raise `error` if it is permanent. An unknown topic is not
+        permanent here, because the partitions of a deleted topic are revoked soon."""
         self._retry_at = time.monotonic() + RETRY_S
         if not error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
             raise error
@@ -301,8 +304,8 @@ class GroupConsumer:
     # -- positions
 
     def _ask_for_offsets(self, partitions: list[TopicPartition]) -> None:
-        """Request the committed offsets of new partitions; those that an open transaction may change are requested
-        later."""
+        """Request the committed offsets of new partitions. Offsets that an open transaction can change are requested
+        again later."""
         self._offsets_due = time.monotonic() + RETRY_S
         policy = RetryPolicy.one_attempt(self._request_timeout_ms)
         ask = partial(fetch_offsets, self._cluster, self.metadata, partitions, policy=policy)
@@ -330,7 +333,7 @@ class GroupConsumer:
     def committed(
         self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets. The call waits for transactions that may change them.
+        """Return the committed offsets. The call waits until no open transaction can change them.
 
         Raises UnstableOffsetCommitError after default.api.timeout.ms (or at `deadline`), and the group's errors.
         """
@@ -349,8 +352,8 @@ class GroupConsumer:
     # -- commits
 
     def commit(self, offsets: Offsets | None) -> None:
-        """Commit and wait. Raises InvalidRequestError, CommitFailedError, RequestTimedOutError and the group's
-        errors."""
+        """Commit and wait. Raises as `Committer.submit`, RequestTimedOutError, and the errors of the group and of
+        callbacks."""
         wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
         if wanted:
             self._forget_automatic(wanted)
@@ -362,7 +365,7 @@ class GroupConsumer:
             self._run_callbacks()
 
     def commit_async(self, offsets: Offsets | None, callback: Callback | None) -> None:
-        """Commit without waiting. Raises InvalidRequestError; all other errors go to the callback."""
+        """Commit without waiting. Raises as `Committer.submit`; all later errors go to the callback."""
         wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
         if not wanted:
             return
@@ -436,7 +439,7 @@ class GroupConsumer:
 
 
 def _learn(cluster: Cluster, topics: list[str], timeout_ms: int) -> None:
-    """Read the topics' metadata, which stay known for a while."""
+    """Read the metadata of these topics into the cluster's cache."""
     for topic in topics:
         cluster.topic(topic, timeout_ms=timeout_ms)
 

@@ -26,13 +26,13 @@ _log = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 LEAVE_TIMEOUT_MS = 5_000
 IN_USE_S = 60.0
-"""Time in s for which a static member waits for its instance id: the process before may have died, and its session must
-end first."""
+"""Shortest time in s for which a static member tries to get its instance id; twice the session timeout, if that is
+longer. If the previous process has died, its session must end first."""
 
 
 class GroupHeartbeats:
-    """One member of one group, from `subscribe` to `leave`. `on_change` is called on the heartbeat
-    thread when there is work for the polling thread; it must not block."""
+    """One member of one group, from `subscribe` to `leave`. `on_change` is called on the heartbeat thread when there is
+    work for the polling thread; it must not block."""
 
     def __init__(
         self,
@@ -125,13 +125,13 @@ class GroupHeartbeats:
             self._wake.notify_all()
 
     def hurry(self) -> None:
-        """Send a heartbeat now, because this member's assignment may be outdated."""
+        """Send a heartbeat now, because this member's assignment is perhaps outdated."""
         with self._wake:
             self._hurry = True
             self._wake.notify_all()
 
     def leave(self, timeout_s: float = LEAVE_TIMEOUT_MS / 1000 + 1) -> None:
-        """Leave the group and wait for the end of the thread; no records may be read afterwards."""
+        """Leave the group and wait for the end of the thread. The consumer must not read any records afterwards."""
         self.begin_to_leave()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -163,7 +163,7 @@ class GroupHeartbeats:
             self._on_change()
 
     def _wait(self, due: float) -> bool:
-        """Wait until the next heartbeat is due or wanted; False at the end."""
+        """Wait until the next heartbeat is due, or requested by `hurry`. Returns False at the end of the membership."""
         with self._wake:
             while not self._closing:
                 now = time.monotonic()
@@ -204,7 +204,8 @@ class GroupHeartbeats:
         return response.heartbeat_interval_ms / 1000
 
     def _check_topics(self) -> None:
-        """Warn of subscribed topics that do not exist: they may come later, but a name may also be misspelt."""
+        """Warn of subscribed topics that do not exist: they can be created later, but their names are perhaps
+        misspelt."""
         with self._wake:
             names = self._unchecked
         for name in names:
@@ -237,7 +238,8 @@ class GroupHeartbeats:
                 self._membership.subscribe(found)
 
     def _leave_for_now(self) -> None:
-        """Leave the group until the next poll: poll was not called in time, and another member has to go on."""
+        """Leave the group until the next poll: poll was not called in time, and another member has to read the
+        partitions."""
         _log.warning(
             "poll was not called for %.1f s (max.poll.interval.ms): leaving group %s until the next call; process "
             "fewer records per poll (max.poll.records) or raise the setting",
@@ -257,7 +259,7 @@ class GroupHeartbeats:
         )
 
     def _note(self, error: SparklogError) -> None:
-        """Note a failed heartbeat."""
+        """Handle a failed heartbeat: the thread tries again, or `changes` raises a permanent error."""
         now = time.monotonic()
         with self._wake:
             goes_on = self._membership.failed(error)

@@ -1,4 +1,4 @@
-"""Commits and look-ups of a group's offsets: one request each, tried again while that can help."""
+"""Commits and look-ups of a group's offsets: one request each, repeated as long as the policy allows."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def commit_offsets(
 ) -> None:
     """Commit offsets for a member, or for a group without members.
 
-    One attempt takes effect as a whole or not at all, except for refused partitions: the first one's error is raised,
-    with the outcomes of all. Raises the group's errors. If the outcome is not known, raises RequestTimedOutError or
-    BrokerNotAvailableError.
+    One attempt commits either nothing, or all partitions that the group does not refuse. If the group refuses some, the
+    error of the first is raised with the outcomes of all. `sequence` numbers the commits of a member; -1: not numbered.
+    Raises the group's errors. If the outcome is not known, raises RequestTimedOutError or BrokerNotAvailableError.
     """
     if not offsets:
         return
@@ -99,10 +99,11 @@ def fetch_offsets(
     require_stable: bool = True,
     policy: RetryPolicy,
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]:
-    """Return the committed offset of each partition, None without one, and the partitions whose offsets are in an open
-    transaction.
+    """Return the committed offset of each partition (None without one), and the partitions whose offsets an open
+    transaction can change.
 
-    `partitions` None stands for all partitions with offsets. Raises the group's errors.
+    `partitions` None stands for all partitions with offsets. `require_stable=False` returns the present offsets of the
+    latter partitions, too. Raises the group's errors.
     """
     wanted = None if partitions is None else set(partitions)
 
@@ -141,7 +142,7 @@ def fetch_offsets(
 
 
 def _send(cluster: Cluster, group_id: str, api: Api, request: Message, response: type[M], policy: RetryPolicy) -> M:
-    """Send a request to the group's coordinator; without time for another attempt, once."""
+    """Send a request to the group's coordinator; only once if the policy has no time for another attempt."""
     if policy.timeout_ms == 0:
         return cluster.coordinator_request(
             group_key(group_id), api, request, response, timeout_ms=policy.request_timeout_ms

@@ -1,9 +1,10 @@
 """The state of a group member and its permitted steps (KIP-848, the client's half), as a pure state machine.
 
-One thread sends heartbeats, another one polls. `assigned` is the member's part in the last answer, `held` the
+One thread sends heartbeats, another thread polls. `assigned` is the member's part in the last answer, `held` the
 partitions that the polling thread reads. A partition that leaves `assigned` stays in `held` until the polling thread
-has committed and released it. A partition that is new in `assigned` waits until the polling thread takes it. Both count
-as owned in reports, so the group gives no partition to another member while this process could still read it.
+has committed and released it. A partition that is new in `assigned` waits until the polling thread takes it. The
+partitions in either count as owned in reports, so the group gives no partition to another member while this process
+could still read it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Changes(NamedTuple):
 
 
 class Membership:
-    """One member of a group. Calls must not run at the same time."""
+    """One member of a group. Not thread-safe; the caller has a lock."""
 
     def __init__(self, config: MemberConfig) -> None:
         self.config = config
@@ -64,14 +65,15 @@ class Membership:
     # -- heartbeats
 
     def subscribe(self, topics: Iterable[str]) -> bool:
-        """Set the topics; True if they differ from those before."""
+        """Set the topics. Returns True if they differ from those before."""
         wanted = sorted(set(topics))
         changed = wanted != self.topics
         self.topics, self._report = wanted, self._report or changed
         return changed
 
     def request(self) -> GroupHeartbeatRequest:
-        """Return the next heartbeat. It has all fields until the first answer, then only changed ones."""
+        """Return the next heartbeat. While the member joins, and after a change or an error, it has the topics, the
+        assignor and the owned partitions; else they are None, that is unchanged."""
         self._sequence += 1
         report, self._report = self._report, False
         joining = self.epoch == EPOCH_JOIN
@@ -91,7 +93,7 @@ class Membership:
         )
 
     def answered(self, response: GroupHeartbeatResponse) -> bool:
-        """Handle the last request's answer. True if the polling thread has work to do."""
+        """Handle the last request's answer. Returns True if the polling thread has work to do."""
         self.epoch = response.member_epoch
         if response.assigned is None:
             return False
@@ -102,8 +104,7 @@ class Membership:
         return changed
 
     def failed(self, error: SparklogError) -> bool:
-        """Handle the last request's error. Returns True if the member continues; otherwise `error` has the error for
-        the polling thread."""
+        """Handle the last request's error. Returns False if it is permanent; otherwise the member continues."""
         self._report = True
         if isinstance(error, UnknownMemberIdError | FencedMemberEpochError):
             self.lose()
@@ -111,9 +112,8 @@ class Membership:
         return error.retriable or isinstance(error, StaleMemberEpochError | UnreleasedInstanceIdError)
 
     def leave_request(self) -> GroupHeartbeatRequest:
-        """Return the heartbeat that leaves the group; no records may be read afterwards. A static member keeps its
-        partitions for a while.
-        """
+        """Return the heartbeat that leaves the group; the consumer must not read any records afterwards. A static
+        member keeps its partitions until its session ends."""
         self._sequence += 1
         epoch = EPOCH_LEAVE if self.config.instance_id is None else EPOCH_AWAY
         return GroupHeartbeatRequest(
@@ -141,14 +141,15 @@ class Membership:
         return bool(self.lost) or self.held != self.assigned
 
     def changes(self) -> Changes:
-        """Apply `lost` and `added`; `revoked` is still held until `let_go`."""
+        """Return the changes since the last call. Added partitions are held from now on, revoked ones until
+        `let_go`."""
         lost, self.lost = self.lost, _NONE
         revoked, added = self.held - self.assigned, self.assigned - self.held
         self.held |= added
         return Changes(lost, revoked, added)
 
     def not_taken(self, partitions: Partitions) -> None:
-        """Let `changes` name these of `added` again, because they could not be taken."""
+        """Let `changes` return these partitions as added again, because they could not be taken."""
         self.held -= partitions
 
     def let_go(self, partitions: Partitions) -> None:

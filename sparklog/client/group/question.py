@@ -1,4 +1,4 @@
-"""A request on a thread of its own, beside the work of the requesting thread."""
+"""A request on a thread of its own, while the requesting thread continues."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """One request on a thread of its own: `ask()` runs there, and then `on_answer()`. `answer` returns the outcome
-    after that."""
+    """One request. `ask()` runs on a thread of its own, and then `on_answer()`; from then on `answer` returns the
+    outcome."""
 
     def __init__(self, ask: Callable[[], T], on_answer: Callable[[], object]) -> None:
         self._ask = ask
@@ -31,7 +31,7 @@ class Question(Generic[T]):
         self._on_answer()
 
     def answer(self) -> T | None:
-        """Return the answer; to be called only once it is answered. Raises the error of `ask`."""
+        """Return the answer. Call it only if `is_answered` is True. Raises the error of `ask`."""
         if self._error is not None:
             raise self._error
         return self._answer

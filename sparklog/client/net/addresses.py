@@ -26,7 +26,8 @@ class Endpoint(NamedTuple):
 
 
 def resolve_bootstrap(given: str | Sequence[str] | None) -> str:
-    """Return the bootstrap servers as one text: `given`, or SPARKLOG_BOOTSTRAP_SERVERS, or 127.0.0.1:9292."""
+    """Return the bootstrap servers as one text: `given`, or SPARKLOG_BOOTSTRAP_SERVERS, or 127.0.0.1:9292. Raises
+    InvalidConfigError."""
     if given is None or given == "":
         given = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
     parts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
@@ -73,7 +74,8 @@ def _parse_endpoint(part: str, whole: str) -> Endpoint:
 
 
 def _host_refusal(host: str, *, in_brackets: bool) -> str:
-    """Return the reason why no look-up can ever find `host`; "" if one may. A client would wait for such a broker."""
+    """Return the reason why no look-up can ever find `host`; "" if one can find it. Without this check a client would
+    try until its timeout."""
     if in_brackets:
         try:
             ipaddress.IPv6Address(host)

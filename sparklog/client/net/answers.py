@@ -1,4 +1,4 @@
-"""Checks that an answer matches its request: a broker may be faulty, or the peer may not be a broker."""
+"""Checks that an answer matches its request: a broker can be faulty, and the peer can be another program."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class NamedPartition(Protocol):
 
 
 def check_named(who: object, asked: Sequence[NamedPartition], answered: Sequence[NamedPartition]) -> None:
-    """Check that each requested partition is answered once, and no other one. Raises InvalidRequestError."""
+    """Check that the answer has each requested partition once, and no other partition. Raises InvalidRequestError."""
     if sorted((a.topic, a.partition) for a in answered) != sorted((a.topic, a.partition) for a in asked):
         raise InvalidRequestError(f"the response of {who} does not cover the {len(asked)} requested partitions")
 
 
 def single(found: Sequence[T], what: str) -> T:
-    """Return the only entry of an answer to a question about one thing. Raises InvalidRequestError."""
+    """Return the only entry of an answer about one requested item. Raises InvalidRequestError."""
     if len(found) != 1:
         raise InvalidRequestError(f"the broker's response has {len(found)} entries for one requested {what}")
     return found[0]

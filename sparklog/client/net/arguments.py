@@ -29,7 +29,7 @@ INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _ADDRESSES = re.compile(r"[^\s,:]+:\d+(,[^\s,:]+:\d+)*")
 SHOWN_CHARS_MAX = 100
-"""Number of characters of a wrong value in an error."""
+"""Largest number of characters of a wrong value that an error shows."""
 
 
 def refuse(argument: str, value: object, allowed: str) -> NoReturn:
@@ -78,7 +78,8 @@ broker_id = whole(0, INT32_MAX)
 
 
 def wait(argument: str, value: object) -> float:
-    """Return a time to wait, in any unit: a negative one counts as 0, a very long one as INT32_MAX."""
+    """Return a time to wait, in the unit of the argument: a negative one counts as 0, one above INT32_MAX as
+    INT32_MAX."""
     seconds = real(argument, value, "a number is needed")
     if math.isnan(seconds):
         refuse(argument, value, "a number is needed")
@@ -94,14 +95,14 @@ def real(argument: str, value: object, allowed: str) -> float:
 
 
 def flag(argument: str, value: object) -> bool:
-    """True or False."""
+    """Return True or False; refuse every other value."""
     if not isinstance(value, bool):
         refuse(argument, value, "use True or False")
     return value
 
 
 def partition(argument: str, value: Any) -> TopicPartition:
-    """Return a TopicPartition, or a pair that makes one."""
+    """Return the argument as a TopicPartition. It is one already, or another pair of a topic and a number."""
     if not _is_partition(value):
         refuse(argument, value, "TopicPartition(topic, partition) is needed")
     topic, number = value
@@ -126,7 +127,7 @@ def partitions(argument: str, value: object) -> list[TopicPartition]:
 
 
 def mapping(key: Reader, content: Reader) -> Reader:
-    """Return a reader of dictionaries."""
+    """Return a reader of dictionaries: `key` reads their keys, `content` their values."""
 
     def read(argument: str, value: object) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
@@ -137,7 +138,7 @@ def mapping(key: Reader, content: Reader) -> Reader:
 
 
 def listed(content: Reader) -> Reader:
-    """Return a reader of lists."""
+    """Return a reader of lists, whose items `content` reads."""
 
     def read(argument: str, value: object) -> list[Any]:
         if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview | Mapping):
@@ -176,8 +177,9 @@ def optional(reader: Reader) -> Reader:
 
 
 def takes(**readers: Reader) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Read the named arguments of a function before each call. Defaults are not read. A reader for `*args` gets all of
-    them as one tuple, and returns a list."""
+    """Return a decorator that reads the named arguments of a function before each call. Defaults are not read. A reader
+    for `*args` gets all of them as one tuple, and returns a list. For a call that does not fit the parameters, the
+    TypeError names the wrong argument and the right one."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = inspect.signature(function).parameters
@@ -264,8 +266,8 @@ def _call_error(
 
 
 def servers_may_follow(needed: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a call leave out `bootstrap_servers`, a function's first parameter, or give it by name after the others.
-    `needed`: the second parameter, which every call gives."""
+    """Return a decorator that lets a call leave out `bootstrap_servers`, the first parameter of the function, or give
+    it by name after the others. `needed`: the second parameter, which every call gives."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)

@@ -25,9 +25,9 @@ def resolve_client(
     """Return the addresses and the security of a client.
 
     Addresses: the given ones, else those of the profile that SPARKLOG_PROFILE names, else SPARKLOG_BOOTSTRAP_SERVERS,
-    else those in the file that `security` or else SPARKLOG_COMMAND_CONFIG names, else 127.0.0.1:9292. Security: the
-    given one; else, if no addresses are given, that of the profile or of SPARKLOG_COMMAND_CONFIG; else plaintext.
-    Raises InvalidConfigError.
+    else those in the file that `security` or else SPARKLOG_COMMAND_CONFIG names, else 127.0.0.1:9292. If that file is a
+    profile, its addresses come before SPARKLOG_BOOTSTRAP_SERVERS. Security: the given one; else, if no addresses are
+    given, that of the profile or of SPARKLOG_COMMAND_CONFIG; else plaintext. Raises InvalidConfigError.
     """
     path = security if isinstance(security, str | os.PathLike) else None
     if security is None and not bootstrap_servers:

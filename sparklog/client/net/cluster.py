@@ -1,8 +1,8 @@
 """The shared state of one process's clients: idle connections, and knowledge of topics.
 
 `cluster(bootstrap_servers, security)` returns the same `Cluster` for the same addresses and the same security: clients
-of the same user share connections. A forked child starts with none, because two processes must never use the same
-sockets.
+of the same user share connections. A forked child starts with empty state, because two processes must never use the
+same sockets.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ from sparklog.types import TopicPartition
 
 METADATA_MAX_AGE_S = 300.0
 HINTS_MAX = 100
-"""Number of unknown topics whose nearest name is kept."""
+"""Largest number of unknown topics for which the nearest name is kept."""
 METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
 CLUSTERS_MAX = 64
 DOUBT_S = 30.0
 """Time in s for which a broker without an answer is asked last."""
 HUNG_MS = 3_000
-"""Time in ms after which another broker is asked for information that any broker has."""
+"""Longest time in ms that a broker has for its answer before the next broker is asked, for information that any broker
+has."""
 ANY_BROKER_KNOWS = (
     Api.METADATA,
     Api.FIND_COORDINATOR,
@@ -93,9 +94,10 @@ class Cluster:
     def metadata(
         self, topics: Sequence[str] | None = None, *, to_write: bool = False, timeout_ms: int = 30_000
     ) -> MetadataResponse:
-        """Ask the cluster for topics and keep the answer. `topics` None: all.
+        """Ask the cluster for topics and keep the answer. `topics` None: all topics.
 
-        `to_write`: the broker may create topics that do not exist. Raises BrokerNotAvailableError and other errors.
+        `to_write`: the broker is allowed to create topics that do not exist. Raises BrokerNotAvailableError and other
+        errors.
         """
         response = self._ask_metadata(topics, to_write=to_write, timeout_ms=timeout_ms)
         now = time.monotonic()
@@ -137,7 +139,8 @@ class Cluster:
             return self._fresh(name) is not None
 
     def is_current(self, info: TopicInfo) -> bool:
-        """True if nothing newer is known of the topic, also while no broker answers. Takes no lock."""
+        """True if the process knows no newer metadata of the topic than `info`, also while no broker answers. Takes no
+        lock."""
         cached = self._topics.get(info.name)
         return cached is None or cached[0] is info
 
@@ -147,10 +150,11 @@ class Cluster:
         return cached[0] if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S else None
 
     def topic(self, name: str, *, refresh: bool = False, to_write: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
-        """Return the topic, from the cache if it is not older than 5 minutes, or if the broker does not answer.
+        """Return the topic, from the cache if its metadata are not older than 5 minutes, or older ones if no broker
+        answers.
 
-        `refresh` asks the broker in any case. `to_write`: the broker may make it if it does not exist. Raises
-        UnknownTopicOrPartitionError, BrokerNotAvailableError.
+        `refresh` ignores the cache. `to_write`: the broker is allowed to create the topic if it does not exist. Raises
+        UnknownTopicOrPartitionError, BrokerNotAvailableError and other errors.
         """
         with self._lock:
             fresh, cached = (None, None) if refresh else (self._fresh(name), self._topics.get(name))
@@ -177,8 +181,8 @@ class Cluster:
         raise topic_error(code, name)
 
     def nearest_topic(self, name: str, timeout_ms: int) -> str:
-        """Return a hint at the topic with the nearest name; empty if there is none. The topics are listed once for a
-        name."""
+        """Return a hint at the topic with the nearest name; empty if there is none. The topics are listed only once for
+        the same `name`."""
         if name not in self._hints:
             if len(self._hints) >= HINTS_MAX:
                 self._hints.clear()
@@ -196,7 +200,8 @@ class Cluster:
             self._topics[info.name] = (info, time.monotonic())
 
     def note_schema(self, name: str, newest_schema_id: int) -> None:
-        """Note the id of the topic's newest schema from a broker. Older metadata are forgotten."""
+        """Note that the topic's newest schema has this id, as a broker says. Metadata with an older schema are
+        forgotten."""
         with self._lock:
             cached = self._topics.get(name)
             if cached is not None and cached[0].schema_id < newest_schema_id:
@@ -214,7 +219,8 @@ class Cluster:
             self._leaders.keep(forgotten[0])
 
     def expire(self, name: str) -> None:
-        """Mark the topic's metadata as old: the next use asks the broker, and uses the old ones if none answers."""
+        """Mark the topic's metadata as old: the next use asks the broker, and keeps the old metadata if none
+        answers."""
         with self._lock:
             cached = self._topics.get(name)
             if cached is not None:
@@ -271,8 +277,8 @@ class Cluster:
         return led
 
     def look_again(self, topics: Iterable[str], endpoint: Endpoint | None) -> None:
-        """Note that an assumed leader of partitions of these topics was the wrong one: the next use asks the cluster,
-        and `endpoint` last."""
+        """Note that the broker at `endpoint` (None: unknown) was the wrong leader for partitions of these topics. The
+        next use asks the cluster for the leaders, and this broker last."""
         for topic in topics:
             self.expire(topic)
         if endpoint is not None:
@@ -302,7 +308,7 @@ class Cluster:
         return None if endpoint is None else Leader(endpoint, broker_id, epoch)
 
     def note_leader(self, tp: TopicPartition, broker_id: int, epoch: int, brokers: Sequence[BrokerEndpoint]) -> bool:
-        """Note a partition's leader and its address from an answer (KIP-951). True if the leader is new."""
+        """Note a partition's leader and its address from an answer (KIP-951). Returns True if the leader is new."""
         where = next((Endpoint(b.host, b.port) for b in brokers if b.broker_id == broker_id), None)
         with self._lock:
             cached = self._topics.get(tp.topic)
@@ -321,7 +327,7 @@ class Cluster:
                 self._brokers[broker_id] = where
 
     def broker(self, broker_id: int) -> Endpoint | None:
-        """Return the address of a broker in the last metadata."""
+        """Return the last known address of a broker; None if it is not known."""
         with self._lock:
             return self._brokers.get(broker_id)
 
@@ -330,7 +336,7 @@ class Cluster:
         return time.monotonic() >= self._no_local_until.get(endpoint, 0.0)
 
     def no_local_reads(self, endpoint: Endpoint, seconds: float) -> None:
-        """Note that this process cannot read the broker's files: do not ask again for a while."""
+        """Note that this process cannot read the broker's files: do not ask for them again for `seconds`."""
         self._no_local_until[endpoint] = time.monotonic() + seconds
 
     def remote_reads(self, endpoint: Endpoint) -> bool:
@@ -338,7 +344,7 @@ class Cluster:
         return time.monotonic() >= self._no_remote_until.get(endpoint, 0.0)
 
     def no_remote_reads(self, endpoint: Endpoint, seconds: float) -> None:
-        """Note that this process cannot read the object store: do not try again for a while."""
+        """Note that this process cannot read the object store: do not try again for `seconds`."""
         self._no_remote_until[endpoint] = time.monotonic() + seconds
 
     # -- coordinators
@@ -350,13 +356,13 @@ class Cluster:
         return self._coordinators.request(self, key, api, message, response, timeout_ms=timeout_ms)
 
     def doubt(self, endpoint: Endpoint) -> None:
-        """Ask this broker last for leaders and coordinators, because it has failed: it may be cut off and not know that
-        it has been replaced."""
+        """Ask this broker last for DOUBT_S, because it has failed: it can be cut off and not know that it has been
+        replaced."""
         self._failed_at[endpoint] = time.monotonic()
 
     def brokers(self, *, timeout_ms: int = 30_000) -> list[Endpoint | None]:
-        """Return the brokers to ask for information of which each broker has a part. None: a single broker, at any of
-        its addresses.
+        """Return the brokers to ask for information of which each broker has only a part. A single broker is returned
+        as None: it is asked at any of its addresses.
 
         Raises BrokerNotAvailableError.
         """
@@ -368,8 +374,9 @@ class Cluster:
     def connect(
         self, endpoint: Endpoint | None = None, *, timeout_ms: int = 30_000, for_data: bool = False
     ) -> Connection:
-        """Return a new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that
-        answers. `for_data`: see `connect_for_data`."""
+        """Return a new connection that belongs to the caller: to `endpoint`, or if that is None to the first of
+        `candidates` that answers. `for_data`: see `connect_for_data`. Raises BrokerNotAvailableError,
+        RequestTimedOutError, and other errors of `Connection` at once."""
         candidates = [endpoint] if endpoint else self.candidates()
         deadline = Deadline(timeout_ms)
         failures: list[SparklogError] = []
@@ -405,7 +412,7 @@ class Cluster:
         return sorted(found, key=self._failed_at.__contains__)
 
     def reach(self, *, timeout_ms: int = 30_000) -> str:
-        """Connect to a bootstrap server; return the client's principal ("": no SASL, or an older broker). Raises
+        """Connect to any broker; return the client's principal ("": no SASL, or an older broker). Raises
         BrokerNotAvailableError or RequestTimedOutError if none can be reached."""
         with self.connection(timeout_ms=timeout_ms) as connection:
             return connection.principal
@@ -414,7 +421,7 @@ class Cluster:
     def connection(
         self, endpoint: Endpoint | None = None, *, purpose: str = "", timeout_ms: int = 30_000
     ) -> Iterator[Connection]:
-        """Yield a connection from the pool; it goes back if nothing is in flight on it at the end."""
+        """Yield a connection from the pool, or a new one. It goes back if nothing is in flight on it at the end."""
         idle = self._pool.take([endpoint] if endpoint else self._bootstrap, purpose)
         connection = idle or self.connect(endpoint, timeout_ms=timeout_ms)
         connection.timeout_ms = timeout_ms
@@ -464,8 +471,9 @@ class Cluster:
         timeout_ms: int,
         refused: Callable[[Endpoint, SparklogError], None] = lambda endpoint, error: None,
     ) -> tuple[M, Endpoint]:
-        """Return the first answer, and the broker that gave it. The last candidate has all the time that is left.
-        `refused` gets each broker's error."""
+        """Return the first answer, and the broker that gave it. A broker that does not answer is passed over; the last
+        candidate has all the time that is left. Any other error of a broker ends the search: `refused` gets it, and it
+        is raised."""
         deadline = Deadline(timeout_ms)
         failures: list[SparklogError] = []
         for number, candidate in enumerate(candidates):
@@ -521,7 +529,7 @@ def cluster(
 
 
 def forget(bootstrap_servers: str) -> None:
-    """Drop the shared state of a cluster that is gone."""
+    """Drop the shared state for these addresses and close its connections, because the cluster is gone."""
     address = resolve_bootstrap(bootstrap_servers)
     with _clusters_lock:
         found = [_clusters.pop(key) for key in list(_clusters) if key[0] == address]

@@ -1,7 +1,7 @@
 """One blocking connection to a broker: handshake, requests out, responses in.
 
-Requests may be sent ahead (`send`) and their answers taken later (`receive`), in the same order. A connection on
-which anything went wrong in the middle of a frame is closed and never used again.
+Requests can be sent ahead (`send`) and their answers taken later (`receive`), in the same order. A connection on which
+anything went wrong in the middle of a frame is closed and never used again.
 """
 
 from __future__ import annotations
@@ -59,15 +59,17 @@ from sparklog.security.tls import handshake_error
 from sparklog.version import __version__
 
 RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
-"""A fetch response holds at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
+"""Largest size in bytes of a fetch response. It holds at most `fetch.max.bytes` or, if that is larger, one batch; both
+are at most 1 GiB."""
 HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
-"""Largest size in bytes of a response without a payload; only fetches have one."""
+"""Largest size in bytes of a response without a payload; only fetch responses have one."""
 CONNECT_TIMEOUT_MS = 10_000
 THROTTLE_MS_MAX = 3_600_000
 """Longest pause in ms that a broker can impose on a request."""
 _IOV_MAX = 512
 _TIMEOUT_SLACK = 1 / 32
-"""Part by which a timeout may be longer, so that the kernel's need not be set for each request."""
+"""Fraction by which a timeout is allowed to be longer, so that the kernel's timeout need not be set for each
+request."""
 
 _LOOK_S_MIN = 0.01
 
@@ -83,7 +85,7 @@ _FATAL = (
     UnsupportedSaslMechanismError,
     IllegalSaslStateError,
 )
-"""Answers after which the broker closes the connection."""
+"""Errors in answers after which the broker closes the connection."""
 
 
 class _ExpectedAnswer(NamedTuple):
@@ -99,7 +101,8 @@ _open: dict[int, weakref.ref[Connection]] = {}
 
 
 class Connection:
-    """A connection to one broker. Not thread-safe: one thread sends and receives at a time; `abort` is for others."""
+    """A connection to one broker. Not thread-safe: one thread at a time sends and receives; other threads can only call
+    `abort`."""
 
     def __init__(
         self,
@@ -119,8 +122,8 @@ class Connection:
         decides about late answers; a broker that has left the cluster is not waited for.
 
         Raises BrokerNotAvailableError (no process listens there), RequestTimedOutError, UnsupportedVersionError (the
-        broker does not shake hands with this client), InvalidRequestError (the peer is no broker) and
-        TooManyConnectionsError.
+        broker does not shake hands with this client), InvalidRequestError (the peer is no broker),
+        TooManyConnectionsError, InvalidConfigError (TLS) and SaslAuthenticationFailedError.
         """
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
@@ -167,12 +170,14 @@ class Connection:
 
     @property
     def due(self) -> float:
-        """Monotonic time at which the next answer is late; only while a request is in flight."""
+        """Monotonic time at which the next answer is late, or its timeout is over; only while a request is in
+        flight."""
         return min(self._expected_answers[0].deadline, self.late_at)
 
     @property
     def late_at(self) -> float:
-        """Monotonic time at which other brokers are to be asked with `check_late`; infinity: no answer is expected."""
+        """Monotonic time from which `check_late` asks other brokers about this one; infinity if no answer is
+        expected."""
         if self._patience is None or not self._expected_answers:
             return math.inf
         return self._patience.late_at(self._expected_answers[0].expected_at, self.used_at)
@@ -189,14 +194,14 @@ class Connection:
 
     @property
     def wants_rest(self) -> bool:
-        """True if the connection has to authenticate again as soon as nothing is in flight; no request may be sent
+        """True if the connection has to authenticate again as soon as nothing is in flight; no request must be sent
         before."""
         return self._session.is_due()
 
     def read_ahead(self) -> bool:
-        """Read the next answer as far as it has come, without waiting.
+        """Read as much of the next answer as has come, without waiting.
 
-        True if `receive` will not wait either: the whole answer is here, or the connection is broken.
+        Returns True if `receive` will not wait either: the whole answer is here, or the connection is broken.
         """
         return self._ahead.fill(self._socket)
 
@@ -237,10 +242,12 @@ class Connection:
     ) -> None:
         """Send a request in the newest version that client and broker share. `receive` takes its answer later.
 
-        `answered=False`: no answer will come (acks=0). `wait_ms`: the broker may wait this long before it answers.
+        `answered=False`: no answer will come (acks=0). `wait_ms`: the time for which the broker is allowed to wait
+        before it answers.
 
         Raises UnsupportedApiError if the broker lacks the API, UnsupportedVersionError if it shares no version with
-        this client or would ignore a field of the message. Nothing is sent then, and the connection stays usable.
+        this client or would ignore a field of the message, FrameTooLargeError if it does not take so large a request.
+        Nothing is sent then, and the connection stays usable. Any other error closes the connection.
         """
         self._check_open()
         if not self._expected_answers and self._session.is_due() and api not in SASL_APIS:
@@ -267,7 +274,7 @@ class Connection:
         self.used_at = time.monotonic()
 
     def receive(self, response: type[M]) -> tuple[M, pa.Buffer]:
-        """Wait for the answer of the oldest request that has none yet. Raises as `request`."""
+        """Wait for the answer to the oldest request without one. Raises as `request`."""
         self._check_open()
         now, late_at = time.monotonic(), self.late_at
         expected = self._expected_answers.popleft()
@@ -316,7 +323,7 @@ class Connection:
 
     @property
     def answer_due(self) -> float:
-        """Monotonic time until which the oldest request may wait for its answer; infinity without requests."""
+        """Monotonic time at which the timeout of the oldest request is over; infinity without requests."""
         return self._expected_answers[0].deadline if self._expected_answers else math.inf
 
     def abort(self) -> None:
@@ -334,7 +341,7 @@ class Connection:
         return self.has_read_ahead or bool(poll.poll(0))
 
     def _authenticate(self, timeout_ms: int) -> None:
-        """Authenticate with SASL, if it is configured; again before the session ends.
+        """Authenticate with SASL, the first time or again; do nothing if SASL is not configured.
 
         Raises SaslAuthenticationFailedError and the errors of `request`; then the connection is closed.
         """
@@ -378,7 +385,7 @@ class Connection:
         return answer
 
     def _wait_on(self, deadline: float, expected_at: float) -> float:
-        """Decide if a silent broker is still waited for. The result is the number of seconds until the next look.
+        """Decide if a silent broker is still waited for. Returns the number of seconds until the next decision.
 
         Raises TimeoutError when the time is over, RequestTimedOutError if the broker has left the cluster.
         """
@@ -460,8 +467,8 @@ class Connection:
         return prefix, header, pa.py_buffer(ahead.take(prefix.body_bytes - prefix.header_bytes))
 
     def _receive_into(self, view: memoryview, deadline: float) -> None:
-        """Fill `view` from the data read ahead and from the socket. If little is missing, later data are read with
-        it."""
+        """Fill `view` from the data read ahead and from the socket. If only a few bytes are missing, the bytes that
+        follow are read ahead in the same call."""
         received = self._ahead.take_into(view)
         # the same step for each answer: the kernel need not be told of it again
         step_s = math.inf if self._patience is None else self._patience.late_s
@@ -503,8 +510,8 @@ def connect_for_data(
     """Return a connection for large data only.
 
     It uses the broker's Unix socket if the broker offers one that this process can reach, because the kernel then needs
-    half the time. Do not use it for metadata, which depend on the client's address of the broker. Raises the errors of
-    Connection.
+    half the time. Do not use it for metadata: the addresses in them depend on the address at which the client reaches
+    the broker. Raises the errors of `Connection`.
     """
     deadline = Deadline(timeout_ms)
     who: dict[str, Any] = {"security": security, "client_id": client_id, "patience": patience}

@@ -16,17 +16,17 @@ IDLE_S_MAX = 60.0
 
 
 class ConnectionPool:
-    """The idle connections of one cluster; thread-safe. The connections are closed when they have been idle for
-    IDLE_S_MAX, and with the pool."""
+    """The idle connections of one cluster; thread-safe. A connection is closed when it has been idle for IDLE_S_MAX, at
+    the next use of the pool, and with the pool."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[tuple[Endpoint, str], list[Connection]] = {}
-        # a consumer may give connections back to a cluster without any other reference
+        # a consumer can give connections back to a cluster without any other reference
         weakref.finalize(self, _close_all, self._idle).atexit = False
 
     def has(self, endpoints: Sequence[Endpoint], purpose: str) -> bool:
-        """True if there is a connection to any of the endpoints."""
+        """True if there is an idle connection to any of the endpoints."""
         with self._lock:
             return bool(self._pools(endpoints, purpose))
 
@@ -43,7 +43,8 @@ class ConnectionPool:
             connection.close()
 
     def give_back(self, connection: Connection, purpose: str) -> None:
-        """Keep the connection if it is open with nothing in flight; close connections that were idle for too long."""
+        """Keep the connection if it is open with nothing in flight, else close it. Connections that were idle for too
+        long are closed, too."""
         stale: list[Connection] = []
         now = time.monotonic()
         with self._lock:
@@ -64,7 +65,7 @@ class ConnectionPool:
             c.close()
 
     def close(self) -> None:
-        """Close all connections; connections that are given back later are closed too."""
+        """Close all idle connections. Connections that are given back later are kept as before."""
         with self._lock:
             idle = dict(self._idle)
             self._idle.clear()

@@ -1,4 +1,5 @@
-"""Requests to the coordinators of groups and transactional ids: found, kept, and found again."""
+"""Requests to the coordinators of groups and transactional ids. A coordinator is looked up once, and again after an
+error."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ UNREADY = (
     NotEnoughReplicasError,
     NotEnoughReplicasAfterAppendError,
 )
-"""Errors of a coordinator that may have been replaced without its knowledge."""
+"""Errors of a coordinator that is away or cannot work; it has perhaps been replaced without its knowledge."""
 
 
 class Brokers(Protocol):
@@ -58,7 +59,8 @@ class Brokers(Protocol):
         timeout_ms: int,
         refused: Callable[[Endpoint, SparklogError], None],
     ) -> tuple[M, Endpoint]:
-        """Return the first answer, and the broker that gave it. `refused` gets each error that ends the search."""
+        """Return the first answer, and the broker that gave it. `refused` gets the broker and its error if an error
+        ends the search."""
         ...
 
     def request(
@@ -71,8 +73,8 @@ class Brokers(Protocol):
 
 
 class Coordinators:
-    """The known coordinators of one cluster; thread-safe. It refers to no cluster, so the cluster ends with its last
-    user."""
+    """The known coordinators of one cluster; thread-safe. It does not refer to the cluster, so the cluster is collected
+    when no client uses it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -111,7 +113,8 @@ class Coordinators:
         return told
 
     def _doubt(self, informant: Endpoint, error: SparklogError) -> None:
-        """Doubt a broker that does not know where a coordinator is."""
+        """Put a broker last in the order for DOUBT_S, because it has answered the look-up of a coordinator with an
+        error."""
         with self._lock:
             self._known_coordinators.doubt(informant, self._clock())
 
@@ -120,7 +123,7 @@ class Coordinators:
     ) -> M:
         """Send one request to the coordinator.
 
-        After an error that may come from a change of coordinators, the next call looks the coordinator up again, and
+        After an error that can come from a change of coordinators, the next call looks the coordinator up again, and
         asks the brokers with wrong answers last. Raises as `find`, and the coordinator's error.
         """
         deadline = Deadline(timeout_ms)

@@ -9,7 +9,7 @@ from sparklog.errors import RequestTimedOutError
 
 
 class Deadline:
-    """The moment `timeout_ms` after the creation. Successive steps of a call get the remaining time."""
+    """The moment `timeout_ms` after the creation. The successive requests of a call get the time that is left."""
 
     __slots__ = ("_at", "_clock", "_timeout_ms")
 

@@ -1,7 +1,8 @@
 """The known coordinators of groups and transactional ids, each with the broker that has named it.
 
 A broker that is cut off continues to name itself, or a coordinator that has been replaced. A broker that has named a
-wrong coordinator, or one that never becomes ready, is therefore asked last for a while. Pure; the caller has a lock.
+wrong coordinator, or a coordinator that does not become ready, is therefore asked last for DOUBT_S. Pure; the caller
+has a lock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ DOUBTED_MAX = 1_000
 
 
 class CoordinatorAnswer(NamedTuple):
-    """The address of a coordinator (None: any broker), and the broker that has named it."""
+    """The address of a coordinator (None: any broker), and the broker that has named it (None: no broker can name
+    coordinators)."""
 
     endpoint: Endpoint | None
     informant: Endpoint | None
@@ -45,10 +47,10 @@ class KnownCoordinators:
             self._answers.popitem(last=False)
 
     def forget(self, key: CoordinatorKey, told: CoordinatorAnswer, now: float, *, unready: bool) -> None:
-        """Drop a wrong coordinator and doubt the broker that has named it.
+        """Drop a wrong coordinator, and put the broker that has named it last in the order.
 
-        `unready`: the coordinator cannot do its work, and its own word is doubted, too. The result of a later look-up
-        stays.
+        `unready`: True if the coordinator cannot do its work; then it comes last itself, too. A result that was noted
+        after `told` stays.
         """
         if self._answers.get(key) == told:
             del self._answers[key]
@@ -57,7 +59,8 @@ class KnownCoordinators:
             self.doubt(told.endpoint, now)
 
     def doubt(self, informant: Endpoint | None, now: float) -> None:
-        """Doubt a broker that does not know where a coordinator is, or is wrong."""
+        """Put a broker last in the order for DOUBT_S, because it did not know a coordinator or named a wrong one. None:
+        no broker."""
         if informant is None:
             return
         self._doubted_at[informant] = now
@@ -66,7 +69,7 @@ class KnownCoordinators:
             self._doubted_at.popitem(last=False)
 
     def order(self, brokers: Iterable[Endpoint], now: float) -> list[Endpoint]:
-        """Return the brokers in the order of requests: the given order, with doubted brokers at the end, the latest
-        last."""
+        """Return the brokers in the order in which they are asked: the given order, but with doubted brokers at the
+        end, the latest doubted last."""
         since = now - DOUBT_S
         return sorted(brokers, key=lambda e: max(self._doubted_at.get(e, since), since))

@@ -1,7 +1,7 @@
 """The known leaders of partitions, by the newest leader epoch (KIP-320, KIP-951).
 
-Metadata come from any broker. A broker that lags behind the controller names a leader that has been replaced, so the
-newer knowledge stays. Pure; the caller has a lock.
+Metadata come from any broker. A broker that lags behind the controller names a leader that has been replaced, so a
+known leader of a newer epoch stays. Pure; the caller has a lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NEWER_MAX = 100_000
 
 
 class Leader(NamedTuple):
-    """The broker that leads a partition, and since which epoch."""
+    """The broker that leads a partition in the leader epoch `epoch`."""
 
     endpoint: Endpoint
     broker_id: int
@@ -24,13 +24,14 @@ class Leader(NamedTuple):
 
 
 class KnownLeaders:
-    """The leaders that are newer than the metadata, by topic id: another topic of the same name begins empty."""
+    """Leaders of newer epochs than in the metadata. They are kept by topic id, so a topic that was created again under
+    the same name begins without them."""
 
     def __init__(self) -> None:
         self._newer: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
 
     def of(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Return broker id and leader epoch; -1: no leader."""
+        """Return the broker id (-1: no leader) and the leader epoch."""
         state = info.partition_states[partition]
         newer = self._newer.get((info.topic_id, partition)) if self._newer else None
         if newer is not None and newer[1] > state.leader_epoch:
@@ -38,7 +39,7 @@ class KnownLeaders:
         return state.leader, state.leader_epoch
 
     def note(self, info: TopicInfo, partition: int, broker_id: int, epoch: int) -> bool:
-        """Note a leader from an answer. True if it is newer than the known one."""
+        """Note a leader from an answer. Returns True if its epoch is newer than the known one."""
         if epoch <= self.of(info, partition)[1]:
             return False
         self._newer[(info.topic_id, partition)] = (broker_id, epoch)
@@ -46,7 +47,8 @@ class KnownLeaders:
         return True
 
     def keep(self, info: TopicInfo) -> None:
-        """Keep the leaders of `info` beyond the first ones, because `info` is about to be forgotten."""
+        """Keep the leaders in `info`, because `info` is about to be forgotten. Leaders of epoch 0 are not kept: later
+        metadata cannot have an older epoch."""
         for number in range(info.partitions):
             known = self.of(info, number)
             if known[1] > 0:
@@ -58,7 +60,8 @@ class KnownLeaders:
             self._newer.popitem(last=False)
 
     def keep_newer(self, before: TopicInfo | None, info: TopicInfo) -> None:
-        """Replace the metadata `before` of a topic by `info`, and keep known leaders of newer epochs."""
+        """Prepare for the replacement of a topic's metadata `before` by `info`: keep the known leaders whose epochs are
+        newer than in `info`, and drop the others."""
         if before is None or before.topic_id != info.topic_id:
             return
         for number in range(min(before.partitions, info.partitions)):

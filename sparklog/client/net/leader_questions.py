@@ -15,9 +15,8 @@ T = TypeVar("T")
 
 
 class LedGroup(NamedTuple):
-    """A request to one broker for several partitions: those that it leads, and with `for_others` those of other
-    leaders. `timeout_ms` limits its answer.
-    """
+    """A request to the broker `leader` for several partitions. `for_others`: True if other brokers lead some of them.
+    `timeout_ms` limits the answer."""
 
     leader: Endpoint
     partitions: list[TopicPartition]
@@ -48,8 +47,8 @@ def until_led(
     of them. Partitions with a retriable error are asked again at their current leader while `attempts` continue.
     `refused` turns any other error of a partition into a result, or raises.
 
-    `together`: all answers have to come from one request. One leader is asked for all partitions, and for all of them
-    again if a part fails. Raises a retriable error after the last attempt.
+    `together`: all answers have to come from one request. One leader is then asked for all partitions, and for all of
+    them again if some fail. Raises a retriable error after the last attempt, and the errors of `refused`.
     """
     done: dict[TopicPartition, T] = {}
     pending = list(dict.fromkeys(partitions))
@@ -74,8 +73,8 @@ def until_led(
 def _round(
     cluster: Cluster, pending: list[TopicPartition], ask: Ask[T], attempts: Attempts, *, chosen: int | None
 ) -> dict[TopicPartition, T | SparklogError]:
-    """Ask each leader once. With `chosen` only one leader is asked, for all partitions, and none while the leader of a
-    partition is unknown."""
+    """Ask each leader once. With `chosen`, the number of the round, only one leader is asked, for all partitions; none
+    is asked if the look-up of a leader has failed with a retriable error."""
     answers: dict[TopicPartition, T | SparklogError] = {}
     groups: dict[Endpoint, list[TopicPartition]] = {}
     for tp, found in cluster.leaders(pending, timeout_ms=attempts.attempt_ms).items():
@@ -112,7 +111,8 @@ def _ask_leader(cluster: Cluster, group: LedGroup, ask: Ask[T]) -> dict[TopicPar
 def _unheard_of(
     cluster: Cluster, partitions: list[TopicPartition], group: LedGroup
 ) -> dict[TopicPartition, SparklogError]:
-    """Return the errors for partitions that the cluster has and their leader does not know yet. They are retriable."""
+    """Return a retriable error for each of these partitions that the cluster has, because its leader does not know it
+    yet."""
     found = cluster.leaders(partitions, timeout_ms=group.timeout_ms)
     return {
         tp: LeaderNotAvailableError(

@@ -1,9 +1,10 @@
-"""The process behind a Unix socket that a broker offers: the client sends it nothing before these rules hold.
+"""Checks of the process behind a Unix socket that a broker offers. The client sends nothing to the process before they
+have passed.
 
-A broker tells the socket's name, and a hostile one may tell any: of another program, or of another user's process that
-wants to see a password. So the name has a broker's form (`NAME`). The socket's process, as the kernel knows it
-(SO_PEERCRED), belongs to root, to the client's own user, or to the user whose process answers on the TCP connection
-that the name came through. The kernel's tables of connections know that user only on the same host.
+A hostile broker can offer any socket, such as one of another program, or of a user's process that wants to see a
+password. So the socket's name must have the form of a broker's (`NAME`). The socket's process, as the kernel knows it
+(SO_PEERCRED), must belong to root, to the client's own user, or to the user whose process is at the other end of the
+TCP connection that the name came through. The kernel's tables of connections know that user only on the same host.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 NAME = re.compile(r"sparklog-[0-9a-f]{32}")
 """Names of brokers' sockets, in the abstract namespace."""
 TABLE_BYTES_MAX = 16 * 1024 * 1024
-"""Size up to which a table of connections is read: about 100,000 of them."""
+"""Size in bytes up to which a table of connections is read: about 100,000 connections."""
 _ROOT = 0
 _ESTABLISHED = "01"
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -41,7 +42,7 @@ def check_name(name: str) -> str:
 
 def check_owner(sock: socket.socket, own: Address | None, peer: Address | None) -> None:
     """Check that the connected Unix socket belongs to a trusted process. `own` and `peer` are the ends of the TCP
-    connection to the broker; None without one. Raises PermissionError."""
+    connection to the broker; None if there is no such connection. Raises PermissionError."""
     _, owner, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if owner in (_ROOT, os.geteuid()):
         return
@@ -53,8 +54,8 @@ def check_owner(sock: socket.socket, own: Address | None, peer: Address | None) 
 
 
 def tcp_owner(tables: Iterable[str], own: Address, peer: Address) -> int | None:
-    """Return the user whose process has the other end of the connection from `own` to `peer`, in tables like
-    /proc/net/tcp; None if it is no process of this host."""
+    """Return the user of the process at the other end of the connection from `own` to `peer`. `tables` have the form of
+    /proc/net/tcp. None if it is no process of this host."""
     wanted = {(theirs, ours) for theirs, ours in zip(_hex(peer), _hex(own), strict=True)}
     for table in tables:
         for line in table.splitlines()[1:]:

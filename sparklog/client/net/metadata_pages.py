@@ -15,10 +15,10 @@ def whole_metadata(
     details: bool = True,
     to_write: bool = False,
 ) -> MetadataResponse:
-    """Return one answer with the topics of all pages; a topic's schemas may span pages.
+    """Return one answer with the topics of all pages; the schemas of one topic can span pages.
 
-    `topics` None: all. `details`: with schemas and partitions. `to_write`: see `Cluster.metadata`. Raises as `pages`,
-    and the errors of `ask`.
+    `topics` None: all topics. `details`: True asks for schemas and partitions, too. `to_write`: see `Cluster.metadata`.
+    Raises as `pages`, and the errors of `ask`.
     """
 
     def ask_page(before: MetadataResponse | None) -> MetadataResponse:

@@ -8,14 +8,15 @@ from typing import Any
 from sparklog.errors import SparklogError, error_from_code
 
 NAMES_MAX = 10
-"""Largest number of named items of one kind; further ones are counted. `SparklogError.outcomes` has all."""
+"""Largest number of items of one kind that an error names; further ones are counted. `SparklogError.outcomes` has
+all."""
 REASONS_MAX = 3
 
 
 def raise_failed(
     outcomes: Mapping[Any, object], done: str, *, noun: str = "partition", name: Callable[[Any], str] = str
 ) -> None:
-    """Raise an error if an item of a call has failed: of the class of the first failure, with all outcomes.
+    """Raise an error if an item of a call has failed. Its class is that of the first failure, and it has all outcomes.
 
     Args:
         outcomes: The result of each item, or the SparklogError that refused it.

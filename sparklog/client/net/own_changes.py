@@ -1,4 +1,5 @@
-"""The recent changes of this process in a cluster, which requests name so that brokers without them wait."""
+"""The newest change of this process in a cluster. Requests name it, so that a broker without the change waits for
+it."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from collections.abc import Callable
 from sparklog.protocol.base import NO_VERSION, Message, MetadataVersion
 
 NAMED_S = 10.0
-"""Time in s for which requests name the newest change: a broker that is further behind has other faults."""
+"""Time in s for which requests name the newest change. A broker that lags further behind has other faults."""
 
 
 class OwnChanges:
-    """The recent changes of this process; thread-safe."""
+    """The metadata version of this process's newest change; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -21,7 +22,8 @@ class OwnChanges:
         self._newest, self._until = NO_VERSION, 0.0
 
     def note(self, answer: Message) -> None:
-        """Note a change: a broker has it if its metadata have at least the version in the answer to the change."""
+        """Note the metadata version in the answer to a change; a broker has the change from this version on. Other
+        answers are ignored."""
         version: MetadataVersion = getattr(answer, "metadata_version", NO_VERSION)
         if version == NO_VERSION:
             return
@@ -31,7 +33,8 @@ class OwnChanges:
                 self._newest, self._until = version, now + NAMED_S
 
     def name(self, request: Message) -> None:
-        """Set the version that the answer to a request has to include, if the request has such a field."""
+        """Set the metadata version that a broker must have before it answers the request, if the request has such a
+        field."""
         if hasattr(request, "at_least"):
             with self._lock:
                 request.at_least = self._newest if self._clock() < self._until else NO_VERSION

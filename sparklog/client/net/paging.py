@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from sparklog.errors import InvalidRequestError
 
 PAGES_MAX = 256
-"""Largest number of pages, of up to 16 MiB each."""
+"""Largest number of pages of an answer, of up to 16 MiB each."""
 
 
 class Page(Protocol):
@@ -25,10 +25,11 @@ P = TypeVar("P", bound=Page)
 
 
 def pages(ask: Callable[[P | None], P], position: Callable[[P], object]) -> Iterator[P]:
-    """Yield the answers in order; `ask` gets the previous answer; `position` returns the beginning of the next page,
-    None at the end.
+    """Yield the pages in order. `ask` gets the previous page (None: the first is requested); `position` returns the
+    place at which the page after this one begins, or None if this page is empty.
 
-    Raises InvalidRequestError for a broker that repeats itself, and the errors of `ask`.
+    Raises InvalidRequestError for a broker that repeats itself or sends more than PAGES_MAX pages, and the errors of
+    `ask`.
     """
     before: P | None = None
     for _ in range(PAGES_MAX):

@@ -1,7 +1,7 @@
-"""The rule for waiting on a silent broker: it is waited for as long as it is a member of its cluster.
+"""The rule for waiting on a silent broker: a client waits as long as the broker is a member of its cluster.
 
 A broker that is cut off keeps its connections open and sends nothing. If an answer is late, the other brokers are asked
-about the member. If they answer that it has left, its answer is not waited for any longer.
+about the silent one. If they answer that it has left, the client stops waiting for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 M = TypeVar("M", bound=Message)
 
 LATE_S = 3.0
-"""Time in s after which an answer is late, and after which the other brokers are asked again."""
+"""Time in s after which an answer is late. The other brokers are asked then, and again after each further LATE_S."""
 ENDPOINTS_MAX = 1_000
 ASK_MS = 1_500
 """Time limit in ms for the other brokers' answer, during which the waiting thread does nothing else."""
@@ -42,8 +42,8 @@ class Patience:
     ) -> None:
         """Create the patience with one broker.
 
-        `broker_id`: None as long as it is not known, and no other broker can be asked. `has_left`: asks the other
-        brokers if the broker has left the cluster. `late_s`: as LATE_S.
+        `broker_id`: None until it is known; until then no other broker is asked. `has_left`: asks the other brokers if
+        the broker has left the cluster. `late_s`: as LATE_S.
         """
         self._endpoint = endpoint
         self.broker_id = broker_id
@@ -90,12 +90,12 @@ class Brokers(Protocol):
 
 class Membership:
     """The membership of brokers in a cluster. The reference to the cluster is weak, because the cluster keeps the
-    connections that ask."""
+    connections that use this object."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = weakref.ref(brokers)
         self.late_s = LATE_S
-        """The limit for connections that are opened from now on."""
+        """Time in s after which an answer is late, for connections that are opened from now on."""
         self._lock = threading.Lock()
         self._ids: OrderedDict[Endpoint, int] = OrderedDict()
 
@@ -114,8 +114,8 @@ class Membership:
         return Patience(endpoint, broker_id, self.has_left, late_s=self.late_s)
 
     def has_left(self, broker_id: int, endpoint: Endpoint) -> bool:
-        """True if another broker reports that this one, reached at `endpoint`, has left. False without another broker
-        or an answer."""
+        """True if another broker reports that the broker `broker_id`, reached at `endpoint`, is no longer in the
+        cluster. False if no other broker is known or none answers."""
         brokers = self._brokers()
         if brokers is None:
             return False

@@ -7,15 +7,16 @@ import struct
 from typing import Any
 
 READ_AHEAD_BYTES = 16 * 1024
-"""Bytes that one call reads ahead: prefix, header and payload of a small answer. Of a large answer, this many bytes are
-copied once more."""
+"""Largest number of bytes that one call reads ahead: prefix, header and payload of a small answer. The first part of a
+large answer, up to this size, is copied once more."""
 READ_AHEAD_BYTES_MAX = 256 * 1024
-"""Bytes read ahead of an answer for which no thread waits in `Connection.receive`."""
+"""Largest number of bytes read ahead of an answer for which no thread waits in `Connection.receive`."""
 _LENGTH = struct.Struct("<I")
 
 
 class ReadAhead:
-    """Received bytes in their order. The first byte begins the next answer, which begins with its length."""
+    """Received bytes in their order. The first byte is the beginning of the next answer, which starts with its
+    length."""
 
     __slots__ = ("_end", "_start", "buffer")
 
@@ -29,7 +30,8 @@ class ReadAhead:
 
     @property
     def missing_bytes(self) -> int:
-        """Number of missing bytes of the next answer, or of its length; 0 or less: none."""
+        """Number of bytes that the next answer lacks or, until its length is here, that the length lacks. 0 or less:
+        nothing is missing."""
         there = self._end - self._start
         if there < _LENGTH.size:
             return _LENGTH.size - there
@@ -41,9 +43,9 @@ class ReadAhead:
         return self._end - self._start + self.missing_bytes > READ_AHEAD_BYTES_MAX
 
     def fill(self, sock: Any) -> bool:
-        """Read the next answer as far as it has come, without waiting.
+        """Read as much of the next answer as has come, without waiting.
 
-        True if the rest needs no wait: the whole answer is here, or the connection is broken.
+        Returns True if the rest needs no wait: the whole answer is here, or the connection is broken.
         """
         if self._start == self._end:
             self._start = self._end = 0
@@ -70,8 +72,8 @@ class ReadAhead:
         self._start, self._end = 0, len(rest)
 
     def receive_into(self, view: memoryview, sock: Any) -> int:
-        """Copy bytes into `view`, as many as fit, and wait if there are none. Returns the number of bytes; 0 at the end
-        of the connection.
+        """Receive bytes from the socket, wait for the first, and copy as many as fit into `view`; the others stay here.
+        Call it only if no bytes are here. Returns the number of copied bytes; 0 at the end of the connection.
 
         Raises the errors of the socket.
         """
@@ -87,7 +89,7 @@ class ReadAhead:
         return count
 
     def take(self, size_bytes: int) -> bytes:
-        """Return the next `size_bytes` bytes, which are here, in memory of their own, aligned for Arrow."""
+        """Return the next `size_bytes` bytes, which must be here already, as a copy that is aligned for Arrow."""
         start = self._start
         self._start = end = start + size_bytes
         return bytes(self.buffer[start:end])

@@ -25,12 +25,13 @@ WARN_AFTER_S = 1.0
 """Time in s after which a call logs the cause of its retries, once."""
 
 UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError)
-"""Errors after which the request may have taken effect; after any other error it has not."""
+"""Errors after which the request has perhaps taken effect; after any other error it has not."""
 
 
 class RetryPolicy(NamedTuple):
-    """Time of all attempts, time of one, and the pauses between attempts (doubling, with a random fifth). `limit`: the
-    setting of `timeout_ms`, which errors name; empty if there is none. `repeats`: False allows one attempt only."""
+    """Limits of a call in ms: `timeout_ms` for all attempts, `request_timeout_ms` for one, and the pauses between
+    attempts, which double up to `backoff_max_ms` and vary at random by a fifth. `limit`: the setting of `timeout_ms`,
+    which errors name; empty if there is none. `repeats`: False allows one attempt only."""
 
     timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
@@ -46,7 +47,8 @@ class RetryPolicy(NamedTuple):
 
     @classmethod
     def within(cls, timeout_ms: int) -> RetryPolicy:
-        """Return the policy of calls with a `request_timeout_ms`: one attempt may take all of it."""
+        """Return the policy of calls with a `request_timeout_ms`. `timeout_ms` limits all attempts together, and one
+        attempt can take all of it."""
         return cls(timeout_ms, timeout_ms, limit="request_timeout_ms")
 
 
@@ -59,12 +61,12 @@ class Attempts(Protocol):
         ...
 
     def pause(self, error: SparklogError) -> None:
-        """Wait before the next attempt. Raises `error` if another one cannot help, or the time is over."""
+        """Wait before the next attempt. Raises `error` if another attempt cannot help, or the time is over."""
         ...
 
 
 class Retries:
-    """Attempts as a policy says, from now on."""
+    """Attempts within the limits of a policy; the time begins at the creation."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class Retries:
 
 
 class OneAttempt:
-    """A single attempt, for a caller that tries again itself."""
+    """A single attempt, for a caller that repeats the call itself. `pause` always raises."""
 
     def __init__(self, timeout_ms: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -123,9 +125,9 @@ class OneAttempt:
 
 
 def until_answered(ask: Callable[[int], T], attempts: Attempts) -> T:
-    """Return the answer of `ask(timeout_ms)`, which is called again after every retriable error while `attempts` go on:
-    so a call that comes before the broker, or while it restarts, waits for it. `ask` may have an effect only if it is
-    harmless to repeat. Raises the last error."""
+    """Return the answer of `ask(timeout_ms)`, which is called again after every retriable error while `attempts`
+    continue. So a call made before the broker starts, or while it restarts, waits for it. `ask` must be harmless to
+    repeat. Raises the last error."""
     while True:
         try:
             return ask(attempts.attempt_ms)
@@ -141,9 +143,8 @@ def of_all_brokers(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[T]:
-    """Return the results of `ask` from each broker, in one list. If a broker fails, all present brokers are asked
-    again, because its partitions have moved. Raises the last error after `timeout_ms`.
-    """
+    """Return the results of `ask` from all brokers, in one list. If one fails, all brokers that the cluster then has
+    are asked again, because the failed broker's partitions have moved. Raises the last error after `timeout_ms`."""
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
 
     def ask_all(attempt_ms: int) -> list[T]:
@@ -167,14 +168,15 @@ def request_until(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> M:
-    """Send a request that may take effect twice, and repeat it after retriable errors until `policy.timeout_ms` is
-    over.
+    """Send a request, and repeat it after retriable errors until `policy.timeout_ms` is over. Unless `once` is True,
+    the request must be harmless to repeat.
 
     `coordinator`: the receiver is the coordinator of this group or transactional id. `endpoint`: the receiver is this
     broker. `leader_of`: the receiver is the partition's leader at that moment. `once`: the request must not take effect
-    twice, so an error which leaves the outcome open is the last one.
+    twice, so it is not repeated after an error that leaves its outcome open.
 
-    Raises the last error; for a request which may have taken effect RequestTimedOutError or BrokerNotAvailableError.
+    Raises the last error. If the request has perhaps taken effect, that is RequestTimedOutError or
+    BrokerNotAvailableError.
     """
     attempts = Retries(policy, sleep=sleep, clock=clock)
     if once:  # an unsent request can be tried again

@@ -1,8 +1,8 @@
 """Memory for large answers and batches, used again after its last reference is gone.
 
 Memory fresh from the operating system costs a page fault per 4 KiB, more than writing into it. A buffer that has been
-handed out is free again when everything made of it (views, Arrow data) is gone: then its array has no other reference
-left. That is checked only when the next buffer is requested, so its users need not return it.
+handed out is free again when everything made of it (views, Arrow data) is gone: then its array has no reference besides
+the list. That is checked only when the next buffer is requested, so users need not return buffers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import pyarrow as pa
 
 KEPT_BYTES_MAX = 96 * 1024 * 1024
 REUSED_BYTES_MIN = 256 * 1024
-"""Smallest size in bytes of reused memory: the allocator itself is quick for smaller blocks."""
+"""Smallest size in bytes of reused memory. Smaller blocks come from the allocator, which is quick for them."""
 _SIZE_STEPS = 8
-"""Sizes between two powers of two, so that a little larger one fits as well."""
+"""Number of steps between two powers of two. A size is rounded up to the next step, so that the buffer also fits
+slightly larger requests."""
 _REFERENCES_WHEN_FREE = 3
-"""The list, the loop's variable, and `getrefcount`'s own."""
+"""References to the array of a free buffer: the list, the loop's variable, and the argument of `getrefcount`."""
 
 
 class ReusedMemory:
-    """Reused buffers. Buffers still in use do not count as kept for long: when `kept_bytes_max` is reached, the oldest
-    is dropped (not freed before its users are gone). So the limit has to be at least the size that is in use at the
-    same time; otherwise no buffer is ever reused."""
+    """Buffers that are used again. If their sizes exceed `kept_bytes_max` together, the oldest buffer leaves the list
+    even if it is in use; its memory is freed after its last use, not used again. So `kept_bytes_max` has to be at least
+    the size that is in use at the same time; otherwise no buffer is ever reused."""
 
     def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._kept_bytes_max = kept_bytes_max

@@ -1,4 +1,5 @@
-"""A connection's session: the client's authentication with SASL, and again before it ends (KIP-368)."""
+"""The SASL session of a connection: the client's authentication, and its repetition before the session ends
+(KIP-368)."""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ from sparklog.security.token_source import token_source
 
 SASL_APIS = (Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HANDSHAKE)
 RENEWED_AFTER = (0.85, 0.95)
-"""Part of its lifetime after which a session is renewed, drawn at random, so that many clients do not come at the same
-time."""
+"""Bounds of the part of its lifetime after which a session is renewed. The part is drawn at random, so that many
+clients do not renew at the same time."""
 STEPS_MAX = 8
 
 M = TypeVar("M", bound=Message)
 
 
 class Requests(Protocol):
-    """A connection."""
+    """The part of a connection that a session uses."""
 
     def request(
         self, api: Api, message: Message, response: type[M], payload: Any = (), *, timeout_ms: int | None = None
@@ -48,7 +49,7 @@ class Session:
         """The client's principal, as the broker names it; "" before the authentication, or from an older broker."""
 
     def is_due(self) -> bool:
-        """True if it is time to authenticate again."""
+        """True if it is time to authenticate again before the session ends."""
         return self._renew_at is not None and time.monotonic() >= self._renew_at
 
     def authenticate(self, connection: Requests, timeout_ms: int) -> None:

@@ -13,18 +13,18 @@ from sparklog.protocol.local_socket import enlarge_send_buffer
 
 TcpEnds = tuple[Address, Address] | tuple[None, None]
 _CONNECT_S_MIN = 0.001
-"""A timeout of 0 would mean not to wait at all."""
+"""Shortest timeout in s for a connection attempt: a timeout of 0 would mean not to wait at all."""
 
 
 def own_address(sock: socket.socket) -> str:
-    """Return HOST:PORT as this side sees it; "" if it has none."""
+    """Return HOST:PORT of this end of the connection; "" for a Unix socket."""
     name = sock.getsockname()
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 
 
 def tcp_ends(sock: socket.socket) -> TcpEnds:
-    """Return the addresses of this end and of the other one; None of a Unix socket, or if the other end is gone
-    already."""
+    """Return the addresses of this end and of the other end. Both are None for a Unix socket, or if the other end is
+    gone."""
     if sock.family == socket.AF_UNIX:
         return None, None
     try:
@@ -36,8 +36,9 @@ def tcp_ends(sock: socket.socket) -> TcpEnds:
 def connect_socket(
     endpoint: Endpoint, local_socket: str, deadline: Deadline, offered_by: TcpEnds = (None, None)
 ) -> socket.socket:
-    """Return a connected socket, which blocks. `offered_by`: the ends of the TCP connection through which the broker
-    has offered `local_socket`; see `local_peer`. Raises BrokerNotAvailableError."""
+    """Return a connected, blocking socket: to the Unix socket `local_socket`, or if that is empty to `endpoint`.
+    `offered_by`: the ends of the TCP connection through which the broker has offered `local_socket`; see `local_peer`.
+    Raises BrokerNotAvailableError."""
     try:
         if local_socket:
             return _connect_local(local_socket, deadline.left_s, offered_by)

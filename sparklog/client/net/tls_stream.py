@@ -1,6 +1,7 @@
 """A client's TLS connection with the methods of a socket that `Connection` needs.
 
-The socket's timeouts are Python's here, not the kernel's, because OpenSSL would read on after those.
+Timeouts of the socket are set in Python here, not in the kernel: after a timeout of the kernel OpenSSL would continue
+to read.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from sparklog.security.tls import RenewedContext, client_context, handshake_erro
 
 CONTEXTS_MAX = 64
 RENEWAL_S = 10.0
-"""Shortest interval in s between looks for changed certificates and keys, when a connection is created."""
+"""Shortest interval in s between checks for changed certificates and keys. They are checked when a connection is
+created."""
 GATHERED_BYTES_MAX = 16 * 1024
-"""Small parts are put together: each call makes a record of its own."""
+"""Size in bytes up to which small parts are joined before they are sent, because each call makes a TLS record of its
+own."""
 
 WAITED_FOR_BYTES = 128 * 1024
 """Number of bytes of a large answer that are received before the client wakes for it."""
 IN_OPENSSL_BYTES_MAX = 2 * 17 * 1024
-"""Bytes that OpenSSL may have taken from the socket already: a partial record and an unread one. The socket may deliver
-this much less than is missing."""
+"""Largest number of bytes of an answer that OpenSSL has taken from the socket already: a partial record and an unread
+one. The socket can deliver this much less than is missing."""
 
 
 class TlsStream:
@@ -60,8 +63,9 @@ class TlsStream:
             raise BlockingIOError from e
 
     def _fill(self, view: memoryview) -> int:
-        """Fill the view, or less if the peer has ended. Each call gives a TLS record; for a large answer the method
-        waits for several. Otherwise a client that is quicker than the broker would sleep and wake for each of them."""
+        """Fill the view, or less of it if the peer has ended. Each read gives one TLS record. For a large answer the
+        method lets the kernel wait for several records: otherwise a client that is quicker than the broker would sleep
+        and wake for each record."""
         count = 0
         if len(view) >= 2 * WAITED_FOR_BYTES:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, WAITED_FOR_BYTES)
@@ -72,10 +76,10 @@ class TlsStream:
         return count + self._read_until(view[count:], len(view) - count, has_some=count > 0)
 
     def _read_until(self, view: memoryview, enough: int, *, has_some: bool = False) -> int:
-        """Read at least `enough` bytes, unless the peer ends or the time is over.
+        """Read at least `enough` bytes. Returns fewer at the end of the stream, or when the time is over.
 
-        Bytes that have come by then count, also those from before (`has_some`). Without any bytes it raises
-        TimeoutError.
+        If the time is over before any byte has come, it raises TimeoutError, unless the caller has bytes from before
+        (`has_some`).
         """
         read, count = self._sock.read, 0
         while count < enough:
@@ -122,7 +126,8 @@ class TlsStream:
         return self._sock.getsockname()
 
     def shutdown(self, how: int) -> None:
-        """Shut the socket down from any thread: only the socket, because OpenSSL may be at work."""
+        """Shut down the socket from any thread. The TLS session is not ended, because another thread can be inside
+        OpenSSL."""
         socket.socket.shutdown(self._sock, how)
 
     def close(self) -> None:
@@ -130,7 +135,7 @@ class TlsStream:
 
 
 class _Context:
-    """The TLS context of one security; thread-safe."""
+    """The TLS context for one client security; thread-safe."""
 
     def __init__(self, security: ClientSecurity) -> None:
         self._renewed_context = RenewedContext(client_context, dict(security.tls))
@@ -151,10 +156,11 @@ def _context(security: ClientSecurity) -> _Context:
 
 
 def secure(sock: socket.socket, endpoint: Endpoint, security: ClientSecurity, deadline: Deadline) -> TlsStream:
-    """Return the TLS handshake, with the broker's certificate checked for the host that was asked for.
+    """Do the TLS handshake on `sock` and check the broker's certificate for the host of `endpoint`. The result owns
+    `sock`; after an error it is closed.
 
-    Raises InvalidConfigError (the certificates, or the listener does not speak TLS), BrokerNotAvailableError,
-    RequestTimedOutError. Owns `sock`.
+    Raises InvalidConfigError (wrong certificates, or the listener does not speak TLS), BrokerNotAvailableError,
+    RequestTimedOutError.
     """
     broker = f"the broker at {endpoint}"
     try:

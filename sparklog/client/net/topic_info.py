@@ -22,7 +22,8 @@ from sparklog.settings import Scope, Setting, settings_of
 from sparklog.types import whole_number
 
 SCHEMAS_DECODED_MAX = 128
-"""Number of schemas that stay decoded, of up to 2 MiB each (SCHEMA_BYTES_MAX), most of less than 1 KiB."""
+"""Largest number of schemas that stay decoded in a cache. A schema has up to 2 MiB (SCHEMA_BYTES_MAX); most have less
+than 1 KiB."""
 
 _MAX_MESSAGE_BYTES = settings_of(Scope.TOPIC)["max.message.bytes"]
 _INFLATED_RATIO = settings_of(Scope.TOPIC)["max.message.inflated.ratio"]
@@ -30,7 +31,7 @@ _INFLATED_RATIO = settings_of(Scope.TOPIC)["max.message.inflated.ratio"]
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic as the broker describes it. `partitions` is their number, `schema` the newest version."""
+    """A topic as the broker describes it. `partitions` is the number of partitions, `schema` the newest schema."""
 
     name: str
     topic_id: str
@@ -55,13 +56,13 @@ class TopicInfo:
 
     @cached_property
     def max_message_bytes(self) -> int:
-        """Largest batch the topic takes."""
+        """Largest size in bytes of a batch that the topic takes."""
         return self._number(_MAX_MESSAGE_BYTES)
 
     @cached_property
     def inflated_bytes_max(self) -> int:
-        """Largest size in bytes of a decompressed batch of the topic, from the default if the broker sends none. It is
-        at most INFLATED_BYTES_MAX, regardless of the value that the broker sends."""
+        """Largest size in bytes of a decompressed batch of the topic, by the topic's settings, the broker's defaults,
+        or this client's. It is never more than INFLATED_BYTES_MAX."""
         return min(self.max_message_bytes * self._number(_INFLATED_RATIO), INFLATED_BYTES_MAX)
 
     def _number(self, setting: Setting) -> int:
@@ -70,7 +71,7 @@ class TopicInfo:
 
     @property
     def log_append_time(self) -> bool:
-        """True if the broker's clock, not the producer's, stamps the records."""
+        """True if the broker sets the records' timestamps to the time of the append."""
         return (self.broker_defaults | self.configs).get("message.timestamp.type") == "LogAppendTime"
 
     @property
@@ -99,7 +100,7 @@ class TopicInfo:
 
 
 def topic_info(state: TopicState) -> TopicInfo:
-    """Decode a topic's state. Raises InvalidRequestError if that is none."""
+    """Decode a topic's state from the metadata. Raises InvalidRequestError if it is malformed."""
     try:
         schemas = {s.schema_id: _decoded_schema(s.arrow_schema) for s in state.schemas}
     except (pa.ArrowException, OSError, ValueError) as e:

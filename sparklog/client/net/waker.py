@@ -1,4 +1,4 @@
-"""Wakes a thread that waits for sockets: a descriptor that another thread makes readable."""
+"""A wake-up for a thread that waits for sockets: a descriptor that another thread makes readable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _READ_BYTES = 4096
 
 
 class Waker:
-    """A wake-up to register with a wait for readable descriptors. After `close` it does nothing."""
+    """A wake-up. Register it with a wait for readable descriptors. After `close` it does nothing."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):  # half as much work for the kernel as a pipe or a pair of sockets

@@ -1,8 +1,9 @@
-"""Records on their way to the broker: per partition a batch being filled and the batches waiting for the sender.
+"""The queues between `send` and the sender: for each partition an open batch, and the batches that wait for the sender.
 
-`buffer.memory` bounds everything that is not acknowledged. Without idempotence a partition has at most one request
-under way, which carries all that is waiting (up to a limit): a retry can then never overtake, or be overtaken by, its
-neighbours. With it (there is a `session`) several are, and `sequences` keeps them in order.
+`buffer.memory` bounds the bytes of all records that are not acknowledged. Without idempotence a partition has at most
+one request in flight, so a retry cannot change the order of its records. That request carries all waiting batches, up
+to PARTITION_REQUEST_BYTES. With idempotence (`session` is set) a partition can have several requests in flight, and
+`sequences` keeps them in order.
 """
 
 from __future__ import annotations
@@ -30,22 +31,25 @@ from sparklog.settings import MIB
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 PARTITION_REQUEST_BYTES = 2 * MIB
-"""Bytes of one partition in one request, unless a single batch is larger. Of 1 to 8 MiB this size costs the broker
-least per byte: there are few requests, and each is checked and written soon after its receipt."""
+"""Largest size in bytes of one partition in one request, unless a single batch is larger. Among sizes from 1 to 8 MiB
+this one costs the broker least per byte: there are few requests, and each is checked and written soon after its
+receipt."""
 PIPELINED_BYTES_MIN = 128 * 1024
-"""Smallest request that may follow another one in flight. Smaller ones wait, so that more records can join them."""
+"""Smallest size in bytes of the complete batches that a partition sends while an earlier request is in flight. Smaller
+ones wait for its answer, so that more records can join them."""
 ROOM_BYTES = 16 * 1024
 """Bytes of memory that an open batch reserves at a time."""
 TIMER_S = 0.001
-"""Step of the sender's timer in s, which rounds up: a batch is due this much before its linger is over, not after
-it."""
+"""Resolution of the sender's timer in s. The timer rounds up, so a batch is due this much (at most half of linger.ms)
+before its linger is over."""
 BATCHES_MAX = 100_000
-"""Number of batches of one partition in one request without idempotence."""
+"""Largest number of batches of one partition in one request without idempotence."""
 
 
 class PendingBatch(SequencedBatch):
-    """A complete batch: encoded, being encoded, or records that the sender encodes. `alone`: to be sent in a request
-    of its own. `written_as`: the identity and sequence that the encoded bytes hold."""
+    """A complete batch that waits for the sender. It is encoded (`encoded`), being encoded (`encoding`), or still
+    consists of records (`rows`), which the sender encodes. `alone`: True if it must be its partition's only batch in a
+    request. `written_as`: the identity and sequence that the encoded bytes hold."""
 
     __slots__ = ("alone", "deadline", "delivery", "encoded", "encoding", "error", "rows", "size_bytes", "written_as")
 
@@ -63,9 +67,8 @@ class PendingBatch(SequencedBatch):
 
 
 class PartitionQueue:
-    """The batches of one partition in the order of the calls: first those to be sent again, then new ones. `under_way`:
-    requests without an answer.
-    """
+    """The waiting batches of one partition: first those to be sent again, then new batches in the order of the calls.
+    `under_way` is the number of requests without an answer."""
 
     __slots__ = ("attempts", "batches", "info", "open", "retry_at", "sequences", "session", "tp", "under_way")
 
@@ -82,8 +85,8 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """Queues and memory of one producer. `lock` guards everything; methods with a leading `locked_` are called under
-    it."""
+    """Queues and memory of one producer. `lock` guards everything. The caller of a method whose name begins with
+    `locked_` holds it."""
 
     def __init__(self, *, buffer_bytes: int, linger_s: float, max_block_s: float, delivery_timeout_s: float) -> None:
         self.buffer_bytes = buffer_bytes
@@ -104,7 +107,8 @@ class Accumulator:
         self.wake_sender: Callable[[], None] = lambda: None
 
     def reset_after_fork(self) -> None:
-        """Drop the records in a forked child: the producer belongs to the parent."""
+        """Drop the records in a forked child and fail their futures with ClosedError, because the producer belongs to
+        the parent."""
         self.lock = threading.RLock()
         self.memory_freed = threading.Condition(self.lock)
         self.refusal = ClosedError("this producer belongs to the parent process: create one in the child")
@@ -116,18 +120,20 @@ class Accumulator:
         self.failed.clear()
 
     def check_open(self) -> None:
-        """Raise `refusal`: ClosedError, or the reason why a transactional producer cannot send now."""
+        """Raise a copy of `refusal` if it is set: ClosedError, or the reason why a transactional producer cannot send
+        now."""
         if self.refusal is not None:
             raise type(self.refusal)(str(self.refusal)) from self.refusal.__cause__
 
     def close(self, reason: str) -> None:
-        """Accept no more records, and send the present ones at once."""
+        """Accept no more records, and make the accepted ones due at once. Later calls raise ClosedError with
+        `reason`."""
         with self.lock:
             self.closing = True
             self.locked_refuse(ClosedError(reason))
 
     def locked_refuse(self, refusal: SparklogError | None) -> None:
-        """Set the error for callers that send; None allows them to send. A closed producer stays closed."""
+        """Set the error that `send` raises from now on; None allows sending again. A closed producer stays closed."""
         if not self.closing or isinstance(refusal, ClosedError):
             self.refusal = refusal
         self.memory_freed.notify_all()
@@ -138,13 +144,15 @@ class Accumulator:
             self.locked_refuse(refusal)
 
     def begin_session(self, session: WriteSession) -> None:
-        """Let all later records belong to `session`. No record of another session is outstanding."""
+        """Let all later records belong to `session`. The caller ensures that no record of another session is
+        outstanding."""
         with self.lock:
             self.session = session
             self.locked_refuse(None)
 
     def fail_session(self, error: SparklogError) -> None:
-        """Fail the transaction: `error` fails all batches that are not in flight, and the callers."""
+        """Fail the current session with `error`, unless it has failed before. Later calls of `send` raise the error,
+        and the sender fails all batches that are not in flight."""
         with self.lock:
             if self.session is not None and self.session.error is None:
                 self.session.error = error
@@ -160,7 +168,8 @@ class Accumulator:
             self.lock.release()
 
     def locked_reserve(self, size_bytes: int) -> None:
-        """Reserve memory, waiting for it up to max.block.ms. Raises BufferExhaustedError or ClosedError."""
+        """Reserve memory, and wait for it up to max.block.ms. If no memory is in use, any size is granted. Raises
+        BufferExhaustedError, or `refusal` if it is set during the wait."""
         deadline = None
         while self.used_bytes and self.used_bytes + size_bytes > self.buffer_bytes:
             if self._locked_take_room_back():
@@ -183,7 +192,7 @@ class Accumulator:
         self.used_bytes += size_bytes
 
     def _locked_take_room_back(self) -> bool:
-        """Give unused reserved memory of batches to those that need it. Returns False if there is none."""
+        """Release the reserved memory that open batches have not used. Returns False if there was none."""
         before = self.used_bytes
         for queue in self.active.values():
             if queue.open is not None:
@@ -193,9 +202,9 @@ class Accumulator:
         return self.used_bytes < before
 
     def locked_give_room(self, batch: OpenBatch, size_bytes: int, target_bytes: int) -> None:
-        """Make room for a record of `size_bytes`, which are reserved already, and if there is memory for those that
-        follow: the accounts are not kept per record. The batch stays within `target_bytes`, unless the record alone is
-        larger."""
+        """Give the batch the `size_bytes` that the caller has reserved for the next record, and up to ROOM_BYTES more
+        if there is memory. The following records use this room, so that not every `send` has to reserve memory. The
+        batch stays within `target_bytes`, unless the record alone is larger."""
         self.used_bytes -= batch.room_bytes
         more = min(ROOM_BYTES, target_bytes - batch.size_bytes - size_bytes, self.buffer_bytes - self.used_bytes)
         more = max(0, more)
@@ -204,7 +213,7 @@ class Accumulator:
         batch.room_bytes = size_bytes + more
 
     def locked_open(self, queue: PartitionQueue) -> OpenBatch:
-        """Return a new batch to collect records in."""
+        """Open a new batch in the queue. Wakes the sender, unless the batch has to wait for an answer first."""
         self.active[queue.tp] = queue  # first: a batch that a signal leaves behind is to be found
         batch = queue.open = OpenBatch(queue.tp)
         self.outstanding[batch.delivery] = None
@@ -213,7 +222,8 @@ class Accumulator:
         return batch
 
     def locked_drop_unfinished(self, queue: PartitionQueue) -> None:
-        """Remove the unfinished row of a `send` that an exception (Ctrl-C) has ended, and a batch without rows."""
+        """Remove the unfinished row of a `send` that an exception (Ctrl-C) has ended, and the open batch if it has no
+        rows."""
         batch = queue.open
         if batch is None:
             return
@@ -224,7 +234,7 @@ class Accumulator:
             self.outstanding.pop(batch.delivery, None)
 
     def locked_close_open(self, queue: PartitionQueue) -> None:
-        """Move the open batch, if there is one, to the batches that wait for the sender."""
+        """Move the queue's open batch, if there is one, to the batches that wait for the sender."""
         rows = queue.open
         if rows is None:
             return
@@ -236,7 +246,7 @@ class Accumulator:
         queue.batches.append(pending)
 
     def enqueue(self, queue: PartitionQueue, encoded: EncodedBatch) -> Delivery:
-        """Append an encoded batch after all earlier ones. Raises BufferExhaustedError or ClosedError."""
+        """Append an encoded batch after all earlier ones. Raises BufferExhaustedError, or as `check_open`."""
         delivery = Delivery(queue.tp)
         delivery.record_count = encoded.record_count
         delivery.max_timestamp_ms = encoded.max_timestamp_ms
@@ -246,7 +256,8 @@ class Accumulator:
         return delivery
 
     def enqueue_encoding(self, queue: PartitionQueue, encoding: Encoding) -> Delivery:
-        """Do as `enqueue` for a batch whose encoding starts here, once there is memory for it."""
+        """Reserve memory for the uncompressed batch, start its encoding, and append it as `enqueue` does. Raises as
+        `enqueue`."""
         delivery = Delivery(queue.tp)
         delivery.record_count = encoding.record_count
         with self.lock:
@@ -270,7 +281,7 @@ class Accumulator:
         return pending
 
     def close_all_open(self) -> list[Delivery]:
-        """Make all open batches ready; return the deliveries in progress."""
+        """Close all open batches, so that they can be sent now. Returns the deliveries without an outcome."""
         with self.lock:
             for queue in self.active.values():
                 self.locked_close_open(queue)
@@ -278,7 +289,8 @@ class Accumulator:
             return list(self.outstanding)
 
     def take_failure(self) -> BaseException | None:
-        """Return the first unseen failure; all failures are forgotten."""
+        """Return the first failure whose future the application has not looked at, or None. All failures are
+        forgotten."""
         with self.lock:
             unseen = [d.error for d in self.failed if not d.seen]
             self.failed.clear()
@@ -287,21 +299,22 @@ class Accumulator:
     # -- sender's side
 
     def locked_sequences(self, queue: PartitionQueue) -> PartitionSequences | None:
-        """Return the partition's sequences in this session, or None before its first batch."""
+        """Return the partition's sequences in this session; None before its first batch, and without idempotence."""
         if queue.session is not self.session:
             queue.session, queue.sequences = self.session, None
         return queue.sequences
 
     def locked_room(self, queue: PartitionQueue, now: float) -> int:
-        """Return the number of batches for a request of the partition now; 0 if an answer has to arrive first."""
+        """Return the number of batches that the partition's next request can take now; 0 if an answer has to arrive
+        first."""
         sequences = self.locked_sequences(queue)
         if sequences is None:
             return 0 if queue.under_way else BATCHES_MAX if self.session is None else BATCHES_IN_FLIGHT_MAX
         return sequences.room(queue.batches[0] if queue.batches else None, now)
 
     def locked_ready(self, now: float) -> tuple[list[PartitionQueue], float | None]:
-        """Return the queues with batches to send now, and the time of the next ready one (None:
-        after the next call)."""
+        """Return the queues with batches to send now, and the time at which the queues have to be checked again. None:
+        not before a call or an answer."""
         ready: list[PartitionQueue] = []
         next_at: float | None = None
         for queue in self.active.values():
@@ -325,19 +338,21 @@ class Accumulator:
         return ready, next_at
 
     def _waits_for_answer(self, queue: PartitionQueue) -> bool:
-        """True if records wait for the answer of a request under way, to travel together: the case without
-        linger.ms."""
+        """True if new records wait for the answer to a request in flight, so that they travel together. That is so only
+        without linger.ms, and not while callers wait for memory or the producer is closing."""
         return not self.linger_s and bool(queue.under_way) and not (self.waiting or self.closing)
 
     @staticmethod
     def _better_wait(queue: PartitionQueue) -> bool:
-        """True if the next request would be so small that it should wait for an answer of those under way."""
+        """True if a request is in flight and the waiting batches are too small for another one
+        (PIPELINED_BYTES_MIN)."""
         if not queue.under_way or not queue.batches:
             return False
         return sum(b.size_bytes for b in queue.batches) < PIPELINED_BYTES_MIN
 
     def locked_take(self, queue: PartitionQueue, now: float) -> list[PendingBatch]:
-        """Take the batches of the partition's next request; their outcome goes to `complete` or `put_back`."""
+        """Take the batches of the partition's next request. The caller reports their outcome to `complete` or
+        `put_back`."""
         session = self.session
         if session is not None:
             session.is_used = True
@@ -364,7 +379,7 @@ class Accumulator:
         return taken
 
     def locked_take_all(self) -> list[tuple[PartitionQueue, list[PendingBatch]]]:
-        """Remove everything that is not in transit: it will not be sent."""
+        """Remove and return all batches that are not in flight: open, waiting and held ones. They will not be sent."""
         taken = []
         for queue in self.active.values():
             self.locked_close_open(queue)
@@ -375,7 +390,8 @@ class Accumulator:
         return taken
 
     def locked_expired(self, now: float) -> list[tuple[PartitionQueue, PendingBatch]]:
-        """Remove batches beyond their delivery.timeout.ms that are not in flight."""
+        """Remove and return waiting batches beyond their delivery.timeout.ms. Without idempotence, a partition with a
+        request in flight keeps its batches."""
         expired = []
         for queue in self.active.values():
             if self.session is None and queue.under_way:
@@ -398,8 +414,8 @@ class Accumulator:
         return first
 
     def locked_begin_anew(self, queue: PartitionQueue) -> bool:
-        """Continue with the next epoch if a gap in the sequences demands it and it is time. Not within a
-        transaction."""
+        """Start the partition's next epoch if its sequences have a gap and no outcome is open. Returns False if nothing
+        was done; in a transaction nothing is ever done."""
         sequences, session = self.locked_sequences(queue), self.session
         if sequences is None or session is None or session.transactional_id is not None or not sequences.may_reset:
             return False
@@ -412,7 +428,8 @@ class Accumulator:
         return True
 
     def put_back(self, queue: PartitionQueue, batches: list[PendingBatch], *, retry_at: float) -> None:
-        """Return batches that were taken to the front, in the order in which they were taken first."""
+        """Put batches that `locked_take` has returned back to the front, in the order in which they were taken the
+        first time. The queue is not sent again before `retry_at`."""
         with self.lock:
             first: list[PendingBatch] = []
             while queue.batches and queue.batches[0].progress is not Progress.NEW:
@@ -425,9 +442,10 @@ class Accumulator:
     def complete(
         self, queue: PartitionQueue, batches: list[PendingBatch], *, error: BaseException | None, release: bool = True
     ) -> None:
-        """Account for batches with a known outcome, which the caller then sets on the deliveries.
+        """Account for batches with a known outcome: free their memory, and set `error` on their deliveries.
 
-        Their memory is freed, and with `release` one request of the queue.
+        The caller then completes or fails the deliveries. `release`: True if the batches were in flight; the queue then
+        has one request less under way.
         """
         with self.lock:
             for batch in batches:

@@ -1,4 +1,4 @@
-"""The meaning of a failed attempt to store batches, and the errors of batches that have finally failed."""
+"""Classes of errors by their meaning for the sender, and the errors with which batches finally fail."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ from sparklog.errors import (
 )
 
 CUT_OFF = frozenset(e.code for e in (RequestTimedOutError, NotEnoughReplicasError, NotEnoughReplicasAfterAppendError))
-"""Codes with which a leader answers that does not reach its followers, so perhaps not the controller either."""
+"""Error codes of a leader that does not reach its followers. Such a leader is perhaps cut off from the controller, too,
+so the client asks it last."""
 TOPIC_CHANGED = (UnknownTopicOrPartitionError, UnknownSchemaError)
-"""Errors that prove the topic's metadata wrong. After other failures the metadata are only read again."""
+"""Errors which prove that the known metadata of the topic are wrong; the metadata are then forgotten. After other
+errors the metadata are read again, but stay in use if no broker answers."""
 
 STORED_NOTHING = (
     OutOfOrderSequenceError,
@@ -56,11 +58,12 @@ STORED_NOTHING = (
     InvalidRequestError,
     FrameTooLargeError,
 )
-"""Errors of answers which prove that the attempt has stored nothing: the broker raises them before it writes."""
+"""Errors which prove that the attempt has stored nothing: the client or the broker raises them before the broker
+writes."""
 
 
 def expired(batch: PendingBatch) -> SparklogError:
-    """Return the error of a batch that was tried for `delivery.timeout.ms`."""
+    """Return the error of a batch that was not acknowledged within `delivery.timeout.ms`."""
     records, tp = batch.delivery.record_count, batch.delivery.tp
     reason = f"; the last attempt failed with: {batch.error}" if batch.error else ""
     error = RequestTimedOutError(f"{records} records for {tp} were not delivered within delivery.timeout.ms{reason}")
@@ -77,7 +80,7 @@ def unknown_outcome(batch: PendingBatch) -> SparklogError:
 
 
 def session_failed(session: WriteSession | None) -> SparklogError:
-    """Return the error of the batches of a failed transaction."""
+    """Return the TransactionAbortedError for the batches of a failed transaction."""
     cause = session.error if session is not None else None
     if isinstance(cause, TransactionAbortedError):
         return cause

@@ -1,4 +1,4 @@
-"""Record batches encoded as they are sent and stored."""
+"""Encoding of record batches into the bytes that are sent and stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparklog.types import ProducerIdAndEpoch
 
 
 class EncodedBatch(NamedTuple):
-    """A batch as it goes over the wire."""
+    """An encoded batch. `log_append_time`: True if the broker replaces its timestamps by the time of the append."""
 
     payload: memoryview
     record_count: int
@@ -33,16 +33,16 @@ def now_ms() -> int:
 
 
 class BatchEncoder:
-    """Encoder of rows in their topic's newest schema into stored batches. Thread-safe.
+    """Encoder of rows in their topic's newest schema into batches. Thread-safe.
 
-    `checksum=False`: the checksum is left to `assign_producer`. `memory_bytes`: the size of all batches at one time; as
-    much memory is kept for later batches.
+    `checksum=False`: the checksum is computed later, by `assign_producer`. `memory_bytes`: the size of all batches that
+    exist at one time. The encoder keeps memory of this size and a quarter more for later batches.
     """
 
     def __init__(self, compression: str = "none", *, checksum: bool = True, memory_bytes: int = KEPT_BYTES_MAX) -> None:
         self._compression = compression
         self._checksum = checksum
-        # a quarter more: sizes are rounded up, and there are those being encoded
+        # a quarter more: sizes are rounded up, and batches that are being encoded need memory, too
         self._memory = ReusedMemory(memory_bytes + memory_bytes // 4)
 
     @property
@@ -92,7 +92,8 @@ class BatchEncoder:
         *,
         transactional: bool,
     ) -> EncodedBatch:
-        """Encode, as `encode` does, few envelope rows, not compressed, as the producer `identity` sends them."""
+        """Encode a few envelope rows without compression, together with the producer's fields: `identity` (None: no
+        idempotence), `base_sequence` and `transactional`."""
         attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
         who = (-1, -1, -1)
         if identity is not None:
@@ -103,15 +104,15 @@ class BatchEncoder:
         return EncodedBatch(payload, len(rows.values), min(stamps) // 1000, max(stamps) // 1000, topic.log_append_time)
 
     def encode_whole(self, batch: pa.RecordBatch, topic: TopicInfo) -> EncodedBatch:
-        """Encode as `encode` does, for rows that fit the topic's limit uncompressed. They stay uncompressed if
-        compression makes them larger than the limit."""
+        """Encode rows that fit the topic's limit without compression. If compression makes them larger than the limit,
+        they are encoded without it."""
         encoded = self.encode(batch, topic)
         return encoded if len(encoded.payload) <= topic.max_message_bytes else self._encode(batch, topic, "none")
 
     def encode_within(self, batch: pa.RecordBatch, topic: TopicInfo) -> Iterator[EncodedBatch]:
-        """Encode as `encode` does, in two batches or more if one would exceed the topic's limit.
+        """Encode rows into one batch, or into several if one batch would exceed the topic's limit.
 
-        Raises MessageTooLargeError.
+        Raises MessageTooLargeError for a single row above the limit.
         """
         encoded = self.encode(batch, topic)
         if len(encoded.payload) <= topic.max_message_bytes:

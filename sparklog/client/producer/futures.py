@@ -1,9 +1,9 @@
 """The futures of `send` and `send_batch`: they are `concurrent.futures.Future`s, but cannot be cancelled.
 
-All records of a stored batch share one `Delivery`; a record's future is a few words that point at it. The attributes
-that `concurrent.futures.wait` and `as_completed` use (`_condition`, `_state`, `_waiters`) are created on demand;
-`asyncio.wrap_future` needs only the class. All futures share one condition. Two threads that take the conditions of
-many futures in different orders can therefore not block each other.
+All records of a stored batch share one `Delivery`; a record's future holds only the delivery and the record's index.
+The attributes that `concurrent.futures.wait` and `as_completed` use (`_condition`, `_state`, `_waiters`) are created on
+demand; `asyncio.wrap_future` needs only the class. All futures share one condition, so two threads that take the
+conditions of many futures in different orders cannot block each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _condition = threading.Condition(threading.RLock())
 
 
 class BatchMetadata(RecordMetadata):
-    """The place of a stored batch: `offset` is its first row's, `timestamp_ms` its largest."""
+    """The place of a stored batch: `offset` is the offset of its first row, `timestamp_ms` its largest timestamp."""
 
     record_count: int
     """Number of rows in the batch."""
@@ -72,7 +72,7 @@ class Delivery:
         self._callbacks: list[Callable[[], None]] = []
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the outcome. True if it came within `timeout_s`; None waits without a limit."""
+        """Wait up to `timeout_s` for the outcome (None: without a limit). Returns False if it is still not known."""
         with _condition:  # most are never waited for: an event of their own would cost as much as the rest
             if self.done:
                 return True
@@ -80,7 +80,8 @@ class Delivery:
         return event.wait(timeout_s)
 
     def complete(self, base_offset: int, append_time_ms: int) -> None:
-        """Set the offsets of the stored batch. `append_time_ms` >= 0: the broker's clock stamped the records."""
+        """Set the offsets of the stored batch. `append_time_ms`: the broker's time, which replaces the timestamps of
+        all records; -1: the records keep their timestamps."""
         self.base_offset = base_offset
         self.append_time_ms = append_time_ms
         self._finish()
@@ -91,8 +92,8 @@ class Delivery:
         self._finish()
 
     def abandon(self, error: BaseException) -> None:
-        """Fail a delivery whose outcome this process will never learn. Callbacks belong to the application and are not
-        called."""
+        """Fail a delivery whose outcome this process will never learn. Its callbacks, which belong to the application,
+        are not called."""
         self._callbacks.clear()
         self.fail(error)
 
@@ -138,8 +139,8 @@ else:
     class _Base(Generic[T]):
         """The base of the futures; `isinstance` takes it for a `Future`.
 
-        A real subclass of `Future` would have a dict per record, which costs a tenth of a `send`. Like `unittest.mock`
-        for a spec, the class states `__class__` instead of inheriting.
+        A real subclass of `Future` would have a dict per record, which costs a tenth of a `send`. The class overrides
+        `__class__` instead, as `unittest.mock` does for a spec.
         """
 
         __slots__ = ()
@@ -150,7 +151,7 @@ else:
 
 
 class _DeliveryFuture(_Base[T]):
-    """The common part of record and batch futures: a `Future` whose state is that of its deliveries."""
+    """The common part of record and batch futures: a `Future` that is done when its deliveries are."""
 
     __slots__ = ("_waiting",)
 
@@ -198,13 +199,13 @@ class _DeliveryFuture(_Base[T]):
             The outcome, as from `result`.
 
         Raises:
-            TimeoutError: The outcome is not known yet.
+            TimeoutError: The outcome is not known within `timeout`.
             SparklogError: The delivery has failed.
         """
         return self.result(timeout)
 
     def set_running_or_notify_cancel(self) -> NoReturn:
-        """Refuse, as the setters of the outcome do: the producer alone sets it.
+        """Refuse: the producer alone sets the state and the outcome.
 
         Raises:
             concurrent.futures.InvalidStateError: Always.
@@ -305,7 +306,7 @@ class RecordFuture(_DeliveryFuture[RecordMetadata]):
             The place of the stored record.
 
         Raises:
-            TimeoutError: The record is not acknowledged yet.
+            TimeoutError: The record is not acknowledged within `timeout`.
             SparklogError: The delivery has failed.
         """
         delivery = self.delivery
@@ -316,7 +317,7 @@ class RecordFuture(_DeliveryFuture[RecordMetadata]):
         return RecordMetadata(*delivery.tp, offset, delivery.timestamp_ms(self.index))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the outcome and return the error.
+        """Wait for the outcome and return the error. `flush` then does not raise it again.
 
         Args:
             timeout: The longest wait in seconds. None: without a limit.
@@ -325,7 +326,7 @@ class RecordFuture(_DeliveryFuture[RecordMetadata]):
             The delivery's error; None if the record is stored.
 
         Raises:
-            TimeoutError: The record is not acknowledged yet.
+            TimeoutError: The record is not acknowledged within `timeout`.
         """
         if not self.delivery.wait(timeout):
             raise TimeoutError("the record is not acknowledged yet")
@@ -339,14 +340,15 @@ class RecordFuture(_DeliveryFuture[RecordMetadata]):
         """Call `fn(self)` as soon as the outcome is known; at once if it is known already.
 
         Args:
-            fn: The callback. It runs on the producer's thread or on a thread that calls `send`, so it must not block.
-                An exception that it raises is logged.
+            fn: The callback. It runs on the producer's thread, so it must not block; or on the calling thread if the
+                outcome is known already. An exception that it raises is logged.
         """
         self.delivery.when_done(lambda: self._call(fn))
 
 
 class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
-    """The outcome of one `send_batch`: one BatchMetadata per stored batch, in partition order; or the first error."""
+    """The outcome of one `send_batch`: one BatchMetadata per stored batch, in partition order; or the error of a
+    batch."""
 
     __slots__ = ("_deliveries",)
 
@@ -376,8 +378,8 @@ class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
             One BatchMetadata per stored batch, in partition order.
 
         Raises:
-            TimeoutError: Not all batches are acknowledged yet.
-            SparklogError: The first error.
+            TimeoutError: Not all batches are acknowledged within `timeout`.
+            SparklogError: A batch has failed. If several have, this is the error of the lowest partition.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -385,16 +387,16 @@ class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
         return [d.metadata() for d in self._deliveries]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the outcomes and return the first error.
+        """Wait for the outcomes and return the error. `flush` then does not raise it again.
 
         Args:
             timeout: The longest wait for all of them in seconds. None: without a limit.
 
         Returns:
-            The first error; None if all batches are stored.
+            The error of the failed batch with the lowest partition; None if all batches are stored.
 
         Raises:
-            TimeoutError: Not all batches are acknowledged yet.
+            TimeoutError: Not all batches are acknowledged within `timeout`.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for delivery in self._deliveries:
@@ -411,8 +413,8 @@ class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
         """Call `fn(self)` as soon as all outcomes are known; at once if they are known already.
 
         Args:
-            fn: The callback. It runs on the producer's thread or on a thread that calls `send`, so it must not block.
-                An exception that it raises is logged.
+            fn: The callback. It runs on the producer's thread, so it must not block; or on the calling thread if the
+                outcomes are known already. An exception that it raises is logged.
         """
         if not self._deliveries:
             self._call(fn)
@@ -428,7 +430,7 @@ class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
 
 
 def _renew_after_fork() -> None:
-    """Replace the lock in a forked child, because a thread of the parent may have held it."""
+    """Replace the lock in a forked child, because a thread of the parent perhaps held it."""
     global _condition
     _condition = threading.Condition(threading.RLock())
 

@@ -15,14 +15,15 @@ from sparklog.format.small_batch import SmallRows
 from sparklog.types import TopicPartition
 
 Rest = tuple[bytes | None, Headers | None, int | None]
-"""The parts of a record beside its value: key, headers, timestamp in ms."""
+"""The parts of a record besides its value: key, headers, timestamp in ms."""
 
 
 class OpenBatch:
     """Records of one partition that are still being collected, as columns of Python objects.
 
-    Of the `reserved_bytes` of `buffer.memory` no record has taken the `room_bytes` yet. Rare parts of records cost the
-    other records nothing: `keys` may be shorter than `values`, `headers` and `given_timestamps_ms` go by row.
+    The batch has reserved `reserved_bytes` of `buffer.memory`; no record uses the `room_bytes` among them yet. Parts
+    that most records lack take no memory for those records: `keys` can be shorter than `values` (the rest have no key),
+    and `headers` and `given_timestamps_ms` map the number of a row to its value.
     """
 
     __slots__ = (
@@ -58,7 +59,7 @@ class OpenBatch:
         return self.reserved_bytes - self.room_bytes
 
     def set_rest(self, row: int, rest: Rest) -> None:
-        """Set the parts of the next row beside its value."""
+        """Set key, headers and timestamp of the next row, which has the number `row`."""
         key, headers, timestamp_ms = rest
         if key is not None:
             keys = self.keys
@@ -71,14 +72,16 @@ class OpenBatch:
             self.given_timestamps_ms[row] = timestamp_ms
 
     def drop_unfinished(self) -> None:
-        """Remove the parts of an unfinished row after an exception (Ctrl-C) in the call."""
+        """Remove the parts of an unfinished row after an exception (Ctrl-C) in `send`."""
         n = len(self.values)
         del self.keys[n:], self.timestamps_ns[n:]
         for column in (self.headers, self.given_timestamps_ms):
             column.pop(n, None)
 
     def small_rows(self) -> SmallRows | None:
-        """Return the records of an envelope topic, if they are few and simple. The delivery gets their timestamps."""
+        """Return the records if they are few and simple, and give the delivery their timestamps. None for typed topics,
+        for more than SMALL_ROWS_MAX records, and for records with headers, with a null value, or of which only some
+        have a key."""
         n = len(self.values)
         if self.is_typed or not 0 < n <= SMALL_ROWS_MAX or self.headers or len(self.keys) not in (0, n):
             return None
@@ -92,7 +95,7 @@ class OpenBatch:
         return SmallRows(values, keys or None, stamps)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Return the rows. The delivery gets their timestamps."""
+        """Return the records in the columns of an envelope topic. The delivery gets their timestamps."""
         n = len(self.values)
         stamps = np.frombuffer(self.timestamps_ns, np.int64, n) // 1000
         for row, timestamp_ms in self.given_timestamps_ms.items():

@@ -41,8 +41,8 @@ class Entry(NamedTuple):
 
 
 class Outcomes:
-    """The outcomes of the sender's attempts; it belongs to the sender's thread. `doubt_metadata(topic, error)` gets
-    every failure."""
+    """Handler of the outcomes of the sender's attempts, used by the sender's thread only. `doubt_metadata(topic,
+    error)` is called after a failure, unless the answer names the new leader."""
 
     def __init__(
         self,
@@ -60,21 +60,21 @@ class Outcomes:
         self._clock = clock
 
     def answered(self, entry: Entry, result: ProduceResult, *, moved: bool = False) -> None:
-        """Handle the broker's answer for these batches. `moved`: the answer names a leader that was not known
-        (KIP-951)."""
+        """Handle the broker's answer for these batches. `moved`: True if the answer names a leader that is new to the
+        client (KIP-951)."""
         if result.error_code == 0:
             self.stored(entry, result)
             return
         error = error_from_code(result.error_code, result.message)
         definite = isinstance(error, STORED_NOTHING)
         if isinstance(error, UnknownTopicOrPartitionError):
-            # a broker may hear of a new topic later than others; of one that is gone the metadata tell
+            # retriable: a broker can learn of a new topic late. If the topic was deleted, the metadata show it
             self._doubt_metadata(entry.queue.tp.topic, error)
             error = LeaderNotAvailableError(str(error))
         self.failed(entry, error, definite=definite, at_once=moved)
 
     def stored(self, entry: Entry, result: ProduceResult) -> None:
-        """Complete batches that are in the log; offsets -1: not known (acks=0)."""
+        """Complete batches that are in the log. With acks=0 their offsets are not known (-1)."""
         queue, batches = entry
         if queue.sequences is not None:
             with self._accumulator.lock:
@@ -116,7 +116,7 @@ class Outcomes:
         if then is AfterFailure.RETRY:
             self._put_back(entry, 0.0 if at_once else self._retry_at(queue, error))
         elif then is AfterFailure.SPLIT:
-            # one of them is to blame: each is tried in a request of its own
+            # one of the batches has caused the error: each is tried in a request of its own
             for batch in batches:
                 batch.alone = True
             self._put_back(entry, 0.0)
@@ -141,7 +141,8 @@ class Outcomes:
             return queue.sequences.refused(batches, refusal, definite=definite)
 
     def not_sendable(self, queue: PartitionQueue, error: SparklogError) -> None:
-        """Handle a queue without a leader at the moment, or (a fatal error) forever."""
+        """Handle an error before the batches of a queue could be sent. A retriable error, such as a missing leader,
+        delays the queue; any other error fails its batches."""
         self._doubt_metadata(queue.tp.topic, error)
         with self._accumulator.lock:
             self._accumulator.locked_close_open(queue)
@@ -160,7 +161,8 @@ class Outcomes:
         self._restart_sequence(queue)
 
     def expire(self) -> None:
-        """Fail batches that are not under way and have reached their time limit, or belong to a failed transaction."""
+        """Fail batches that are not in flight if they have reached `delivery.timeout.ms`, or if their transaction has
+        failed."""
         accumulator = self._accumulator
         with accumulator.lock:
             session = accumulator.session

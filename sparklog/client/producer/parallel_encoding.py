@@ -1,7 +1,7 @@
-"""Compression on threads of its own: several batches at once, while the caller makes the next ones.
+"""Compression on other threads: several batches at once, while the caller prepares the next batches.
 
 A batch takes its place in its partition's queue before it is encoded, so the order does not depend on the threads; the
-sender waits for a batch when its turn comes. Until then it counts in `buffer.memory` with its size before compression,
+sender waits for a batch when its turn comes. In `buffer.memory` the batch counts with its size before compression,
 which bounds the work.
 """
 
@@ -20,11 +20,12 @@ from sparklog.errors import ClosedError, SparklogError
 
 THREADS_MAX = 4
 PARALLEL_BYTES_MIN = 64 * 1024
-"""Smallest batch that is encoded on another thread: for less, starting the work takes longer than encoding."""
+"""Smallest size in bytes of a batch that is encoded on another thread. For a smaller batch, handing it over takes
+longer than encoding it."""
 
 
 class Encoding:
-    """The encoding of one batch's rows on another thread. It begins with `start`."""
+    """The encoding of one batch's rows on another thread, which begins with `start`."""
 
     __slots__ = ("_encoder", "_future", "_rows", "_threads", "_topic", "record_count", "size_bytes")
 
@@ -45,7 +46,7 @@ class Encoding:
         self._future: Future[EncodedBatch] | None = None
 
     def start(self) -> None:
-        """Start the encoding. Raises RuntimeError after the end of the threads."""
+        """Start the encoding. Raises RuntimeError after `ParallelEncoder.close`."""
         self._future = self._threads.submit(self._encoder.encode_whole, self._rows, self._topic)
 
     @property
@@ -70,15 +71,15 @@ class Encoding:
 
 
 class ParallelEncoder:
-    """Factory of `Encoding`s. It starts threads at the first work."""
+    """Factory of `Encoding`s. Its threads start with the first encoding."""
 
     def __init__(self, encoder: BatchEncoder, threads: int) -> None:
         self._encoder = encoder
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sparklog-encode")
 
     def encoding_of(self, rows: pa.RecordBatch, topic: TopicInfo) -> Encoding | None:
-        """Return the encoding of `rows`, not started yet; None if they have less than PARALLEL_BYTES_MIN. The rows must
-        fit into one batch of the topic without compression."""
+        """Return the encoding of `rows`, not started yet; None if the rows have fewer bytes than PARALLEL_BYTES_MIN.
+        The rows must fit into one batch of the topic without compression."""
         size_bytes = estimated_bytes(rows)
         if size_bytes < PARALLEL_BYTES_MIN:
             return None
@@ -90,7 +91,7 @@ class ParallelEncoder:
 
 
 def parallel_encoder(encoder: BatchEncoder) -> ParallelEncoder | None:
-    """Return a parallel encoder, if `encoder` compresses and the machine can encode beside other work."""
+    """Return a parallel encoder if `encoder` compresses and the process can use more than one CPU; else None."""
     threads = min(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, THREADS_MAX
     )

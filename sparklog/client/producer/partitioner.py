@@ -1,11 +1,12 @@
-"""Which partition a record goes to: the explicit one, else by the key's hash, else a sticky one.
+"""The choice of a record's partition: the explicit one, else by the hash of its key, else the sticky partition.
 
 Envelope topics: Kafka's murmur2 of the key's bytes, `toPositive(murmur2(key)) % partitions`, so a key lands in the
 partition Kafka's Java client would choose. A null key is no key: the record goes to the sticky partition.
 
-Typed topics with `key.columns`: each key column is hashed as the bytes Kafka's serializer of that type gives, the
-columns are folded with `h = 31 * h + h_i` (32 bits). A null in a key column hashes as 0. One string key column
-therefore partitions exactly as the same text does as an envelope key.
+Typed topics with `key.columns`: the value of each key column becomes bytes (see the table), as Kafka's serializer
+writes it if there is one for the type. The murmur2 hashes of the columns are folded with `h = 31 * h + h_i` (32 bits);
+a null hashes as 0. A topic with a single string key column therefore chooses the partition that an envelope topic
+chooses for the same text as its key.
 
 ========================================  ==================================================
 column                                    bytes
@@ -40,8 +41,8 @@ _U32 = 0xFFFFFFFF
 _WORDS = [struct.Struct(f"<{n}I") for n in range(33)]
 
 VECTOR_KEY_BYTES_MAX = 1024
-"""Longest key of the vectorised hash. Longer keys are hashed one by one: a single long key would make every row pay for
-its length."""
+"""Longest key in bytes of the vectorised hash. Longer keys are hashed one by one, because a single long key would make
+every row pay for its length."""
 
 
 def murmur2(data: bytes) -> int:
@@ -192,7 +193,8 @@ def _null_mask(column: Any) -> np.ndarray:
 
 
 class StickyPartition:
-    """Keyless records stay on one partition until a batch is full, then move to the next."""
+    """The partition of records without a key: it stays the same until a batch is full, and then moves on to the next
+    one."""
 
     def __init__(self, partitions: int, *, start: int | None = None) -> None:
         self.partitions = partitions
@@ -204,7 +206,8 @@ class StickyPartition:
         self._bytes = 0
 
     def take(self, size_bytes: int, batch_size_bytes: int) -> int:
-        """Return the partition for `size_bytes` more; moves on once `batch_size_bytes` have gone to it."""
+        """Return the partition for the next `size_bytes`. Once `batch_size_bytes` have gone to a partition, the next
+        call returns the following one."""
         chosen = self.current
         self._bytes += size_bytes
         if self._bytes >= batch_size_bytes:
@@ -212,10 +215,10 @@ class StickyPartition:
         return chosen
 
     def take_rows(self, rows: int, row_bytes: int, batch_size_bytes: int) -> np.ndarray:
-        """Return the partition of each of `rows` keyless rows of about `row_bytes` that lie between rows with a key,
-        i32.
+        """Return the partition (i32) for each of `rows` rows without a key, of about `row_bytes` each, in a table where
+        other rows have a key.
 
-        The partition changes after about `batch_size_bytes`, as `take` does it piece by piece.
+        The partition changes after about `batch_size_bytes`, as with `take`.
         """
         per_partition = max(1, -(-batch_size_bytes // row_bytes))
         before = self._bytes // row_bytes

@@ -25,8 +25,8 @@ def pieces_of(
     *,
     spread_bytes: tuple[int, int] = (SPREAD_BYTES_MIN, SPREAD_BYTES_MAX),
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cut `rows` into (partition, rows of one stored batch). Rows of a partition keep their order. `spread_bytes`: the
-    least and the most bytes of rows that are spread over partitions at a time.
+    """Cut `rows` into pairs of a partition and the rows of one stored batch. Rows of a partition keep their order.
+    `spread_bytes`: the smallest and the largest number of bytes of rows that are spread over partitions at a time.
 
     Raises MessageTooLargeError at once, before the first piece is taken.
     """
@@ -43,8 +43,8 @@ def pieces_of(
 
 
 def split_by_size(batch: pa.RecordBatch, target_bytes: int, max_bytes: int, topic: str) -> Iterator[pa.RecordBatch]:
-    """Yield slices of at least one row and about `target_bytes`, a quarter more rather than two halves. Raises
-    MessageTooLargeError for a row over `max_bytes`."""
+    """Yield slices of at least one row and about `target_bytes`. A batch up to a quarter larger than `target_bytes`
+    stays whole. Raises MessageTooLargeError for a row over `max_bytes`."""
     estimated = estimated_bytes(batch)
     if estimated <= min(target_bytes + target_bytes // 4, max_bytes):  # most; `nbytes` costs five times as much to tell
         yield batch
@@ -93,8 +93,8 @@ def _pieces(
 
 
 def _without_sticky(where: np.ndarray, sticky: StickyPartition, row_bytes: int, target_bytes: int) -> np.ndarray:
-    """Copy of `where` with a partition for the rows that have none, before rows are taken apart: a partition's keyless
-    rows stay between its rows with a key."""
+    """Return `where` with a sticky partition in place of -1 (no key). This is done before the rows are grouped by
+    partition, so that a partition's rows keep their order, with and without a key."""
     keyless = np.flatnonzero(where < 0)
     if not len(keyless):
         return where
@@ -106,8 +106,8 @@ def _without_sticky(where: np.ndarray, sticky: StickyPartition, row_bytes: int, 
 def _by_partition(
     batch: pa.RecordBatch, where: int | np.ndarray | None, partitions: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield pairs of a partition and its rows in order. A table without partitions gives one pair with -1 (sticky) and
-    all rows."""
+    """Yield pairs of a partition and its rows in order. If `where` is None, the only pair is -1 (sticky) and all
+    rows."""
     if where is None or isinstance(where, int):
         yield (-1 if where is None else where), batch
         return

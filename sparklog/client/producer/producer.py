@@ -55,8 +55,8 @@ class Producer:
     """A client that sends records to topics; thread-safe.
 
     Records of a partition are stored once and in the order of the calls that sent them, also across retries and
-    restarts of the broker. That is the work of `enable_idempotence`, which is on unless `acks` is not `all`. With a
-    `transactional_id` all records belong to transactions.
+    restarts of the broker. The setting `enable_idempotence` ensures this; it is on by default if `acks` is `all`, which
+    is the default, too. With a `transactional_id` all records belong to transactions.
 
     Nothing fails silently. A failed delivery is raised by the record's future; if the application never looked at that
     future, by `flush` or `close`.
@@ -147,7 +147,8 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordFuture:
-        """Send one record. Returns at once, unless `buffer.memory` is full.
+        """Send one record. Returns at once, unless the topic is not known yet or `buffer.memory` is full; then it waits
+        for up to `max.block.ms`.
 
         A typed topic takes a dict of its columns as the value, which is checked as `send_batch` checks tables. Rows are
         collected in batches like the records of envelope topics.
@@ -160,8 +161,8 @@ class Producer:
                 rows hold their key.
             headers: Pairs of a name and bytes or None. None: no headers. Not for typed topics.
             timestamp_ms: The record's time in ms since 1970. None: now. Not for typed topics.
-            partition: The partition's number. None: chosen by the hash of the key (Kafka's murmur2), or for a record
-                without a key by the sticky partitioner.
+            partition: The partition's number. None: chosen by the hash of the key or of the key columns (Kafka's
+                murmur2), or for a record without a key by the sticky partitioner.
 
         Returns:
             A future of the record's `RecordMetadata`.
@@ -176,7 +177,9 @@ class Producer:
             InvalidPartitionsError: The topic does not have this partition.
             MessageTooLargeError: The record is larger than the topic's `max.message.bytes`.
             BufferExhaustedError: `buffer.memory` stayed full for `max.block.ms`.
+            InvalidTxnStateError: The producer has a `transactional_id`, and no transaction is open.
             ClosedError: The producer is closed.
+            SparklogError: The open transaction has failed, or the topic could not be looked up within `max.block.ms`.
 
         Example:
             ```python
@@ -229,8 +232,8 @@ class Producer:
         return future
 
     def _changed(self, state: ProducerTopic, error: SparklogError) -> ProducerTopic:
-        """Return the newer state of a topic that has refused a record, because a partition or column may have been
-        added. Raises `error` if the topic is unchanged."""
+        """Return the newer state of a topic whose checks have refused a record, because a partition or column has
+        perhaps been added. Raises `error` if the topic is unchanged."""
         newer = self._newer(state)
         if (newer.info.schema_id, newer.info.partitions) == (state.info.schema_id, state.info.partitions):
             raise error
@@ -269,12 +272,12 @@ class Producer:
         """Send a table. Its columns are matched to the topic's columns by name.
 
         Envelope topics take the column `value`, and optionally `key`, `headers`, `timestamp` and `partition`. Tables
-        are fitted to the topic's newest schema. A named index of pandas is a column. NaN is null in pandas alone.
-        Python floats are rounded to the topic's float type.
+        are fitted to the topic's newest schema. A named index of pandas is a column. NaN counts as null only in pandas
+        data. Python floats are rounded to the topic's float type.
 
         Rows are stored in batches of about `batch.size.bytes`, and each partition keeps their order. The calling thread
-        encodes them; with compression other threads encode beside it. Where `data` is not copied, encoding is complete
-        when the call returns.
+        encodes the batches; with compression other threads help. The memory of `data` can be changed after the call:
+        data that are not copied are encoded by then.
 
         Args:
             topic: The topic's name.
@@ -295,7 +298,9 @@ class Producer:
             InvalidPartitionsError: The topic does not have this partition.
             BufferExhaustedError: `buffer.memory` stayed full for `max.block.ms`. The message says how many rows had
                 been taken.
+            InvalidTxnStateError: The producer has a `transactional_id`, and no transaction is open.
             ClosedError: The producer is closed.
+            SparklogError: The open transaction has failed, or the topic could not be looked up within `max.block.ms`.
 
         Example:
             ```python
@@ -320,8 +325,8 @@ class Producer:
         return BatchFuture(deliveries)
 
     def _enqueue(self, rows: Rows, state: ProducerTopic, deliveries: list[Delivery], *, wait: bool) -> None:
-        """Hand the rows to the partitions' queues. With `wait` the call returns after the last look at the rows'
-        memory."""
+        """Hand the rows to the partitions' queues. With `wait` the call returns when no thread reads the rows' memory
+        any more."""
         parallel = self._parallel
         if wait and rows.table.nbytes <= self._batch_size_bytes:  # one batch: there is nothing to do beside it
             parallel = None
@@ -377,7 +382,8 @@ class Producer:
         Raises:
             InvalidTxnStateError: The producer has no `transactional_id`, or is initialised already.
             InvalidTransactionTimeoutError: `transaction.timeout.ms` is above the broker's `transaction.max.timeout.ms`.
-            SparklogError: The last error, when `max.block.ms` is over.
+            ClosedError: The producer is closed.
+            SparklogError: The coordinator has refused the request, or has not answered within `max.block.ms`.
         """
         self._transactional().init()
 
@@ -385,15 +391,17 @@ class Producer:
         """Begin a transaction. Readers with read_committed see its records all together after the commit, or never.
 
         Raises:
-            InvalidTxnStateError: No transaction can begin in the producer's current state.
+            InvalidTxnStateError: The producer has no `transactional_id`, is not initialised, or has an open
+                transaction.
             ProducerFencedError: Another producer has taken over the `transactional_id`. The error is final.
+            ClosedError: The producer is closed.
         """
         self._transactional().begin()
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
         """Commit a group's offsets together with the open transaction.
 
-        The group's offsets change only if the transaction is committed. After an error of the group only
+        The group's offsets change only if the transaction is committed. If the group refuses the offsets, only
         `abort_transaction` is possible.
 
         Args:
@@ -404,19 +412,22 @@ class Producer:
         Raises:
             InvalidRequestError: An offset, a partition or the group is malformed. The transaction stays usable.
             InvalidTxnStateError: No transaction is open.
-            SparklogError: The group has refused the offsets.
+            ClosedError: The producer is closed.
+            SparklogError: The group has refused the offsets, or has not answered within `max.block.ms`.
         """
         self._transactional().send_offsets(offsets, group)
 
     def commit_transaction(self) -> None:
         """Flush, then commit the open transaction, all or nothing.
 
-        After a retriable error, when `max.block.ms` is over, it is not known if the transaction is committed: call it
-        again.
+        If the coordinator does not answer within `max.block.ms`, the call raises a retriable error, and it is not known
+        if the transaction is committed: call `commit_transaction` again.
 
         Raises:
             InvalidTxnStateError: No transaction is open.
-            SparklogError: The first failure of the transaction, which then has to be aborted.
+            ClosedError: The producer is closed.
+            SparklogError: A retriable error as above; or the first failure of the transaction, which is never
+                retriable: the transaction has to be aborted.
         """
         self._transactional().commit()
 
@@ -424,8 +435,9 @@ class Producer:
         """Abort the open transaction. Records that are not sent yet are dropped.
 
         Raises:
-            InvalidTxnStateError: No transaction is open.
-            SparklogError: The last error, when `max.block.ms` is over.
+            InvalidTxnStateError: No transaction is open, or the outcome of its commit is not known.
+            ClosedError: The producer is closed.
+            SparklogError: The coordinator has refused the request, or has not answered within `max.block.ms`.
         """
         self._transactional().abort()
 
@@ -433,8 +445,8 @@ class Producer:
     def transaction(self) -> Iterator[Producer]:
         """Run a `with` block in one transaction, which is committed at the end of the block.
 
-        An exception that leaves the block aborts the transaction. The block may call `abort_transaction` itself.
-        `init_transactions` is called first where it is still needed.
+        An exception that leaves the block aborts the transaction. The block is allowed to call `abort_transaction` or
+        `commit_transaction` itself. `init_transactions` is called first if it has not been called yet.
 
         Yields:
             This producer.
@@ -477,9 +489,9 @@ class Producer:
     def participation(self, participant: Participant) -> Iterator[Producer]:
         """Run a `with` block as a participant of a shared transaction.
 
-        All records of the block are sent under the participant's identity. At the end of the block they are stored, or
-        the first failure is raised. An exception that leaves the block drops the records that are not under way. The
-        same producer can take part again, each time with a new identity.
+        All records of the block are sent under the participant's identity. The end of the block waits until they are
+        stored, or raises the first failure. An exception that leaves the block drops the records that are not in
+        flight. The same producer can take part again, each time with a new identity.
 
         Args:
             participant: The identity that joining the shared transaction returned.
@@ -490,6 +502,7 @@ class Producer:
         Raises:
             InvalidTxnStateError: The producer has no idempotence, has a `transactional_id`, or has unacknowledged
                 records.
+            ClosedError: The producer is closed.
             SparklogError: The first failure of the block's records.
         """
         accumulator = self._accumulator
@@ -517,7 +530,7 @@ class Producer:
             accumulator.begin_session(WriteSession())
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush and end the producer. An open transaction is aborted. A second call does nothing.
+        """Flush and close the producer. An open transaction is aborted. A second call does nothing.
 
         The producer is closed after an error, too; the records without an outcome fail.
 
@@ -560,7 +573,8 @@ class Producer:
         return self._topic(state.info.name)
 
     def _learn(self, name: str, *, refresh: bool = False) -> TopicInfo:
-        """Ask the cluster about a topic. The call waits up to `max.block.ms` for a broker that is away."""
+        """Return the topic, from the cache or from the cluster. The call waits up to `max.block.ms` for a broker that
+        does not answer."""
 
         def ask(timeout_ms: int) -> TopicInfo:
             self._core.check_open()  # it may have been closed meanwhile
@@ -569,7 +583,7 @@ class Producer:
         return until_answered(ask, Retries(self._policy))
 
     def _topic(self, name: str) -> ProducerTopic:
-        """Return the topic's state. It is looked up again if its metadata are old or the topic was created again."""
+        """Return the topic's state. It is made again if the topic's metadata have been read again since."""
         text("topic", name)
         info = self._learn(name)
         state = self._topics.get(name)

@@ -1,9 +1,9 @@
-"""The part of a producer that lives as long as its records are under way, also without the `Producer`.
+"""The part of a producer that lives until its records have their outcomes, even if the `Producer` is gone.
 
 The sender's thread refers to this part, never to the `Producer`, so a producer that is dropped without `close` is
 collected. Its thread then sends the accepted records (each for at most its `delivery.timeout.ms`), aborts an open
-transaction, and ends. Undeliverable records are logged. A collection may run on any thread, with any lock held:
-`abandon` takes none.
+transaction, and ends. Undeliverable records are logged. The garbage collector can run on any thread, with any lock
+held, so `abandon` takes no lock.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 EXIT_FLUSH_S = 10.0
 _STOP_S, _STOP_S_MIN = 5.0, 0.1
-"""Longest and shortest wait of `close` for the thread in s. The thread may wait for an answer, and ends when that is
-late."""
+"""Longest and shortest time in s for which `close` waits for the sender's thread, which can be waiting for an
+answer."""
 _DROPPED = "the producer was dropped without close"
 
 _cores: set[ProducerCore] = set()
@@ -34,7 +34,7 @@ _cores: set[ProducerCore] = set()
 
 
 class ProducerCore:
-    """Queues, threads and transactions of one producer. `transactions` is set by the producer that has them."""
+    """Queues, threads and transactions of one producer. A `Producer` with a `transactional_id` sets `transactions`."""
 
     def __init__(self, accumulator: Accumulator, sender: Sender, parallel: ParallelEncoder | None) -> None:
         self.accumulator = accumulator
@@ -56,7 +56,8 @@ class ProducerCore:
             raise ClosedError(str(self.accumulator.refusal or "the producer is closed"))
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait for everything accepted. Raises the first unseen failure, and RequestTimedOutError."""
+        """Wait until all accepted records have an outcome. Raises RequestTimedOutError, or the first failure whose
+        future the application has not looked at."""
         if not self._wait(timeout_s):
             raise RequestTimedOutError(f"some records were not acknowledged within {timeout_s} s")
         error = self.accumulator.take_failure()
@@ -64,7 +65,7 @@ class ProducerCore:
             raise error
 
     def wait_for_outcomes(self, timeout_s: float | None = None) -> None:
-        """Wait until everything accepted has an outcome, good or bad. Raises RequestTimedOutError."""
+        """Wait until all accepted records have an outcome, and forget their failures. Raises RequestTimedOutError."""
         if not self._wait(timeout_s):
             raise RequestTimedOutError(f"some records had no outcome within {timeout_s} s")
         self.accumulator.take_failure()
@@ -110,11 +111,13 @@ class ProducerCore:
     # -- dropped without close
 
     def abandon(self) -> None:
-        """Let the producer end, because no reference to it is left. Any thread may call it; it waits for nothing."""
+        """Let the sender's thread end the producer, because no reference to the producer is left. Any thread can call
+        this; it waits for nothing."""
         self.sender.abandon()
 
     def _begin_to_leave(self) -> None:
-        """Begin to end a dropped producer, on the sender's thread."""
+        """Close a dropped producer and fail its open transaction, on the sender's thread. The accepted records are
+        still sent."""
         self.accumulator.close(_DROPPED)
         if self.transactions is not None and self.transactions.is_open:
             self.accumulator.fail_session(TransactionAbortedError(_DROPPED))
@@ -131,7 +134,8 @@ class ProducerCore:
     # -- the process ends, or is forked
 
     def at_exit(self) -> None:
-        """Send the accepted records, for at most EXIT_FLUSH_S."""
+        """Close the producer at the end of the process. The accepted records have EXIT_FLUSH_S to be sent; lost ones
+        are logged."""
         if self.sender.is_abandoned:
             self.sender.join(EXIT_FLUSH_S)
             if self.accumulator.outstanding:

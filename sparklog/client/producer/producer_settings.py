@@ -15,9 +15,8 @@ _TRANSACTIONAL_ID = "transactional.id"
 
 
 def producer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings under their dotted names, from Python parameters. As in Kafka, idempotence is off with acks
-    other than all, unless it is requested. Raises InvalidConfigError.
-    """
+    """Return all settings under their dotted names, from Python parameters. Idempotence is off if acks is not all, as
+    in Kafka. Raises InvalidConfigError, also for idempotence that is requested together with other acks."""
     acks = "all" if str(given.get("acks")) == "-1" else given.get("acks")
     config: dict[str, Any] = from_parameters(Scope.PRODUCER, {**given, "acks": acks})
     if config[_ACKS] != "all":

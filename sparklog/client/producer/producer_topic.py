@@ -1,4 +1,4 @@
-"""A producer's state of a topic, and the checks of `send` for records with more than a value of bytes."""
+"""A producer's state of a topic, and the checks of `send` for records that are more than a value of bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ KEY_CACHE_KEY_BYTES_MAX = 128
 
 
 class ProducerTopic:
-    """A topic's queues, limits and partitions. `takes_values_alone`: True if a record may consist of a value only."""
+    """A topic's queues, limits and partitions. `takes_values_alone`: True if `send` needs no `checked` for a record
+    that has only a value of bytes."""
 
     __slots__ = (
         "info",
@@ -43,8 +44,8 @@ class ProducerTopic:
         self.key_partitions: dict[bytes, int] = {}
 
     def partition_of(self, key: bytes) -> int:
-        """Return the key's partition; recent short keys are remembered, because hashing costs more than all the rest of
-        a send."""
+        """Return the key's partition, and remember it for short keys: hashing costs more than all the rest of a
+        send."""
         if self.info.partitions == 1:
             return 0
         found = partition_for_key(key, self.info.partitions)
@@ -57,7 +58,7 @@ class ProducerTopic:
     def checked(
         self, value: Any, key: Any, headers: Any, timestamp_ms: Any, partition: int | None
     ) -> tuple[bytes | None, int, int | None, Rest | None]:
-        """Return the value, the record's approximate size in bytes, its partition (None: sticky), and its parts beside
+        """Return the value, the record's approximate size in bytes, its partition (None: sticky), and its parts besides
         the value.
 
         Raises TypeError, ValueError, SchemaMismatchError, InvalidPartitionsError.

@@ -1,9 +1,9 @@
-"""Lists of Python objects as Arrow arrays: each object with the type that it has, and none changed to fit another.
+"""Conversion of lists of Python objects to Arrow arrays. Every object keeps its type; none is changed to fit another.
 
-PyArrow guesses where objects of one list differ in kind. It makes 1.0 of True after a float, a day of 1970 of a number
-after a date, and the year 1 of NaT there. It cuts the time off a datetime after a date, gives a zone to a datetime
-without one, drops the nanoseconds of pandas' timestamps. With a type given it cuts 1.5 to 1 and drops the
-fields of a dict that the type does not have. Such a change is an error here.
+PyArrow changes objects if those of one list differ in kind. After a float, True becomes 1.0. After a date, a number
+becomes a day of 1970, NaT becomes the year 1, and a datetime loses its time. A datetime without a zone gets one, and
+pandas' timestamps lose their nanoseconds. With a type given, 1.5 becomes 1, and a dict loses the fields that the type
+does not have. Each of these changes is an error here.
 
 ================================  ===========================================================
 object                            stored as
@@ -62,7 +62,7 @@ def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
 
 
 def _without_pandas_nulls(values: Sequence[Any]) -> list[Any] | None:
-    """Return `values` with None for pandas' NA and NaT; None if none is one of those."""
+    """Return a copy of `values` with None in place of pandas' NA and NaT; None if `values` holds neither."""
     pandas = sys.modules.get("pandas")
     if pandas is None:
         return None
@@ -141,7 +141,8 @@ def _mask(values: Sequence[Any]) -> Any:
 
 
 def _leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield the objects of each number, date and time type in `values` of the type `t`, at any depth, without None."""
+    """Yield each number, date and time type inside the type `t` of `values`, at any depth, with the objects of that
+    type, without None."""
     if _is_guessed(t):
         yield t, [v for v in values if v is not None]
     elif pa.types.is_nested(t) and _holds_guessed(t):
@@ -158,7 +159,7 @@ def _leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _elements(values: Any) -> Any:
-    """Return the elements of a list; of a NumPy array only one, because all have its type."""
+    """Return the elements of a list; of a NumPy array only the first, because all have its type."""
     return values[:1] if isinstance(values, np.ndarray) and values.dtype != object else values
 
 

@@ -7,16 +7,16 @@ import pyarrow as pa
 from sparklog.errors import MessageTooLargeError
 
 ROW_OVERHEAD_BYTES = 24
-"""Upper bound of an envelope row's bytes beside its key and value: three offsets, a timestamp, validity."""
+"""Upper bound of an envelope row's bytes besides its key and value: three offsets, a timestamp, validity."""
 ENVELOPE_FIXED_BYTES_MIN, ENVELOPE_FIXED_BYTES_MAX = 640, 1024
-"""Least and most bytes of an envelope batch of any size beside its rows."""
+"""Smallest and largest number of bytes of an envelope batch besides its rows."""
 HEADER_BYTES = 192
-"""The most bytes that sparklog's header adds to an Arrow message."""
+"""Largest number of bytes that sparklog's header adds to an Arrow message."""
 
 
 def estimated_bytes(batch: pa.RecordBatch) -> int:
-    """Return the size of the batch encoded without compression, or a few bytes more; 16 a record,
-    where it is packed."""
+    """Return the size in bytes of the batch encoded without compression, or slightly more. If the batch is stored
+    packed, the result is up to 16 bytes per record too high."""
     return HEADER_BYTES + int(pa.ipc.get_record_batch_size(batch))
 
 

@@ -26,7 +26,7 @@ class Rows(NamedTuple):
 
     table: pa.Table
     partition: int | np.ndarray | None
-    """Partition of all rows, or one for each row (-1: sticky); None makes all rows sticky."""
+    """Partition of all rows, or an array with the partition of each row (-1: sticky). None: all rows are sticky."""
 
 
 def envelope_batch(
@@ -35,7 +35,7 @@ def envelope_batch(
     headers: list[Headers | None] | None,
     timestamps_us: np.ndarray,
 ) -> pa.RecordBatch:
-    """Return rows of an envelope topic from Python lists ; a list is None if no record has such a part."""
+    """Return rows of an envelope topic from Python lists. `keys` or `headers` is None if no record has any."""
     n = len(values)
     # from a buffer: pa.array of a NumPy array imports pandas
     stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, pa.py_buffer(timestamps_us)])
@@ -83,7 +83,7 @@ def rows_of(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
 
 
 def require_keys(columns: Sequence[Any], topic: TopicInfo) -> None:
-    """Raise SchemaMismatchError for a row of a compacted topic whose key is null in all key columns."""
+    """Raise SchemaMismatchError if the topic is compacted and a row is null in all key columns."""
     if not topic.is_compacted or not columns or not all(c.null_count for c in columns):
         return
     missing = np.ones(len(columns[0]), bool)
@@ -139,7 +139,8 @@ def _has_values_alone(table: pa.Table) -> bool:
 
 
 def _values_alone(values: Any) -> pa.Table:
-    """Return the rows of values alone, which are the most frequent, without the steps that only other columns need."""
+    """Return rows without keys and headers from a column of values. Such rows are the most frequent, so the steps for
+    other columns are skipped."""
     n = len(values)
     stamps = pa.py_buffer(np.full(n, time.time_ns() // 1000, np.int64))
     no_keys, no_headers = no_keys_and_headers(n)

@@ -1,8 +1,8 @@
 """The producer's sender thread: takes ready batches, sends produce requests, reads the answers, retries.
 
 There is one thread, one connection per broker, and several requests in flight per connection. `sequences` decides which
-batches of a partition may be in flight together, and the outcome of a failed attempt. Without idempotence a partition
-has one request in flight.
+batches of a partition can be in flight together, and the next step after a failed attempt. Without idempotence a
+partition has one request in flight.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from sparklog.types import ProducerIdAndEpoch
 _log = logging.getLogger(__name__)
 
 REQUEST_BYTES = 8 * MIB
-"""Size in bytes beyond which a request takes no further partition: a few such requests fit into the broker's kept
-receive buffers, so that none of them costs fresh memory."""
+"""Size in bytes from which on a request takes no further partition. A few such requests fit into the broker's kept
+receive buffers, so none of them costs fresh memory."""
 REQUEST_HEADER_BYTES = MIB
 _SEND_S_MIN = 0.01
-"""Time in s for a batch that is sent in the last moment of its `delivery.timeout.ms`."""
+"""Shortest time limit in s of a request, even if `delivery.timeout.ms` of its batches is over."""
 SHORT_TIMEOUT_S = 0.1
-"""Timeouts below this value (in s) are waited for precisely."""
+"""Timeouts below this value in s are not rounded up to a millisecond."""
 FD_SETSIZE = 1024
-"""`select` takes smaller descriptors only."""
+"""`select` takes only descriptors below this number."""
 
 
 class SenderConfig(NamedTuple):
@@ -76,8 +76,8 @@ class _Channel:
 
     @property
     def due(self) -> float:
-        """Time at which the oldest request under way has failed. A quota's pause extends it, but not the batches'
-        delivery.timeout.ms."""
+        """Time from which the oldest request in flight counts as failed; infinity without one. A pause that a quota
+        imposes extends it, but not beyond the batches' delivery.timeout.ms."""
         return min(self.connection.answer_due, self.in_flight[0][1]) if self.in_flight else math.inf
 
     @property
@@ -98,7 +98,7 @@ class Sender:
         config: SenderConfig,
         forget_topic: Callable[[str], object],
     ) -> None:
-        """`forget_topic(name)` is called after an error of a topic, because its metadata may be old."""
+        """`forget_topic(name)` is called after an error which proves that the topic's metadata are wrong."""
         self._cluster = cluster
         self._forget_topic = forget_topic
         self._accumulator = accumulator
@@ -127,13 +127,13 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """Make the thread check the accumulator. Cheap when it is about to do that anyway."""
+        """Make the thread check the accumulator. The call is cheap if the thread is about to check anyway."""
         if not self._woken:
             self._woken = True
             self._waker.wake()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread; batches that are still waiting fail."""
+        """End the thread, and wait for its end up to `timeout_s`. Batches without an outcome fail."""
         self._stopping = True
         self._woken = False
         self.wake()
@@ -215,9 +215,9 @@ class Sender:
                     self._drop_channel(endpoint, e)
 
     def _select(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for the sockets. The selector's own `select` rounds a timeout up to the next millisecond, which is much
-        of a linger: a short one is waited for by another `select`, which counts microseconds, on the descriptor of the
-        first."""
+        """Wait for the sockets. The selector's own `select` rounds a timeout up to the next millisecond, a large part
+        of a short `linger.ms`. A short timeout is therefore waited for by `select.select` on the selector's descriptor,
+        which counts microseconds."""
         if timeout_s is not None and 0 < timeout_s < SHORT_TIMEOUT_S and self._selector_fd < FD_SETSIZE:
             select.select([self._selector_fd], [], [], timeout_s)
             timeout_s = 0
@@ -278,8 +278,8 @@ class Sender:
     def _send_entries(
         self, leader: Endpoint, channel: _Channel | None, entries: list[Entry], session: WriteSession | None
     ) -> bool:
-        """Send one request with as many of the entries as it may hold. Returns False if that failed; the entries then
-        have their outcome."""
+        """Send one request with as many of the entries as the broker accepts in one; the others are put back. Returns
+        False after a failure; the entries then have their outcome."""
         sent = False
         try:
             channel = channel or self._open_channel(leader, entries)
@@ -297,8 +297,8 @@ class Sender:
         return True
 
     def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
-        """Encode the records of `send`, wait for encodings of other threads, and set the fields that were decided when
-        the batches were taken. Returns False after a failure; the entry then has its outcome."""
+        """Encode the records of `send`, wait for encodings of other threads, and write the producer's fields. Returns
+        False after a failure; the entry then has its outcome."""
         transactional = session is not None and session.transactional_id is not None
         try:
             for batch in entry.batches:
@@ -335,8 +335,8 @@ class Sender:
         return True
 
     def _request_ms(self, entries: Iterable[Entry] = ()) -> int:
-        """Return the time limit in ms for an answer that blocks the thread: no longer than the next waiting batch, or
-        all of `entries`, may wait."""
+        """Return the time limit in ms for a request that blocks the thread. It ends when the first waiting batch, or
+        the last batch of `entries`, reaches `delivery.timeout.ms`."""
         with self._accumulator.lock:
             deadline = self._accumulator.locked_next_deadline()
         deadline = min(deadline, max((b.deadline for e in entries for b in e.batches), default=deadline))
@@ -373,7 +373,8 @@ class Sender:
     # -- answers
 
     def _read_answers(self, leader: Endpoint) -> None:
-        """Read all received answers now: the selector does not report those that came with another answer."""
+        """Read all received answers now: the selector does not report answers that were read from the socket with
+        another one."""
         self._read_answer(leader)
         while leader in self._channels and self._channels[leader].connection.has_read_ahead:
             self._read_answer(leader)
@@ -416,7 +417,8 @@ class Sender:
     # -- failures
 
     def _drop_channel(self, leader: Endpoint, error: SparklogError) -> None:
-        """Drop a lost connection, and repeat its requests in order."""
+        """Close a lost connection, and report its requests as failed in their order. The broker is asked last for a
+        while."""
         channel = self._channels.pop(leader)
         self._cluster.doubt(leader)
         with contextlib.suppress(KeyError, ValueError):
@@ -452,8 +454,9 @@ class Sender:
 
 
 def _about_topic(error: SparklogError, topic: str) -> SparklogError:
-    """Return the refusal of a producer identity as a refusal of the topic. The broker gives identities to principals
-    that may write to any topic, so this principal may not write to this topic either."""
+    """Return the broker's refusal of a producer identity as an error of the topic. The broker gives identities to all
+    principals that are allowed to write to any topic, so this principal is not allowed to write to this topic
+    either."""
     if not isinstance(error, ClusterAuthorizationFailedError):
         return error
     return TopicAuthorizationFailedError(f"Write is not allowed on topic {topic!r}, nor on any other topic")

@@ -1,17 +1,19 @@
 """Sequence numbers of one producer in one partition, by which a broker recognises a retry (KIP-98, KIP-360). Pure.
 
-A batch gets its sequence when it is drained for its first request. It keeps the sequence and its content, however often
-it is sent. The broker remembers five batches, so no batch is drained that would be the sixth, counted from the oldest
-with an open outcome: the old leader may answer after the new one has stored later batches. A batch that has to be sent
-again goes out when nothing else of the partition is under way, and nothing new goes out before it.
+A batch gets its sequence when it is drained, that is taken for its first request. It keeps the sequence and its
+content, however often it is sent. The broker remembers five batches. So at most five batches are drained, counted from
+the oldest one with an open outcome: after a change of leaders the old leader's answer to that one can come when the new
+leader has already stored later batches. A batch that has to be sent again goes out when nothing else of the partition
+is in flight, and nothing new goes out before it.
 
 A batch that fails permanently leaves a gap in the sequences, and the broker would refuse the batches after it forever.
 Then nothing new is drained until the outcome of every batch in flight is known; batches that the broker refuses because
 of the gap are held. The partition continues with the next epoch from sequence 0, the held batches first. A held batch
-is certainly not stored, so writing it again under another epoch stores it once. If that is not certain, it fails, too:
+is certainly not stored, so sending it again under another epoch stores it once. A refused batch is not held but fails
+if it is perhaps stored, that is if both of these are true:
 
 * its own outcome was lost once (`maybe_stored`), and
-* a copy of the failed batch may still be under way (`_ambiguous`), and could yet close the gap.
+* a copy of the failed batch is perhaps still in flight (`_ambiguous`), and could yet close the gap.
 
 Epochs are per partition: a newer epoch of one partition does not concern the others. A producer's first batch in a
 partition travels alone, because a broker without knowledge of a producer accepts any sequence.
@@ -32,15 +34,16 @@ EPOCH_MAX = 1_000
 """Last epoch of a producer id: beyond it a new id is requested, because a broker accepts no epoch far above the known
 one."""
 BATCHES_IN_FLIGHT_MAX = 5
-"""Largest number of batches in flight, counted with the answered batches after the oldest open one."""
+"""Largest number of batches from the oldest one without an outcome to the newest drained one, with the answered batches
+between them."""
 REMEMBERED_S = 60.0
 """Time in s after the last answer for which the broker is trusted to remember the producer
 (`producer.id.expiration.ms`)."""
 
 
 class Progress(Enum):
-    """The progress of a batch: not drained; in a request without an answer; to be sent again; refused because of a
-    gap."""
+    """The progress of a batch: not drained (NEW); in a request without an answer (UNDER_WAY); to be sent again
+    (WAITING); refused because of a gap (HELD)."""
 
     NEW = "new"
     UNDER_WAY = "under way"
@@ -49,7 +52,7 @@ class Progress(Enum):
 
 
 class Refusal(Enum):
-    """The reason of a failed attempt. RETRIABLE includes attempts whose answer was lost; NO_IDENTITY: the broker does
+    """The reason of a failed attempt. RETRIABLE includes attempts whose answer was lost. NO_IDENTITY: the broker does
     not accept the producer id or epoch, and never will."""
 
     RETRIABLE = "retriable"
@@ -59,8 +62,8 @@ class Refusal(Enum):
 
 
 class AfterFailure(Enum):
-    """The next step for the batches of a failed attempt: sent again, each sent again in a request of its own, held
-    until the next epoch, failed, failed with an unknown outcome."""
+    """The next step for the batches of a failed attempt: send them again (RETRY), or each of them in a request of its
+    own (SPLIT); hold them until the next epoch; fail them, or fail them with an unknown outcome."""
 
     RETRY = "retry"
     SPLIT = "split"
@@ -71,7 +74,7 @@ class AfterFailure(Enum):
 
 @dataclass(frozen=True)
 class Safeguards:
-    """The safeguards of the protocol. A test that shows the effect of one sets it to False."""
+    """The safeguards of the protocol. A test sets a safeguard to False to show its effect."""
 
     five_batches: bool = True
     first_alone: bool = True
@@ -96,7 +99,8 @@ class SequencedBatch:
 
 
 class PartitionSequences:
-    """The state of one partition. `in_flight` are drained batches whose outcome is open, in their order."""
+    """The state of one partition. `in_flight` are drained batches whose outcome is open, in their order, also those
+    that wait to be sent again."""
 
     def __init__(self, identity: ProducerIdAndEpoch, safeguards: Safeguards | None = None) -> None:
         self.identity = identity
@@ -111,8 +115,8 @@ class PartitionSequences:
         self._known_at: float | None = None
 
     def room(self, first: SequencedBatch | None, now: float) -> int:
-        """Return the number of batches, from `first` on (None: a batch that is not created yet), that may go into a
-        request now."""
+        """Return the number of batches, from `first` on, that can go into a request now. `first` None: the next batch
+        is not created yet."""
         if first is not None and first.progress is Progress.WAITING:
             waiting = sum(b.progress is Progress.WAITING for b in self.in_flight)
             alone = waiting == len(self.in_flight) or not self._safeguards.retries_first
@@ -182,7 +186,8 @@ class PartitionSequences:
         return AfterFailure.HOLD
 
     def expired(self, batch: SequencedBatch) -> None:
-        """Drop a batch beyond its time limit that is not in flight."""
+        """Account for a batch that has reached its time limit and is not in a request. If it was sent before, it leaves
+        a gap."""
         if batch.progress is Progress.WAITING:
             self._abandon(batch)
 
@@ -193,7 +198,7 @@ class PartitionSequences:
 
     @property
     def may_reset(self) -> bool:
-        """True if there is a gap, and the outcome of everything before and after it is known."""
+        """True if there is a gap, and the outcome of every drained batch is known."""
         return self.has_gap and (not self.in_flight or not self._safeguards.drain_before_bump)
 
     def reset(self) -> list[SequencedBatch]:
@@ -226,7 +231,7 @@ class WriteSession:
     `transactional_id` is given.
 
     In a transaction the first failure (`error`) fails everything that follows, because only the coordinator raises the
-    epoch. `is_used`: a batch has been sent.
+    epoch. `is_used`: True if a batch was taken for a request, or offsets were added to the transaction.
     """
 
     __slots__ = ("error", "identity", "is_used", "transactional_id")

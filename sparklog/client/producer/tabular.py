@@ -1,4 +1,5 @@
-"""Anything tabular as an Arrow table: Arrow objects of any library, pandas, polars, dicts of columns, lists of rows."""
+"""Conversion of tabular data to Arrow tables: Arrow objects of any library, pandas, polars, dicts of columns, lists of
+rows."""
 
 from __future__ import annotations
 
@@ -28,13 +29,15 @@ _TAKEN = (
 )
 _FEW_ROWS = 32
 _PACKED_ROWS_MAX = 1 << 16
-"""All lengths are Python objects for a moment."""
+"""Largest number of rows whose lengths are packed by `struct`, which holds all of them as Python objects at one
+time."""
 
 __all__ = ["binary_array", "fit", "holds_objects", "null_column", "object_columns", "reusable", "to_table"]
 
 
 def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
-    """Return `data` as a table. `schema`, the topic's, only distinguishes maps from structs: nothing is cast to it yet.
+    """Return `data` as a table. `schema`, the topic's, decides which dicts are maps and which are structs; nothing is
+    cast to its types yet.
 
     Raises SchemaMismatchError for objects that do not have the topic's type or are not clearly rows, TypeError for data
     that are not tabular.
@@ -104,7 +107,8 @@ def _no_columns(rows: int, schema: pa.Schema, topic: str) -> SchemaMismatchError
 
 
 def object_columns(data: Any, schema: pa.Schema) -> Collection[str]:
-    """Return the columns of `data` that are lists of Python objects: their numbers are rounded to the topic's float."""
+    """Return the columns of `data` that are lists of Python objects. `fit` rounds their numbers to the topic's float
+    type."""
     if isinstance(data, Mapping):
         return [name for name, values in data.items() if isinstance(values, list | tuple)]
     return schema.names if isinstance(data, list | tuple) else ()
@@ -118,9 +122,10 @@ def reusable(data: Any) -> Any:
 
 
 def fit(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = ()) -> pa.Table:
-    """Return `table` in the topic's layout (`format.schema.fit_table`); a column of nothing but nulls fits every type.
+    """Return `table` in the topic's layout (`format.schema.fit_table`). A missing column is null, and a column of
+    nothing but nulls fits every type.
 
-    Raises SchemaMismatchError.
+    `rounded`: the columns whose numbers are rounded to the topic's float type. Raises SchemaMismatchError.
     """
     if table.schema.equals(schema) or not set(table.column_names) & set(schema.names):
         return fit_table(table, schema, topic)
@@ -147,8 +152,8 @@ def binary_array(values: Sequence[Any]) -> Any:
     """Return Python objects as Arrow `binary`. Raises the errors of `pa.array` for objects that are neither bytes nor
     None.
 
-    `pa.array` imports pandas to check for its objects: 0.3 s of the first send. As long as pandas is not imported, the
-    bytes are joined here, which takes up to twice as long per row.
+    `pa.array` imports pandas to check for its objects, which takes 0.3 s of the first send. As long as pandas is not
+    imported, the bytes are joined here, which takes up to twice as long per row.
     """
     if "pandas" not in sys.modules:
         with suppress(TypeError, BufferError):  # None, or no bytes
@@ -157,7 +162,7 @@ def binary_array(values: Sequence[Any]) -> Any:
 
 
 def _join_values(values: Sequence[Any]) -> Any:
-    """Join values to one array. Raises TypeError unless all are bytes or like them, and together below 2 GiB."""
+    """Join values to one array. Raises TypeError unless all are bytes or bytes-like, and together at most 2 GiB."""
     n, data = len(values), b"".join(values)
     if len(data) > _BINARY_BYTES_MAX:
         raise TypeError("too large for one array")
@@ -228,7 +233,7 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> 
 
 
 def _row_values(values: Any, name: str, topic: str) -> Any:
-    """Return a column's values, one a row: a list, or an array of some library. Raises SchemaMismatchError for an
+    """Return a column's values, one per row: a list, or an array of some library. Raises SchemaMismatchError for an
     object that is merely iterable: text would give its letters, a dict its keys."""
     if isinstance(values, list | tuple | pa.Array | pa.ChunkedArray) or (
         _of_pandas(values) and hasattr(values, "dtype")
@@ -288,7 +293,7 @@ def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> An
 
 
 def _dense(values: Any) -> Any:
-    """Return a pandas column, which Arrow cannot take as a sparse one."""
+    """Return a pandas column; a sparse one is converted, because Arrow cannot take it."""
     import pandas as pd
 
     return pd.Series(values).astype(values.dtype.subtype) if isinstance(values.dtype, pd.SparseDtype) else values

@@ -1,6 +1,7 @@
 """A transactional producer's conversation with the coordinator.
 
-The rules are in `transaction_state`. This module has the requests, and sets the errors for threads that send meanwhile.
+The rules are in `transaction_state`. This module sends the requests, and sets the error that `send` raises while no
+transaction is open.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Transactions:
         return self.state.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
 
     def init(self) -> None:
-        """Take the transactional id over: its earlier producer is fenced, and the open transaction is aborted."""
+        """Take over the transactional id: fence its earlier producers, and abort their open transaction."""
         self.state.check_init()
         request = InitProducerIdRequest(self.state.transactional_id, self._timeout_ms)
         answer = self._ask(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse)
@@ -81,8 +82,8 @@ class Transactions:
         self._accumulator.begin_session(self._session)
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Commit offsets to a group if the transaction is committed. A malformed offset or group fails the call, not
-        the transaction."""
+        """Add a group's offsets to the transaction; they are committed only with it. A malformed offset or group fails
+        the call, not the transaction."""
         self._learn_failure()
         self.state.check_open()
         who = GroupMetadata(group) if isinstance(group, str) else group
@@ -131,8 +132,8 @@ class Transactions:
         self._learn_failure()
 
     def _raise_failure(self) -> None:
-        """Raise the transaction's first failure, never as a retriable error: that would mean that the commit can be
-        tried again."""
+        """Raise the transaction's first failure. A retriable one is raised as TransactionAbortedError, because a
+        retriable error would mean that the commit can be tried again."""
         error = self.state.error
         if self.state.state is State.ABORTABLE_ERROR and error is not None:
             if error.retriable:
@@ -142,10 +143,10 @@ class Transactions:
             raise error
 
     def abort(self, timeout_s: float | None = None) -> None:
-        """Abort: none of the transaction's records becomes visible. Batches that were not sent fail; sent ones are
-        waited for.
+        """Abort: none of the transaction's records becomes visible. Batches that are not in flight fail; batches in
+        flight are waited for.
 
-        `timeout_s` is a further limit of the whole call.
+        `timeout_s` limits the whole call further than `max.block.ms` does.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._learn_failure()
@@ -177,7 +178,8 @@ class Transactions:
         deadline: float | None = None,
         coordinator: CoordinatorKey | None = None,
     ) -> Any:
-        """Send a request to the transaction's coordinator, or to `coordinator`."""
+        """Send a request to the transaction's coordinator, or to `coordinator`, and repeat it until `max.block.ms` is
+        over, or `deadline` (monotonic, in s) if that comes earlier."""
         policy = self._policy
         if deadline is not None:
             left_ms = max(1, int((deadline - time.monotonic()) * 1000))
@@ -193,7 +195,7 @@ class Transactions:
             raise
 
     def _learn_failure(self) -> None:
-        """Take over a failure of the transaction from the sender."""
+        """Take over the failure that the sender has noted in the session, if there is one."""
         error = self._session.error
         if isinstance(error, SparklogError):
             self.state.write_failed(error)

@@ -6,8 +6,8 @@
                       abortable error -> aborting -> ready          any -> fatal error
 
 After an abortable error only an abort is possible, after a fatal one nothing. An end whose answer is lost leaves the
-producer committing (or aborting): only the same end may be requested again, and the coordinator recognises it by the
-epoch.
+producer committing (or aborting). Only the same end can be requested again, and the coordinator recognises the
+repetition by the epoch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FENCED = (ProducerFencedError, InvalidProducerIdMappingError)
 """Errors after which this producer cannot continue: another producer has its transactional id, or the id has
 expired."""
 FATAL_AT_COORDINATOR = (*FENCED, InvalidProducerEpochError, InvalidTransactionTimeoutError, InvalidTxnStateError)
-"""A partition may refuse an epoch because the transaction has timed out; of the coordinator's own answer it is
-final."""
+"""Errors that are fatal in a coordinator's answer. A partition's leader can answer InvalidProducerEpochError because
+the transaction has timed out; then an abort is still possible."""
 
 
 class State(Enum):
@@ -47,7 +47,8 @@ class State(Enum):
 class TransactionState:
     """The state of one producer's transactions. `error` is the cause of an error state.
 
-    Every method raises InvalidTxnStateError in a state that does not permit it, and the fatal error after one.
+    The methods for calls and their answers raise InvalidTxnStateError in a state that does not permit them; after a
+    fatal error they raise it. `write_failed` and `coordinator_failed` never raise.
     """
 
     def __init__(self, transactional_id: str) -> None:
@@ -66,7 +67,7 @@ class TransactionState:
         self.state = State.READY
 
     def begin(self) -> ProducerIdAndEpoch:
-        """Begin a transaction. The result is the identity to write with."""
+        """Begin a transaction. Returns the identity to write with."""
         hint = "call init_transactions() first" if self.state is State.UNINITIALISED else "end the transaction first"
         self._require(hint, State.READY)
         assert self.identity is not None
@@ -80,14 +81,14 @@ class TransactionState:
         self._require("call begin_transaction() first", State.IN_TRANSACTION)
 
     def begin_commit(self) -> None:
-        """Begin END_TXN(commit), the first attempt or another one."""
+        """Begin END_TXN(commit): the first attempt, or a repetition."""
         if self.state is State.ABORTABLE_ERROR:
             raise self._abort_first()
         self._require("no transaction to commit", State.IN_TRANSACTION, State.COMMITTING)
         self.state = State.COMMITTING
 
     def begin_abort(self) -> None:
-        """Begin END_TXN(abort), the first attempt or another one."""
+        """Begin END_TXN(abort): the first attempt, or a repetition."""
         hint = "no transaction to abort"
         if self.state is State.COMMITTING:
             hint = "the outcome of the commit is not known; call commit_transaction() again"
@@ -101,7 +102,8 @@ class TransactionState:
         self.state = State.READY
 
     def write_failed(self, error: SparklogError) -> None:
-        """Note that a batch or offsets of the transaction were not stored."""
+        """Note that a batch or offsets of the transaction were not stored. Errors in FENCED are fatal; after others the
+        transaction can be aborted."""
         if isinstance(error, FENCED):
             self._fail(error)
         elif self.state is State.IN_TRANSACTION:

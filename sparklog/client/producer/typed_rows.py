@@ -1,8 +1,9 @@
 """Rows of typed topics that come one by one with `send`: checked at the call, turned into columns with their batch.
 
 A row with a value of the usual class for each column is checked by a function for its schema (`row_check`). msgspec
-checks the others. A row that it refuses, and every row of a topic with decimal, nested or other columns, is fitted to
-the topic as `send_batch` fits tables, which takes about 100 times as long and raises the error if the row is wrong.
+checks other rows. Rows that msgspec refuses are fitted to the topic as `send_batch` fits tables, which takes about 100
+times as long and raises the error if the row is wrong. If a topic has columns that msgspec cannot check, such as
+decimals and nested ones, all of its rows are fitted in this way.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
 EXACT_FLOAT_MAX = 2**53
 """Whole numbers up to this one are floats without rounding."""
 COLUMN_BYTES = 256
-"""The most bytes of a column in a batch beside its values: its description, and the rounding of its buffers."""
+"""Largest number of bytes of a column in a batch besides its values: its description, and the rounding of its
+buffers."""
 FIXED_BYTES = 17
-"""The most bytes of a value of a fixed width: 16, and its validity."""
+"""Largest number of bytes of a value of a fixed width: 16, and its validity."""
 TEXT_BYTES = 9
-"""The most bytes of a text or of bytes beside its content: an offset, and its validity."""
+"""Largest number of bytes of a text or of bytes besides its content: an offset, and its validity."""
 _AS_THEY_ARE = (bytes, bytearray, dt.datetime, dt.date, dt.time, dt.timedelta)
-"""Classes that msgspec does not make from texts."""
+"""Classes whose values msgspec takes only as they are. It does not parse them from texts."""
 
 
 class Row(msgspec.Struct):
@@ -90,7 +92,8 @@ Check = Callable[[dict[Any, Any]], "tuple[Row, int] | None"]
 def row_check(schema: pa.Schema, row: type[Row], fixed_bytes: int) -> Check:
     """Return a function that checks and copies rows with a value of the usual class, or None, for each column.
 
-    The function is compiled for the schema: a loop over columns takes as long as msgspec does, four times as long.
+    The function is compiled for the schema. A loop over the columns would take four times as long, which is as long as
+    msgspec takes.
 
     Args:
         schema: The topic's schema. `row_class` has accepted its types.
@@ -207,7 +210,7 @@ class TypedTopic(ProducerTopic):
         return dict(value)
 
     def _fitted(self, value: dict[Any, Any], partition: int | None) -> tuple[Any, int, int | None, None]:
-        """Return the row after `send_batch`'s checks."""
+        """Return the result of `checked` for a row that passes the checks of `send_batch`. Raises as `checked`."""
         rows = rows_of([value], self.info, partition)
         if isinstance(rows.partition, np.ndarray):
             partition = int(rows.partition[0])
@@ -247,7 +250,7 @@ def producer_topic(
     key_serializer: Serialize | None,
     value_serializer: Serialize | None,
 ) -> ProducerTopic:
-    """Return the state of a topic for a producer with these serializers, which are for envelope topics."""
+    """Return the state of a topic for a producer with these serializers. A typed topic ignores them."""
     if not info.is_envelope:
         return TypedTopic(info, batch_size_bytes, queues)
     if key_serializer is None and value_serializer is None:
@@ -284,8 +287,9 @@ def typed_batch(rows: OpenBatch, info: TopicInfo) -> pa.RecordBatch:
 
 
 def _column(rows: list[Row], index: int, t: Any) -> Any:
-    """Return the values of a column: an array if every checked value has an exact form in it, else a list that
-    `rows_of` checks, because times may have nanoseconds or classes of other libraries."""
+    """Return the values of a column. Most are an array, because every checked value has an exact form in its type.
+    Dates and times are a list that `rows_of` checks, because they can have nanoseconds or classes of other
+    libraries."""
     values = list(map(attrgetter(f"c{index}"), rows))
     return values if pa.types.is_temporal(t) else pa.array(values, t)
 

@@ -1,10 +1,10 @@
 """A process that keeps the leases of shared transactions as long as their owner process lives.
 
-Spark runs the parts of a batch write in Python processes none of which lives as long as the write. So one of them
-starts this one: `python -m sparklog.client.transactions.lease_keeper DRIVER_PID`. Its standard input has a line of JSON
-(`Lease`) for each transaction. The keeper renews each lease until the transaction has ended. After the end of the
-driver, it aborts the open transactions. It ends with the driver, or when its input is closed and no lease is left. If
-the keeper is killed as well, the leases run out.
+Spark runs the parts of a batch write in Python processes, and none of them lives as long as the write. So one of these
+processes starts the keeper: `python -m sparklog.client.transactions.lease_keeper DRIVER_PID`. The keeper's standard
+input has a line of JSON (`Lease`) for each transaction. The keeper renews each lease until the transaction has ended.
+After the end of the driver, it aborts the open transactions. It ends with the driver, or when its input is closed and
+no lease is left. If the keeper is killed as well, the leases expire.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from sparklog.security.client_security import SecuritySettings
 log = logging.getLogger(__name__)
 
 LEASE_MS = 40_000
-"""Lease in ms, renewed after every fifth of it. The broker looks for expired leases every ten seconds, so a lost
-transaction is aborted within a minute."""
+"""Lease in ms, renewed after every fifth of it. The broker looks for expired leases every ten seconds, so it aborts a
+lost transaction within a minute."""
 RENEWAL_S = LEASE_MS / 5_000
 LOOK_S = 1.0
-"""Interval in s between looks at the driver."""
+"""Interval in s between checks that the driver lives."""
 LEASES_MAX = 10_000
 ONE_ATTEMPT = RetryPolicy.one_attempt(5_000)
 
 
 class Lease(NamedTuple):
-    """The transaction to keep, and its cluster. `security`: the settings as they were given. The line comes through a
-    pipe, because other users could read an argument or a file."""
+    """The transaction to keep, and its cluster. `security`: the settings as they were given. The keeper gets a lease as
+    a line through a pipe, because other users could read an argument or a file."""
 
     bootstrap_servers: str
     app_id: str
@@ -126,7 +126,7 @@ def _stat_of_ps(pid: int) -> _Stat | None:
 
 
 class Keeper:
-    """Renews leases; `keep_until_gone` is the process's whole life."""
+    """The leases of one driver's transactions. The process ends when `keep_until_gone` returns."""
 
     def __init__(self, driver: Process, *, renewal_s: float = RENEWAL_S, look_s: float = LOOK_S) -> None:
         self._driver = driver
@@ -142,7 +142,8 @@ class Keeper:
         self._lease_queue.put(None)
 
     def keep_until_gone(self) -> None:
-        """Keep the leases; return when the driver is gone, or when no lease is left and the input is closed."""
+        """Renew the leases until no lease is left and the input is closed. If the driver ends before that, abort the
+        open transactions and return."""
         closed = False
         renew_at_s = time.monotonic() + self._renewal_s
         while self._driver.lives and (self._leases or not closed):
@@ -183,7 +184,7 @@ class Keeper:
 
 
 def main(driver_pid: str) -> None:
-    """Renew leases until the driver's process has ended."""
+    """Keep the leases of the driver with this process id; return at once if the process does not exist."""
     driver = Process.of(int(driver_pid))
     if driver is None:
         return

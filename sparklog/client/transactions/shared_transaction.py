@@ -1,7 +1,7 @@
 """Shared transactions, as Spark's sink uses them: the driver draws a fencing token, tasks join, the driver ends.
 
-docs/internals/delivery.md, section 3. Every call is tried again after retriable errors until its policy's time is over;
-all of them may be repeated without harm.
+The rules are in docs/internals/delivery.md, section 3. Every call is tried again after retriable errors until its
+policy's time is over; it is harmless to repeat any of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LastCommit(NamedTuple):
 
 
 class TransactionOutcome(NamedTuple):
-    """The outcome: True for a committed version, and the application's newest commit, which an abort leaves
+    """`committed`: True for a committed version. `last`: the application's newest commit, which an abort leaves
     unchanged."""
 
     committed: bool
@@ -69,7 +69,8 @@ class TransactionOutcome(NamedTuple):
 
 
 def draw_fencing_token(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -> int:
-    """Return a number larger than all that were drawn before: the run that has it takes over from earlier runs."""
+    """Return a fencing token, a number larger than all that were drawn before. The run that has it takes over from
+    earlier runs."""
     return request_until(
         cluster,
         Api.INIT_PRODUCER_ID,
@@ -88,12 +89,12 @@ def join_shared_transaction(
     lease_ms: int = 0,
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> Participant | LastCommit:
-    """Make the caller a participant. A LastCommit result means that the version is committed already and nothing is to
+    """Make the caller a participant. If the version is committed already, the result is a LastCommit, and nothing is to
     be written.
 
-    The transaction is aborted if it has not ended after `timeout_ms`, or, with a lease, if no participant has joined or
-    renewed it for `lease_ms`. Raises ProducerFencedError (a newer run has taken over), TransactionAbortedError,
-    InvalidTransactionTimeoutError.
+    The transaction is aborted if it has not ended after `timeout_ms`. With a lease (`lease_ms` above 0) it is also
+    aborted if no participant has joined or renewed it for `lease_ms`. Raises ProducerFencedError (a newer run has taken
+    over), TransactionAbortedError, InvalidTransactionTimeoutError.
     """
     request = JoinSharedTxnRequest(*transaction, timeout_ms, lease_ms)
     answer = request_until(
@@ -118,11 +119,11 @@ def end_shared_transaction(
     made_of: str = "",
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> TransactionOutcome:
-    """Commit the records of `committed_participants` (producer ids) and abort the rest, or abort everything, unless the
-    outcome was decided before.
+    """Commit the records of `committed_participants` (producer ids) and abort the rest; with `committed=False` abort
+    everything. An outcome that was decided before stays.
 
-    `made_of`, the description of the input, is kept as `LastCommit.input`. Raises ProducerFencedError,
-    TransactionAbortedError.
+    `made_of` is the application's description of its input; it is kept as `LastCommit.input`. Raises
+    ProducerFencedError, TransactionAbortedError.
     """
     request = EndSharedTxnRequest(*transaction, committed, list(committed_participants), made_of)
     answer = request_until(
@@ -139,7 +140,8 @@ def end_shared_transaction(
 def renew_shared_transaction(
     cluster: Cluster, transaction: SharedTransaction, *, policy: RetryPolicy = DEFAULT_POLICY
 ) -> bool:
-    """Renew the transaction's lease. False: the transaction has ended. True also before the first participant joins.
+    """Renew the transaction's lease. Returns False if the transaction has ended; True also before the first participant
+    joins.
 
     Raises UnsupportedApiError if the broker has no leases.
     """
