@@ -32,8 +32,11 @@ class NextStep(Enum):
 
 
 class RepeatPolicy:
-    """The attempts of one change. `made_if`: errors which show that an earlier attempt has made the change. `once`: the
-    change must not be made twice, so there is no attempt after one with an unknown outcome."""
+    """The rule for the attempts of one change.
+
+    `made_if`: errors that show, after an attempt with an unknown outcome, that this attempt has made the change.
+    `once`: the change must not be made twice, so no attempt follows an attempt with an unknown outcome.
+    """
 
     def __init__(self, made_if: tuple[type[SparklogError], ...] = (), *, once: bool = False) -> None:
         self._made_if = made_if
