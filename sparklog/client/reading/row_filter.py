@@ -26,7 +26,8 @@ def binding_error(expression: Any, schema: pa.Schema) -> Exception | None:
 def columns_of(expression: Any, schema: pa.Schema) -> tuple[str, ...]:
     """Return the columns that an expression needs, in the schema's order.
 
-    An expression does not tell which columns it has, but it cannot be bound without them.
+    Arrow does not list the columns of an expression. Therefore columns are removed as long as the expression can still
+    be bound to the rest.
 
     Args:
         expression: An expression that can be bound to the schema.
