@@ -15,7 +15,7 @@ def with_checked_intervals(relation: Any) -> Any:
     """Return the relation with a check of each INTERVAL in its columns, at any depth.
 
     Reading a row with an INTERVAL of more than HOURS_MAX raises an error. A relation without INTERVAL is returned
-    itself.
+    unchanged.
     """
     checks = [_too_long(f"#{place}", t, 0) for place, t in enumerate(relation.types, 1)]
     if not any(checks):
