@@ -112,8 +112,8 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     """The offset; -1 if nothing matches."""
     timestamp_ms: int
-    """Timestamp of the record at the offset, in ms since 1970; -1 if nothing matches, and for look-ups that name a place
-    such as "earliest" or "latest"."""
+    """Timestamp of the record at the offset, in ms since 1970; -1 if nothing matches, and for a look-up of "earliest",
+    "latest", "earliest_local" or "latest_tiered"."""
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -77,7 +77,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Return a size in bytes. The case of a unit is free, its B may be left out, and `/s` may follow.
+    """Return a size in bytes. The unit can be in upper or lower case, without its B, and with `/s` behind it.
 
     Args:
         text: A number with a unit.

@@ -65,7 +65,7 @@ class LocalBroker:
             temporary: True if `stop` removes the directory.
             address: The address that the broker listens on.
             log: The reader of the broker's stderr.
-            lifeline: The pipe that the broker watches: it stops when this process has closed the pipe.
+            lifeline: The pipe that the broker watches: the broker stops when this process has closed the pipe.
             kafka_address: The address of the broker's Kafka gateway; empty: there is none.
         """
         self._process = process
@@ -154,7 +154,7 @@ class LocalBroker:
 
 
 class _Log:
-    """A reader of the broker's stderr in a thread, so that the broker never blocks. It keeps the last lines."""
+    """Reads the broker's stderr in a thread, so that the broker never blocks on it, and keeps the last lines."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=LOG_LINES_KEPT)
@@ -236,7 +236,7 @@ def start_broker(
             shutil.rmtree(directory, ignore_errors=True)
         raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'no output'}")
     address, *others = addresses
-    forget(address)  # another broker may have used the port before
+    forget(address)  # perhaps another broker has used the port before
     told = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))
     return LocalBroker(process, directory, temporary, address, log, lifeline, next(told, ""))
 
@@ -260,8 +260,8 @@ def _readable(descriptor: int, timeout_s: float) -> bool:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], timeout_s: float) -> list[str] | None:
-    """Return the addresses in the broker's `listening on` lines: the broker's own, then those of its gateway. The broker
-    writes all these lines in one piece. None: the broker ended, or wrote no line in time."""
+    """Return the addresses in the broker's `listening on` lines: the broker's own, then those of its gateway. The
+    broker writes all these lines in one piece. None: the broker ended, or wrote no line in time."""
     assert process.stdout is not None
     deadline = time.monotonic() + timeout_s
     said = b""

@@ -428,7 +428,7 @@ def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def _is_secured(directory: Path, wanted: bool) -> bool:
-    """True if the cluster is secured already, or `wanted` and new.
+    """Return True if the cluster is secured already, or if security is `wanted` for a new cluster.
 
     Raises:
         InvalidConfigError: Security is wanted, and the cluster has begun without it: its data in ZooKeeper are open to
@@ -444,7 +444,7 @@ def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[i
     """Return the security settings of each broker. Missing files are created. Raises InvalidConfigError."""
     import datetime
 
-    from sparklog.security import cluster_setup  # slow to import, and most do without
+    from sparklog.security import cluster_setup  # slow to import, and most clusters are not secured
 
     now = datetime.datetime.now(datetime.UTC)
     if not directory.exists():
@@ -456,7 +456,7 @@ def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[i
         if not path.exists():
             cluster_setup.add_broker(directory, i, cluster_setup.BrokerPlace("127.0.0.1", port), now)
         found[i] = flatten(tomllib.loads(read_regular(path).decode()))
-        # the ports of the stored file may be taken by now: clients use the layout's, and brokers any free port
+        # perhaps the file's ports are in use by now: clients get the layout's port, other brokers any free one
         found[i]["listeners"] = f"CLIENTS://127.0.0.1:{port},INTERNAL://127.0.0.1:0"
         found[i].pop("advertised.listeners", None)
         found[i]["zookeeper.connect"] = zookeeper
@@ -492,7 +492,8 @@ def _lock(directory: Path) -> int:
 
 
 def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Layout:
-    """Read the layout of the directory, add new brokers, and write it back. Raises InvalidConfigError."""
+    """Read the layout of the directory, add new brokers, replace ports in use, and write the layout back. Raises
+    InvalidConfigError."""
     layout = _read_layout(directory)
     if layout.ports and brokers is not None and brokers < len(layout.ports):
         raise InvalidConfigError(
@@ -529,7 +530,7 @@ def _read_layout(directory: Path) -> _Layout:
 
 
 def _keep_port(port: int, free: Iterator[int]) -> int:
-    """Return `port` if it is still free, otherwise another free one."""
+    """Return `port` if it is still free, otherwise the next port of `free`."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if port:

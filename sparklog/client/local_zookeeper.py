@@ -79,7 +79,7 @@ class ZooKeeperProcess:
         self._owner = os.getpid()
         self.temporary: Path | None = None
         """Temporary directory with the directories of ZooKeeper and the brokers. If this process ends without removing
-        it, it is removed after the last broker has ended. None: nothing is removed."""
+        the directory, it is removed when ZooKeeper ends. None: nothing is removed."""
         (directory / "zoo.cfg").write_text(
             f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress={host}\n"
             f"admin.enableServer=false\nminSessionTimeout={2 * tick_ms}\nmaxSessionTimeout={300 * tick_ms}\n"
@@ -165,8 +165,8 @@ class ZooKeeperProcess:
 
 
 ORPHANED_S = 30
-"""Longest time in s for which ZooKeeper outlives its parent process. It ends earlier, when no broker in `temporary` runs
-any more; until then the brokers, which stop too, can leave the cluster cleanly. Without `temporary` it ends at once."""
+"""Longest time in s for which ZooKeeper outlives its parent process, so that the brokers in `temporary`, which stop at
+the same time, can leave the cluster cleanly. ZooKeeper ends with the last of them, and at once without `temporary`."""
 _GUARD = f"""
 import fcntl, pathlib, select, shutil, subprocess, sys, time
 

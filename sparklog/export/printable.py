@@ -44,8 +44,8 @@ def _from_numpy(values: np.ndarray, t: Any) -> Any:
 
 
 def printable(column: Any) -> list[Any]:
-    """Return a column's values in forms that msgspec can write as JSON: bytes as text, or as `{"base64": …}` if they are
-    not UTF-8; maps as dicts; a time for which Python has no object as the stored number."""
+    """Return a column's values in forms that msgspec can write as JSON: bytes as text, or as `{"base64": …}` if they
+    are not UTF-8; maps as dicts; a time for which Python has no object as the stored number."""
     if pa.types.is_binary(column.type):
         try:
             return list(column.cast(pa.string()).to_pylist())

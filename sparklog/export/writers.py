@@ -12,7 +12,7 @@ from sparklog.export.printable import printable
 
 
 class Writer(Protocol):
-    """A writer of the batches of one result, in order. `close` writes the end of the format, such as Parquet's footer."""
+    """A writer of the batches of one result, in order. `close` writes the format's end, such as Parquet's footer."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
 

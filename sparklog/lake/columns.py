@@ -34,7 +34,7 @@ def topic_columns(schema: pa.Schema, *, is_envelope: bool) -> list[str]:
 
 
 def table_schema(schema: pa.Schema, *, is_envelope: bool) -> pa.Schema:
-    """Return the columns of a topic's table: its own columns, then those of the position.
+    """Return the columns of a topic's table: the topic's own columns, then POSITION_FIELDS.
 
     Args:
         schema: The topic's newest schema.

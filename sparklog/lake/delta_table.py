@@ -294,7 +294,7 @@ class LakeTable:
             LakeUnavailableError: The table cannot be read.
         """
         with _reaching(self.location):
-            if self.topic_id != topic_id:  # a foreign table may have any columns
+            if self.topic_id != topic_id:  # another topic's table can lack the position columns
                 return TableState(self.version, self.table_id, self.topic_id, {})
             self.check_positions()
             others = list(self._commits_of_others(known_version))
@@ -317,7 +317,7 @@ class LakeTable:
         self._layout(["_partition", "_offset", "_timestamp"])
 
     def check_features(self, *, is_upsert: bool) -> None:
-        """Check that plain Parquet files may be appended to the table, and replaced if `is_upsert`.
+        """Check that a commit of plain Parquet files can be appended to the table, and with `is_upsert` replace files.
 
         Raises:
             LakePausedError: The table has a feature that this writer does not support.
@@ -488,8 +488,8 @@ class LakeTable:
         return PyFileSystem(DeltaStorageHandler(self.location))
 
     def writer(self, schema: pa.Schema, file_bytes: int, name: str) -> DataFileWriter:
-        """Return a writer of new files at the table's location. `schema`: the columns of the rows; `file_bytes`: size at
-        which the next file begins; `name`: part of the files' names.
+        """Return a writer of new files at the table's location. `schema`: the columns of the rows; `file_bytes`: size
+        at which the next file begins; `name`: part of the files' names.
         """
         fsync = fsync_below(self.location) if is_local(self.location) else _nothing
         return DataFileWriter(self.file_system(), schema, self.partition_columns, file_bytes, name=name, fsync=fsync)
@@ -538,7 +538,7 @@ class LakeTable:
         Args:
             file: The file.
             columns: Names of the columns; None for all columns of the table.
-            masks: The result of `deletion_masks`; empty to read deleted rows, too.
+            masks: The result of `deletion_masks`; an empty mapping to read also deleted rows.
 
         Yields:
             Rows in the order of the file.
@@ -570,7 +570,7 @@ class LakeTable:
             raise LakeUnavailableError(f"file {file.path} of the table at {self.location} cannot be read: {e}") from e
 
     def _layout(self, columns: Sequence[str] | None) -> pa.Schema:
-        """Return the schema of these columns of the table; None for all. Raises LakePausedError for a missing column."""
+        """Return the schema of these columns; None: of all columns. Raises LakePausedError for a missing column."""
         schema = self.schema()
         gone = [c for c in columns or () if c not in schema.names]
         if gone:

@@ -120,11 +120,11 @@ class History:
         self._schema = table.schema()
 
     def next_offset(self, partition: int) -> int:
-        """Return the offset at which the log continues the table; 0 if the table has no next offset of the partition."""
+        """Return the offset at which the log continues the table; 0 if the table does not have the partition."""
         return self.next_offsets.get(partition, 0)
 
     def first_offset(self, partition: int) -> int:
-        """Return a lower bound of the partition's offsets in the table; the next offset if no file can have its rows."""
+        """Return a lower bound of the partition's offsets in the table; the next offset if no file has its rows."""
         found = [f.first_offset or 0 for f in self._files if f.partition in (partition, None)]
         return min(found, default=self.next_offset(partition))
 
@@ -297,8 +297,8 @@ class History:
         columns: Sequence[str],
         time_ms: int | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield the partition's rows of [start, end) in one file, one row group at a time. Row groups are skipped if all
-        their rows are older than `time_ms`; None: no time limit."""
+        """Yield the partition's rows of [start, end) in one file, one row group at a time. Row groups are skipped if
+        all their rows are older than `time_ms`; None: no time limit."""
         assert self._masks is not None
         mask = self._masks.get(unquote(file.path).rsplit("/", 1)[-1])
         wanted = [*columns, "_partition", "_offset", "_timestamp"]

@@ -127,7 +127,7 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
 
 
 def may_undo_compaction(state: TableState) -> bool:
-    """Return True if a worker may undo the newest version of the table.
+    """Return True if a worker is allowed to undo the newest version of the table.
 
     That version must be a compaction that has added rows. There must be no RESTORE between it and the last commit of a
     worker, because the undo is a commit of a worker, and would hide the RESTORE from the operator.

@@ -102,5 +102,5 @@ def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
     try:
         table.replace(chosen, merged, information={"merged": len(chosen)})
     except CommitConflictError:
-        return None  # VACUUM removes the files: the commit may have succeeded without a reply
+        return None  # the files stay for VACUUM, because the commit has perhaps succeeded without a reply
     return LakeTable.open(table.location, table.version + 1)

@@ -23,7 +23,7 @@ from sparklog.query.ranges import OFFSET, TIMESTAMP, OffsetRange
 ROWS_MAX = 100_000
 """Largest LIMIT whose query is bounded. For larger ones the tries would cost more than they save."""
 TAIL_GROWTH = 8
-"""Ratio of the length of a try to that of the try before it."""
+"""Factor by which the number of offsets grows from one try to the next."""
 WORTH = 4
 """A try reads at most 1/WORTH of the topic's offsets. If no such try suffices, the query reads the whole topic."""
 _TABLE = re.compile(r"""(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<bare>\w+))(?:\s+(?:as\s+)?(?:"(?:[^"]|"")*"|\w+))?""", re.I)

@@ -41,8 +41,8 @@ class QueryResult:
         self.schema: pa.Schema = reader.schema
         """Schema of the rows."""
         self.is_parents = False
-        """True in a forked child for a result of its parent, which raises ClosedError there: the child lacks the threads
-        that compute the rows."""
+        """True in a forked child for a result of its parent, which raises ClosedError there: the child lacks the
+        threads that compute the rows."""
 
     @property
     def statistics(self) -> ScanStatistics:

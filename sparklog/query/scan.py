@@ -87,7 +87,7 @@ class Control:
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the statement is cancelled."""
     failure: BaseException | None = None
-    """The first error of a scan; None without an error. It is kept here because DuckDB's own error has only its text."""
+    """The first error of a scan; None without an error. DuckDB's own error has only the text of this error."""
 
 
 class TopicSnapshot(NamedTuple):
@@ -98,7 +98,8 @@ class TopicSnapshot(NamedTuple):
     logs: Sequence[OffsetRange]
     """The offsets of each partition."""
     history: HistorySource | None = None
-    """The topic's Delta table. Offsets in the table are read from there, the others from the log. None: no table."""
+    """The topic's Delta table. Offsets that the table has are read from the table, all others from the log. None: all
+    offsets are read from the log."""
     reaches_back: bool = False
     """True if the Delta table has offsets that the log has deleted."""
 

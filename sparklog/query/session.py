@@ -1,7 +1,7 @@
 """SQL statements over the topics of a cluster, in a DuckDB that can access only the topics.
 
 DuckDB writes no files, reads only files of allowed directories, loads no extensions and opens no connections. No
-statement can change that (`enable_external_access`, `lock_configuration`), so SQL may come from an untrusted source.
+statement can change that (`enable_external_access`, `lock_configuration`), so untrusted users can write the SQL.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def sql(
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
-            127.0.0.1:9292. It may be left out, or be given by name after the query.
+            127.0.0.1:9292. The argument can be left out, or be given by name after the query.
         query: The SQL text.
         isolation_level: "read_committed" leaves out records of open and aborted transactions, and ends at the first
             open transaction; "read_uncommitted" reads all.
@@ -294,7 +294,7 @@ class SqlSession:
         return self._result
 
     def interrupt(self) -> None:
-        """Cancel the running statement, which raises QueryCancelledError. Any thread may call this."""
+        """Cancel the running statement, which raises QueryCancelledError. Any thread can call this."""
         self._control.cancelled.set()
         self._connection.interrupt()
 
@@ -426,7 +426,7 @@ class SqlSession:
             self._connection.execute(f"CREATE OR REPLACE VIEW {LATEST_SCHEMA}.{quoted(topic)} AS {view}")
 
     def _snapshot(self, topic: str) -> TopicSnapshot:
-        """Return the topic's snapshot of this statement. It is taken now if the statement reads the topic by a view."""
+        """Return the topic's snapshot of this statement. If only a view refers to the topic, take the snapshot now."""
         found = self._snapshots.get(topic)
         if found is None:
             found = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
@@ -511,8 +511,8 @@ class SqlSession:
             raise InvalidRequestError(f"time {text!r} lies outside of the years 1 to 9999") from e
 
     def _syntax_error(self, error: Exception, query: str) -> SparklogError:
-        """Return the error to raise for text with a syntax error. If double quotes around keywords correct the text, the
-        error's message has the corrected text."""
+        """Return the error to raise for text with a syntax error. If double quotes around keywords correct the text,
+        the error's message has the corrected text."""
         known = self._known_topics()
         words = words_of(query) & self._reserved_words()
         if words:

@@ -1,4 +1,4 @@
-"""Functions that create, delete and list ACLs. Any broker accepts a change; the other brokers apply it a moment later."""
+"""Functions that create, delete and list ACLs. Any broker accepts a change; other brokers apply it a moment later."""
 
 from __future__ import annotations
 

@@ -554,7 +554,7 @@ class Admin:
 
         Raises:
             InvalidRequestError: The broker is not running.
-            ClusterAuthorizationFailedError: The user may not describe settings.
+            ClusterAuthorizationFailedError: The user is not allowed to describe settings.
 
         Example:
             ```python
@@ -582,7 +582,7 @@ class Admin:
         Raises:
             InvalidConfigError: A setting is unknown, out of bounds, or needs a restart.
             InvalidRequestError: The cluster never had this broker.
-            ClusterAuthorizationFailedError: The user may not change settings.
+            ClusterAuthorizationFailedError: The user is not allowed to change settings.
 
         Example:
             ```python
@@ -721,7 +721,7 @@ class Admin:
     def add_partitions(self, name: str, total: int) -> TopicDescription:
         """Add empty partitions to a topic. They can be written and read on return.
 
-        Stored records stay in their partitions, and the next records of a key may go to another partition. Running
+        Stored records stay in their partitions, and later records of a key can go to another partition. Running
         producers use the new partitions after at most 5 minutes. Streaming queries read them from their first offset,
         group members from the position of `auto.offset.reset`.
 
@@ -761,7 +761,7 @@ class Admin:
         file_size_bytes: int | None = None,
         partition_by: Sequence[str] = (),
     ) -> LakeDescription:
-        """Make a topic a Delta table, too. The table is created, and a lake worker fills it from the first record on.
+        """Keep a topic as a Delta table, too: create the table, which a lake worker fills from the first record on.
 
         The table has the topic's columns (or key, value and headers), then `_partition`, `_offset` and `_timestamp`. An
         earlier table of the topic at this location is continued.
@@ -965,7 +965,7 @@ class Admin:
 
         Args:
             partition: The partition.
-            offset: The first batch is the one that holds this offset.
+            offset: An offset in the first batch to describe.
             batches_max: The largest number of batches.
 
         Returns:
@@ -1229,7 +1229,7 @@ class Admin:
         Raises:
             InvalidConfigError: An ACL could never match.
             SecurityDisabledError: The broker has no authorizer.
-            ClusterAuthorizationFailedError: The user may not change ACLs.
+            ClusterAuthorizationFailedError: The user is not allowed to change ACLs.
         """
         return acl_admin.create_acls(self._cluster, acls, timeout_ms=self._timeout_ms)
 
@@ -1245,7 +1245,7 @@ class Admin:
 
         Raises:
             SecurityDisabledError: The broker has no authorizer.
-            ClusterAuthorizationFailedError: The user may not change ACLs.
+            ClusterAuthorizationFailedError: The user is not allowed to change ACLs.
         """
         return acl_admin.delete_acls(self._cluster, filters, timeout_ms=self._timeout_ms)
 
@@ -1261,7 +1261,7 @@ class Admin:
 
         Raises:
             SecurityDisabledError: The broker has no authorizer.
-            ClusterAuthorizationFailedError: The user may not see ACLs.
+            ClusterAuthorizationFailedError: The user is not allowed to see ACLs.
         """
         return acl_admin.describe_acls(self._cluster, wanted, timeout_ms=self._timeout_ms)
 
@@ -1272,7 +1272,7 @@ class Admin:
             The quotas, and the clients that the queried broker throttles.
 
         Raises:
-            ClusterAuthorizationFailedError: The user may not see quotas.
+            ClusterAuthorizationFailedError: The user is not allowed to see quotas.
         """
         return quota_admin.describe_quotas(self._cluster, timeout_ms=self._timeout_ms)
 
@@ -1289,7 +1289,7 @@ class Admin:
 
         Raises:
             InvalidConfigError: A quota is unknown or out of bounds.
-            ClusterAuthorizationFailedError: The user may not change quotas.
+            ClusterAuthorizationFailedError: The user is not allowed to change quotas.
         """
         return quota_admin.alter_quotas(self._cluster, entity, changes, timeout_ms=self._timeout_ms)
 

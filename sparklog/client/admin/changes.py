@@ -66,7 +66,7 @@ def change(
 
 
 def _explain(error: SparklogError, cluster: Cluster) -> SparklogError:
-    """Return the error; a timeout in a cluster gets a hint, because the controller or ZooKeeper may be its cause."""
+    """Return the error; a timeout in a cluster gets a hint at the controller and ZooKeeper as possible causes."""
     if not isinstance(error, RequestTimedOutError) or len(cluster.candidates()) == 1:
         return error
     return RequestTimedOutError(

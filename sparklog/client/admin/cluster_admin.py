@@ -129,7 +129,7 @@ def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
     request, policy = DescribeClusterRequest(), RetryPolicy.within(timeout_ms)
     try:
         found = request_until(cluster, Api.DESCRIBE_CLUSTER, request, DescribeClusterResponse, policy)
-    except (UnsupportedApiError, ClusterAuthorizationFailedError):  # an earlier release, or no right
+    except (UnsupportedApiError, ClusterAuthorizationFailedError):  # metadata need neither the API nor the right
         old = cluster.metadata([], timeout_ms=deadline.left_ms())
         brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in old.brokers)
         return ClusterDescription(old.cluster_id, old.controller, brokers)

@@ -108,7 +108,7 @@ class GroupDescription:
     state: str
     """"Empty", "Reconciling" or "Stable"."""
     epoch: int
-    """The group's epoch, which grows when members or subscriptions change; -1 if the group never had members."""
+    """The group's epoch, which grows with each new assignment; -1 if the group never had members."""
     assignor: str
     """Name of the assignor; empty: not chosen yet."""
     members: tuple[MemberDescription, ...]

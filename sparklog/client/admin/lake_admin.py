@@ -77,8 +77,7 @@ class LakeDescription:
     lag: int
     """Number of offsets that the table lacks, over all partitions."""
     lag_seconds: float
-    """Age in s of the state that the table has: the time since the last moment up to which all records are in the
-    table; 0 without lag; -1: not known."""
+    """Seconds since the last moment at which the table had all committed records; 0 without lag; -1: not known."""
     error: str
     """Error of the worker's last round, or of opening the table now; empty: none."""
     partitions: tuple[LakePartition, ...]
@@ -168,8 +167,8 @@ def settings_with_lake(info: TopicInfo) -> LakeSettings:
 
 
 def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> None:
-    """Set the table's next offset of each partition to the offset after its last row, or to the log's first offset if
-    the table has no row of it.
+    """Set the next offset of each partition to the offset after the partition's last row in the table, or to the log's
+    first offset if the table has no row of the partition.
 
     Raises:
         InvalidConfigError: The topic has no Delta table.

@@ -1,4 +1,4 @@
-"""Looks up partition sizes and offsets at the brokers with a replica. A broker without one only knows the leader's id."""
+"""Looks up partition sizes and offsets at the brokers with a replica. A broker without one knows only the leader."""
 
 from __future__ import annotations
 

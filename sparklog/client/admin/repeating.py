@@ -1,8 +1,7 @@
 """The rule that decides if a change is sent again.
 
-A request without an answer may have taken effect. It is sent again. Its earlier effect can make the repetition fail,
-and that failure then proves that the change is made. A request that is refused without an unclear attempt before it has
-failed.
+A request without an answer has an unclear outcome, and is sent again. If the first attempt took effect, the repetition
+can fail, and some errors of the repetition prove that the change is made. A refusal of the first attempt is an error.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class RepeatPolicy:
         self._made_if = made_if
         self._once = once
         self.is_unclear = False
-        """True if an attempt may have taken effect."""
+        """True if an earlier attempt has an unclear outcome."""
 
     def after(self, error: SparklogError, *, sent: bool) -> NextStep:
         """Return the next step after an error. `sent`: True if the request was sent to a broker; False if no broker

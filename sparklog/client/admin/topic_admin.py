@@ -124,7 +124,7 @@ def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
     attempts, topic_id = Retries(RetryPolicy.within(timeout_ms)), ""
     with contextlib.suppress(
         UnknownTopicOrPartitionError, TopicAuthorizationFailedError
-    ):  # the controller knows better
+    ):  # the controller decides if the topic exists, and if the client is allowed to delete it
         topic_id = until_answered(lambda ms: cluster.topic(name, refresh=True, timeout_ms=ms), attempts).topic_id
 
     def delete(topic_id: str) -> None:

@@ -128,7 +128,7 @@ def kept_parts(earlier: PartitionBackup | None, start: int, end: int) -> list[Pa
     kept: list[Part] = []
     for part in earlier.parts if earlier is not None else ():
         if part.end <= start and not kept:
-            continue  # deleted since
+            continue  # its records are deleted by now
         if part.end > end or (kept and part.first != kept[-1].end) or (not kept and part.first > start):
             break
         kept.append(part)

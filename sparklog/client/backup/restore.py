@@ -45,7 +45,7 @@ def restore(
 
     Records keep their partitions, order and contents, and get new offsets from 0 on without gaps. A group's offset
     becomes the new offset of the same record. Settings of a Delta table (`lake.`) are left out, because the table
-    belongs to the original topic, which may still exist.
+    belongs to the original topic, which perhaps still exists.
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the client's default.
@@ -53,7 +53,8 @@ def restore(
         manifest: The backup.
         topics: Names of topics. Empty: all of the backup.
         replication_factor: Replicas of each partition. None: the default of the brokers.
-        configs: Settings of the topics in place of those of the backup, by name; None: the setting is left out.
+        configs: Values that replace the backup's settings of the topics, by setting name. A None as a value leaves the
+            setting out. None: no changes.
         timeout_ms: The longest wait in ms for a broker that does not answer.
         security: Client settings, as for other clients.
         report: Called for each object of the backup after its records are sent.

@@ -122,7 +122,7 @@ class TopicLake:
         as_of_ms = self._now_ms()
         ends = self._log.ends(info)
         newest = self._newest(info)  # asked after the ends: no row below them has a newer schema
-        if newest.partitions > info.partitions:  # a transaction may have records in the new ones, too
+        if newest.partitions > info.partitions:  # a transaction can have records in the new partitions, too
             return self.round(newest, settings, note_table_id)
         info = newest
         schema = table_schema(info.schema, is_envelope=info.is_envelope)
@@ -147,7 +147,7 @@ class TopicLake:
             plan = Plan(work.spans, plan.gaps)
             if has_transactions and not self._has_transactions:
                 self._has_transactions = True
-                if is_cut_short(plan, ends):  # a span that ends before `stable` may cut a transaction
+                if is_cut_short(plan, ends):  # a span that ends before `stable` can cut a transaction
                     work.abandon()
                     return self.round(info, settings, note_table_id)
             reach("lake.files-written")
@@ -274,7 +274,7 @@ class TopicLake:
             if outcome is Outcome.DONE:
                 return found.version
             if outcome is Outcome.DISCARD:
-                # the files stay for VACUUM: an earlier attempt may have committed them, and another round followed
+                # the files stay for VACUUM: perhaps an earlier attempt has committed them, and another round followed
                 self._state(found, info, settings)
                 raise LakeUnavailableError(
                     f"another worker has committed offsets of topic {info.name!r}: the next round continues behind them"
@@ -467,8 +467,8 @@ class _Round:
         self._files, self._open = [], None
 
     def close(self) -> None:
-        """Delete the file that is being written, after an error. Complete files stay: a commit of unknown outcome may
-        have added them to the table."""
+        """Delete the file that is being written, after an error. Complete files stay, because a commit of unknown
+        outcome has perhaps added them to the table."""
         if self._open is not None:
             self._table.remove_files(self._open.abandon())
             self._open = None

@@ -37,7 +37,8 @@ from sparklog.security.client_security import Security
 logger = logging.getLogger(__name__)
 
 GROUP_ID = "sparklog-lake"
-"""The workers' group. It only distributes topics among the workers, which commit no offsets: the tables have them."""
+"""The workers' group. It only distributes topics among the workers, which commit no offsets in it: the Delta tables
+store the next offsets."""
 FIND_TOPICS_S = 5.0
 POLL_MS = 200
 FAILURE_PAUSE_S, FAILURE_PAUSE_S_MAX = 1.0, 60.0
@@ -238,8 +239,8 @@ class LakeWorker:
         return consumer
 
     def _owned(self, consumer: Consumer | None) -> set[str]:
-        """Return the topics of this worker. The poll keeps the consumer in the group; all partitions are paused, so that
-        it reads no records."""
+        """Return the topics of this worker. The poll keeps the consumer in the group; all partitions are paused, so
+        that it reads no records."""
         if consumer is None:
             return set()
         consumer.poll_batches(0)
@@ -324,8 +325,8 @@ class LakeWorker:
             logger.warning("topic %s: the pause could not be stored: %s", name, e)
 
     def _merge(self, settings: LakeSettings, version: int) -> None:
-        """Merge small files of `version`, which a round has checked. Do nothing for an upserted table, whose small files
-        are merged by each change."""
+        """Merge small files of `version`, which a round has checked. Do nothing for an upserted table, whose small
+        files are merged by each change."""
         if settings.is_upsert:
             return
         reach("lake.before-merge")

@@ -28,7 +28,7 @@ __all__ = ["ConsumedBatch", "Projection", "data_together", "decode_batches", "de
 
 _new_record = partial(tuple.__new__, Record)
 _STATED_MS_MAX = (2**63 - 1) // 1000
-"""Bound of a header's times in ms. A header may state any value, but readers count in µs."""
+"""Largest amount of a time in ms that is taken from a header. A header can state any i64, but its µs must fit, too."""
 
 
 class ConsumedBatch:
@@ -79,7 +79,7 @@ class ConsumedBatch:
         self.base_offset = base_offset
         """Offset of the first row."""
         self.next_offset = next_offset
-        """Offset at which reading goes on: after the last row, and after records behind it that compaction has removed."""
+        """Offset at which reading goes on: after the last row, and after removed (compacted) records behind it."""
         self._data = data
         self._offsets = offsets
         self.schema_id = header.schema_id

@@ -1,4 +1,5 @@
-"""Reads [start, end) of one partition: offsets below the Delta table's next offset from the table, others from the log."""
+"""Reads [start, end) of one partition: offsets below the Delta table's next offset from the table, the rest from the
+log."""
 
 from __future__ import annotations
 
@@ -121,7 +122,7 @@ def read_range_with_history(
                 position = batch.next_offset
         except (OffsetOutOfRangeError, DataLossError, LakeUnavailableError) as e:
             reopened += 1
-            source.reopen()  # VACUUM may have removed files of the version, too
+            source.reopen()  # also for a table error: VACUUM can have removed files of the version
             gained = source.next_offset(tp.partition) > position
             if not gained or reopened > REOPENINGS_MAX:
                 raise e from None

@@ -108,7 +108,7 @@ def _plain(value: object) -> object:
             scalar = scalar.cast(pa.timestamp("us", value.type.tz), safe=False)
         return scalar.as_py()
     if isinstance(value, np.datetime64):
-        return value.astype("datetime64[us]").item()  # of ns the item would be a number
+        return value.astype("datetime64[us]").item()  # the item of a datetime64 in ns is a number
     return value
 
 

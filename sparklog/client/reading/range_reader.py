@@ -239,7 +239,8 @@ class _RangeReader:
     # -- object store
 
     def _is_remote(self, leader: Endpoint, offset: int) -> bool:
-        """True if the offset is, by this process's metadata, only in the object store, and the store is worth a try."""
+        """True if, by this process's metadata, only the object store has the offset, and the store has not failed
+        lately."""
         return is_only_remote(self._cluster, self._tp, offset) and self._cluster.remote_reads(leader)
 
     def _remote(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
@@ -280,7 +281,7 @@ class _RangeReader:
                 return
             try:
                 batch = self._decode(data, view, position, header, projection, offset, aborted)
-            except CorruptBatchError as e:  # the positions may be those of the file before it was compacted
+            except CorruptBatchError as e:  # perhaps compaction has replaced the file after it was located
                 raise LocalReadUnavailableError(str(e)) from e
             if batch is not None:
                 yield batch
@@ -348,7 +349,7 @@ class _RangeReader:
     def _request(self, connection: Connection, offset: int) -> None:
         most, wait_ms, timeout_ms, rack = self._fetching
         partition = FetchPartition(*self._tp, offset, most, leader_only=bool(rack) and self._leader_only)
-        wait_ms = min(wait_ms, timeout_ms // 2)  # the answer must come before it is given up
+        wait_ms = min(wait_ms, timeout_ms // 2)  # the broker must answer before the time limit
         request = FetchRequest(wait_ms, 1, most, self._isolation, [partition], rack)
         connection.send(Api.FETCH, request, timeout_ms=timeout_ms, wait_ms=wait_ms)
 

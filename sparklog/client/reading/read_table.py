@@ -1,4 +1,4 @@
-"""`read_table`: the current rows of a topic as one Arrow table."""
+"""`read_table`: reads the rows that a topic has now into one Arrow table."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_table(
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
-            127.0.0.1:9292. It may be left out, or be given by name after the topic.
+            127.0.0.1:9292. The argument can be left out, or be given by name after the topic.
         topic: The topic's name.
         columns: Names of the columns to read, in this order. None: all.
         start: The first record (inclusive): "earliest", "latest", an offset for all partitions, a negative number for
@@ -87,7 +87,7 @@ def read_table(
         end: The end of the range (exclusive), in the same forms.
         include_metadata: True appends the columns _topic, _partition, _offset and _timestamp.
         filter: An Arrow expression, as in `pc.field("minutes") > 60`; only rows for which it is true are returned. It
-            may name every column of the topic, and _topic, _partition, _offset and _timestamp. None: all rows.
+            can use every column of the topic, and _topic, _partition, _offset and _timestamp. None: all rows.
         limit: Largest number of rows. Reading stops at it. None: no limit.
         batches: True returns a reader of record batches, which reads as it is iterated, with a progress bar in
             notebooks. The range is fixed at the call.
@@ -288,7 +288,7 @@ def _ranges(
 
     def ask(asked: Mapping[TopicPartition, str | int]) -> Mapping[TopicPartition, OffsetAndTimestamp]:
         found = dict(list_offsets(shared, asked, isolation=isolation, timeout_ms=left_ms()))
-        if source is not None:  # the log may have deleted the first row that is not older
+        if source is not None:  # perhaps only the table still has the first row that is not older
             for tp, time_ms in asked.items():
                 offset = source.first_offset_from(tp.partition, int(time_ms))
                 if offset is not None:

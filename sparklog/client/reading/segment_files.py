@@ -57,7 +57,7 @@ def locate(
     *,
     timeout_ms: int = 30_000,
 ) -> LocateSegmentsResponse:
-    """Return the leader's answer: the ranges of its files with [start_offset, end_offset), after a check of their paths.
+    """Return the leader's answer: ranges of its files with [start_offset, end_offset). Their paths are checked.
 
     Raises LocalReadUnavailableError and OSError if the files cannot be read here. Then `Cluster.local_reads` of this
     broker is False for LOCAL_RETRY_S. Also raises OffsetOutOfRangeError, and errors of requests.
