@@ -431,7 +431,8 @@ def require_history(settings: LakeSettings, topic: str, topic_id: str, partition
 
     Raises:
         InvalidConfigError: The topic has no table, or an upserted one; or the package deltalake is not installed.
-        LakePausedError, LakeUnavailableError: As in `open_history`.
+        LakePausedError: As in `open_history`.
+        LakeUnavailableError: As in `open_history`.
     """
     found = open_history(settings, topic, topic_id, partitions)
     if found is None:

@@ -95,7 +95,7 @@ def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[st
 
 
 def with_tables(sql: bytes, replaced: Sequence[tuple[NewestRows, str]]) -> str:
-    """Return the statement with the topic of each SELECT in `replaced` replaced by the table beside it."""
+    """Return the statement with the topic of each SELECT in `replaced` replaced by the table of the same pair."""
     for newest, table in sorted(replaced, key=lambda r: r[0].start, reverse=True):
         text = f'"{table}" AS {quoted(newest.alias)}'
         sql = sql[: newest.start] + text.encode() + sql[newest.end :]

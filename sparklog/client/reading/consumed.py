@@ -296,7 +296,7 @@ def data_together(batches: Sequence[DecodedRows], columns: Sequence[str]) -> pa.
     """Return the `data` of all batches in order, with `columns` only.
 
     The columns are contiguous, as far as the length limit of Arrow's arrays allows. For many small batches the call
-    takes a fraction of the time of their own `data`.
+    takes a fraction of the time that reading `data` of each batch takes.
     """
     parts = []
     for decoder, group in groupby(batches, lambda b: b.decoder):
@@ -324,7 +324,7 @@ def decode_batches(
     each batch; `end_offset` None: no end. Markers, aborted batches and batches without such rows are left out.
 
     Raises:
-        CorruptBatchError: A batch is damaged; its note names the offset. The batches before it have been yielded.
+        CorruptBatchError: A batch is damaged; the message names its offset. The batches before it have been yielded.
         UnknownSchemaError: A batch names an unknown schema. The batches before it have been yielded.
     """
     view = memoryview(data).cast("B")

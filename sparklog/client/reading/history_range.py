@@ -49,8 +49,8 @@ class HistorySource:
         return self._history
 
     def first_offset(self, partition: int, log_start: int) -> int:
-        """Return the first offset that table and log have together. It is the log start without a history, and if the
-        log no longer has all offsets from the table's next offset on."""
+        """Return the first offset that can be read without a gap, from the table and then from the log. It is the log
+        start if there is no history, or if the log has deleted offsets that the table lacks."""
         history = self._history
         if history is None or history.next_offset(partition) < log_start:
             return log_start
@@ -65,7 +65,7 @@ class HistorySource:
         return 0 if self._history is None else self._history.next_offset(partition)
 
     def reopen(self) -> None:
-        """Take the newest version."""
+        """Replace the history by the newest version of the table."""
         self._history = self._open()
 
     def _open(self) -> History | None:

@@ -19,7 +19,7 @@ def key_columns_of(info: TopicInfo) -> tuple[str, ...]:
     """Return the columns of a topic's key.
 
     Raises:
-        InvalidRequestError: The topic has none.
+        InvalidRequestError: The topic has no key columns.
     """
     if info.is_envelope:
         return ("key",)

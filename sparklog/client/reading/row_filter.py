@@ -10,7 +10,7 @@ _NOT_BOUND = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError)
 
 
 def binding_error(expression: Any, schema: pa.Schema) -> Exception | None:
-    """Return Arrow's reason why an expression is no filter of rows of a schema; None if it is one.
+    """Return Arrow's error if an expression cannot filter rows of a schema; None if it can.
 
     Args:
         expression: The expression.
