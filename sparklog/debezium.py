@@ -1,4 +1,4 @@
-"""Debezium's envelopes as rows of a keyed topic."""
+"""Converts Debezium's change events to rows of a keyed topic."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ OPERATIONS = ("c", "u", "d", "r", "t", "m")
 def unwrap_debezium(envelopes: Any, schema: str | None = None, *, column: str = "value") -> Any:
     """Turn Debezium's change events into rows: the columns of the changed row, and `_op`.
 
-    An event has the fields `before`, `after` and `op`, perhaps inside `payload` beside a `schema`. A row is `after`. Of
-    a deletion ("d") it is `before`, so that it has the key. Tombstones (null) and events without a row are left out.
+    An event has the fields `before`, `after` and `op`, either at the top or inside a field `payload`. The row is the
+    value of `after`; for a deletion ("d") it is the value of `before`, because the row needs the key. Tombstones (null)
+    and events without a row are left out.
 
     Args:
-        envelopes: A DataFrame of Spark, whose `column` holds the events as JSON. Or events one by one, each as JSON
-            text, bytes, or a dict.
-        schema: Columns of the changed row, as DDL text. Needed for a DataFrame.
+        envelopes: A Spark DataFrame whose `column` has the events as JSON; or an iterable of events, each as JSON text,
+            bytes, or a dict.
+        schema: Columns of the changed row, as DDL text. None is allowed for an iterable only.
         column: Name of the DataFrame's column with the events.
 
     Returns:
-        A DataFrame, or a list of dicts for `Producer.send_batch`.
+        A DataFrame, or for an iterable a list of dicts for `Producer.send_batch`.
 
     Raises:
-        DeserializationError: An event is no Debezium envelope.
+        DeserializationError: An event of an iterable is not a Debezium event. In a DataFrame such events are left out.
         TypeError: `schema` is missing for a DataFrame.
 
     Example:

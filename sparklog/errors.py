@@ -1,9 +1,9 @@
 """Every error of sparklog: one table of wire codes, one exception class per code.
 
-Names and messages may change. A code never changes and is never reused (a test pins the table). A client that receives
-an unknown code raises `UnknownServerError`, which is not retriable.
+Names and messages can change between releases. A code never changes and is never reused (a test pins the table). A
+client that receives an unknown code raises `UnknownServerError`, which is not retriable.
 
-`retriable` is True if the same request may succeed later without any change by the user.
+`retriable` is True if the same request can succeed later without any change by the user.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 def one_line(text: str) -> str:
     """Return `text` with all characters escaped that could begin a line or change how other characters look.
 
-    These are line ends, control characters and marks of direction. It is for text that a peer has chosen and a person
-    reads.
+    Such characters are line ends, control characters and marks of direction. The function is for text that a peer has
+    chosen and a person reads.
 
     Args:
         text: The text.
@@ -35,7 +35,7 @@ class SparklogError(Exception):
     code: ClassVar[int] = -1
     """Number of the error on the wire."""
     retriable: ClassVar[bool] = False
-    """True if the same request may succeed later without any change by the user."""
+    """True if the same request can succeed later without any change by the user."""
     outcomes: Mapping[Any, object] | None = None
     """The result or the error of each item, for a call that changes several items; None for any other error."""
 
@@ -667,11 +667,11 @@ class LogTruncatedError(OffsetOutOfRangeError):
 
         Args:
             message: The text.
-            divergent_offset: First offset at which the records may differ now; -1: not known.
+            divergent_offset: First offset at which the log can differ from the records that were read; -1: not known.
         """
         super().__init__(message)
         self.divergent_offset = divergent_offset
-        """First offset at which the records may differ now; -1: not known."""
+        """First offset at which the log can differ from the records that were read; -1: not known."""
 
 
 def _with_subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:

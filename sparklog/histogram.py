@@ -9,7 +9,7 @@ from typing import NamedTuple
 TIME_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
-"""Upper ends of the buckets, inclusive: from the time of an answer from memory to a client's patience."""
+"""Upper ends of the buckets in s, inclusive: from an answer out of memory up to the usual time limit of clients."""
 
 
 class HistogramCounts(NamedTuple):
@@ -22,7 +22,7 @@ class HistogramCounts(NamedTuple):
 
 
 class Histogram:
-    """Counts of durations by bucket. One thread observes, or several in turn; any thread may read the `counts`."""
+    """Counts of durations by bucket. Only one thread at a time must call `observe`; any thread can read `counts`."""
 
     __slots__ = ("_bounds", "_buckets", "sum_s")
 
@@ -41,7 +41,7 @@ class Histogram:
 
     @property
     def counts(self) -> HistogramCounts:
-        """Return the present counts."""
+        """The present counts."""
         total, cumulative = 0, []
         for in_bucket in list(self._buckets):
             total += in_bucket

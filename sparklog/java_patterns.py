@@ -17,10 +17,10 @@ from sparklog.errors import InvalidConfigError
 T = TypeVar("T")
 
 MATCH_TIMEOUT_S = 5.0
-"""A pattern that takes longer for one text (nested quantifiers) is refused."""
+"""Time limit of a match in s. A pattern that takes longer for one text, as nested quantifiers can, is refused."""
 PATTERN_CHARS_MAX = 10_000
 NESTING_MAX = 100
-"""Character classes inside one another."""
+"""Largest depth of character classes inside one another."""
 _TOKEN = re.compile(
     r"""\\Q(?P<quoted>.*?)(?:\\E|\Z)
     | (?P<escape>\\(?:[pP](?:\{[^}]*\}|.) | x[0-9a-fA-F]{2} | u[0-9a-fA-F]{4} | k<[^>]*> | [1-9][0-9]* | .|\Z))
@@ -133,7 +133,7 @@ def _escape(text: str, *, in_class: bool) -> str:
     if posix is not None:
         return f"[{'^' if text[1] == 'P' else ''}{posix}]"
     if not in_class and _SAME_OUTSIDE.fullmatch(text):
-        return f"(?:{text})"  # a digit that follows is none of the group's number
+        return f"(?:{text})"  # so that a digit after it does not become part of a group's number
     if not in_class and text.startswith(r"\k<"):
         return f"(?P={text[3:-1]})"
     if not in_class and text in _ENDS:

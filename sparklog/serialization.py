@@ -1,7 +1,8 @@
-"""Serializers and deserializers of `Producer` and `Consumer`: keys and values as Python objects.
+"""Serializers of `Producer` and deserializers of `Consumer`, which convert keys and values to and from Python objects.
 
-Either is a callable of one argument, or an object with `serialize(topic, value)` or `deserialize(topic, data)`. None is
-never handed to them: a record without a key or value (a tombstone) stays one.
+A serializer is a callable of one argument, or an object with `serialize(topic, value)`; a deserializer is a callable or
+has `deserialize(topic, data)`. They are not called for None: a record without a key, or without a value (a tombstone),
+has None on both sides.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from sparklog.errors import InvalidConfigError
 
 @runtime_checkable
 class Serializer(Protocol):
-    """The protocol of a serializer: makes bytes of objects. The producer turns any exception into a
-    SerializationError."""
+    """An object that converts keys or values to bytes. The producer turns any exception into a SerializationError."""
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
         """Turn `value` into bytes.
@@ -26,13 +26,13 @@ class Serializer(Protocol):
             value: The key or value, never None.
 
         Returns:
-            The bytes; None makes a record without this key or value.
+            The bytes; None for a record without this key or value.
         """
 
 
 @runtime_checkable
 class Deserializer(Protocol):
-    """The protocol of a deserializer: makes objects of bytes. The consumer turns any exception into a
+    """An object that converts the bytes of keys or values to Python objects. The consumer turns any exception into a
     DeserializationError."""
 
     def deserialize(self, topic: str, data: bytes) -> Any:
@@ -109,13 +109,14 @@ class StringDeserializer:
 
 
 class JsonSerializer:
-    """A serializer of all objects that `json.dumps` takes: UTF-8 without blanks."""
+    """A serializer of all objects that `json.dumps` takes, to UTF-8 JSON without blanks."""
 
     def __init__(self, **arguments: Any) -> None:
         """Create the serializer.
 
         Args:
-            **arguments: Arguments of `json.dumps`, which replace the compact format.
+            **arguments: Arguments of `json.dumps`. They take precedence over `ensure_ascii=False` and the compact
+                `separators`.
         """
         compact: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
         self._encoder = json.JSONEncoder(**compact | arguments)
@@ -132,7 +133,7 @@ class JsonSerializer:
 
         Raises:
             TypeError: JSON has no form for the object.
-            ValueError: The object contains itself.
+            ValueError: The object contains itself, or text that UTF-8 cannot represent.
         """
         return self._encoder.encode(value).encode()
 
@@ -167,7 +168,7 @@ def serializing(given: AnySerializer | None, setting: str) -> Callable[[str, Any
         The function; None without a serializer.
 
     Raises:
-        InvalidConfigError: `given` is neither.
+        InvalidConfigError: `given` is neither a callable nor a `Serializer`.
     """
     if given is None:
         return None
@@ -190,7 +191,7 @@ def deserializing(given: AnyDeserializer | None, setting: str) -> Callable[[str,
         The function; None without a deserializer.
 
     Raises:
-        InvalidConfigError: `given` is neither.
+        InvalidConfigError: `given` is neither a callable nor a `Deserializer`.
     """
     if given is None:
         return None

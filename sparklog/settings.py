@@ -52,7 +52,8 @@ class Setting(Struct, frozen=True):
     choices: tuple[str, ...] = ()
     """Allowed values; empty: any value."""
     dynamic: bool = False
-    """True if `sparklog config alter` changes the setting of a running broker; of a topic setting, its default."""
+    """True if `sparklog config alter` can change the setting of a running broker. For a topic setting: the broker's
+    default for its topics."""
 
     @property
     def parameter(self) -> str:
@@ -416,7 +417,7 @@ def check(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
         Checked values by dotted name.
 
     Raises:
-        InvalidConfigError: A setting is out of bounds, or unknown; the message suggests a name.
+        InvalidConfigError: A setting is out of bounds, or unknown. For an unknown setting the message suggests a name.
     """
     known = settings_of(scope)
     check_names(scope, given)
@@ -468,11 +469,11 @@ def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Valu
 
 
 KNOWN_NAMES_MAX = 40
-"""Largest number of names in the hint for an unknown name: a broker has more than 150 settings."""
+"""Largest number of names in the hint for an unknown name; brokers and topics have more than 150 settings."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest known name, else at most KNOWN_NAMES_MAX of them.
+    """Return a hint for an unknown name: the nearest known name; if none is near, up to KNOWN_NAMES_MAX known names.
 
     Args:
         name: The unknown name.

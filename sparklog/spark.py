@@ -1,7 +1,7 @@
-"""`sparklog.register(spark)` registers the data source by hand; `sparklog.history(spark, topic)` reads a whole topic.
+"""Functions for Spark sessions: `register` the data source, and read a topic's `history` or its `latest` rows.
 
-It is for sessions in which Spark's auto-discovery of `pyspark_*` packages cannot see the package, and for threads
-without an active session.
+`register` is needed in sessions in which Spark's auto-discovery of `pyspark_*` packages cannot see the package, and in
+threads without an active session.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _session_first(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a call leave out the session: the active one is taken then."""
+    """Return the function with an optional session: a call without one uses the thread's active session."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -45,20 +45,24 @@ def _active_session(call: str) -> SparkSession:
 @_session_first
 @arg.takes(topic=arg.text)
 def history(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = None, **options: object) -> DataFrame:
-    """Return a DataFrame of a topic's whole history: the offsets that its Delta table has come from the table, also
-    those that the log has deleted, and the others from the log.
+    """Return a DataFrame of a topic's whole history: rows of its Delta table, then newer rows of its log.
 
-    Each offset comes once. Commits of the lake worker, compactions and retention may continue meanwhile. Rows that were
-    deleted from the table are not read. A stream reads the same with `.option("startingOffsets", "history")`.
+    All offsets that the table has are read from the table, also offsets that the log has deleted; the others are read
+    from the log. Each offset is read once. Commits of the lake worker, compactions and retention can continue
+    meanwhile. Rows that were deleted from the table are not read. A stream reads the same with
+    `.option("startingOffsets", "history")`.
 
     Args:
-        spark: A session of Spark 4. It may be left out: the thread's active session is taken then.
+        spark: A session of Spark 4. If it is left out, the thread's active session is used.
         topic: The topic's name. Without a Delta table its rows come from the log alone.
         bootstrap_servers: "host:port,…". None: as for the data source.
         **options: Options of `format("sparklog")`, such as `includeMetadata="true"`.
 
     Returns:
         The rows, with the columns of `format("sparklog")`.
+
+    Raises:
+        InvalidRequestError: `spark` is left out, and the thread has no active session.
 
     Example:
         ```python
@@ -85,11 +89,12 @@ def _read(
 def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = None, **options: object) -> DataFrame:
     """Return a DataFrame of the newest row of each key of a topic, without deleted keys.
 
-    A row deletes its key if all columns outside the key are null, or if its column `_op` is "d" or "delete". Rows that
-    only the topic's Delta table has count, too, whether the table is appended to or upserted.
+    A row deletes its key if all columns but the key and the timestamp column are null, or if its column `_op` is "d" or
+    "delete". Rows that the log has deleted and the topic's Delta table still has are included, in both modes of the
+    table.
 
     Args:
-        spark: A session of Spark 4. It may be left out: the thread's active session is taken then.
+        spark: A session of Spark 4. If it is left out, the thread's active session is used.
         topic: Name of a topic with key columns, or of an envelope topic.
         bootstrap_servers: "host:port,…". None: as for the data source.
         **options: Options of `format("sparklog")`. `includeMetadata="true"` keeps the columns of the position.
@@ -98,7 +103,9 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
         The rows, with the columns of `format("sparklog")`.
 
     Raises:
-        InvalidRequestError: The topic has no key.
+        InvalidRequestError: The topic has no key columns; or `spark` is left out, and the thread has no active session.
+        UnknownTopicOrPartitionError: The topic does not exist.
+        BrokerNotAvailableError: No broker could be reached within 30 s.
 
     Example:
         ```python
@@ -142,9 +149,9 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
 def register(spark: SparkSession) -> None:
     """Register the data source under the format name `sparklog`, and make the session the active one of this thread.
 
-    `writeStream.start()` looks for a data source written in Python only in the active session of its thread. Only the
-    thread that created the session has one; in another thread Spark raises `DATA_SOURCE_NOT_FOUND`. A second call does
-    nothing more.
+    `writeStream.start()` looks for a data source written in Python only in the active session of its thread. Without
+    this call only the thread that created the session has an active session, and in other threads Spark raises
+    `DATA_SOURCE_NOT_FOUND`. A second call does nothing more.
 
     Args:
         spark: A session of Spark 4, classic or Spark Connect.

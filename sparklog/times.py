@@ -1,6 +1,6 @@
 """Points in time as people write them: `-1h`, `yesterday`, `2026-11-27T10:00`, `2026-11-27 Europe/Berlin`. Pure.
 
-Every command, page and call that takes a time reads it here.
+Every command, page and call that takes a time parses it with this module.
 
 | form | meaning |
 |---|---|
@@ -88,7 +88,7 @@ def _calendar_time(text: str, now_ms: int) -> int:
         return _ms(_moment(text, now_ms, UTC), UTC)
     if _moment(found["moment"], now_ms, UTC).tzinfo is not None:
         raise ValueError
-    zone = _zone(found["zone"])  # only now: the last word of another text is not a zone
+    zone = _zone(found["zone"])  # after the time is parsed: else the error would call any last word a zone
     return _ms(_moment(found["moment"], now_ms, zone), zone)
 
 
@@ -104,8 +104,8 @@ def _moment(text: str, now_ms: int, zone: tzinfo | None) -> datetime:
 
 
 def _zone(name: str) -> tzinfo | None:
-    """Return the zone of this name; None for the machine's own."""
-    from zoneinfo import ZoneInfo  # reads files, and few times name a zone
+    """Return the zone of this name; None for the machine's own. Raises InvalidRequestError."""
+    from zoneinfo import ZoneInfo  # its import reads files, and few texts name a zone
 
     if name.lower() == "local":
         return None

@@ -11,12 +11,13 @@ from sparklog.errors import InvalidTopicError
 EARLIEST_TIMESTAMP = -2
 """Look-up of `list_offsets`: the first offset that can still be read."""
 LATEST_TIMESTAMP = -1
-"""Look-up of `list_offsets`: the offset of the next record, bounded by the high watermark."""
+"""Look-up of `list_offsets`: the offset after the last record that can be read, by the look-up's isolation level."""
 MAX_TIMESTAMP = -3
 """Look-up of `list_offsets`: the offset of the record with the largest timestamp."""
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-"""Isolation of a read: all records up to the high watermark, or only those of committed transactions and of none."""
+"""Isolation of a read: all records up to the high watermark; or only records of committed transactions and records
+outside of transactions, up to the last stable offset."""
 ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 """The values of `isolation.level`."""
 
@@ -27,14 +28,15 @@ INTERNAL_PREFIX = "__"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 """Topics that the broker keeps. Clients can only read them."""
 PRODUCER_ID_END = 2**62
-"""Upper bound of producer ids: ids are issued one by one, so no number can be as large. Larger ids name their owner
-(`sparklog.security.owned_ids`). A fencing token above the bound is forged."""
+"""Upper bound of the producer ids that are issued one by one. Larger producer ids contain a proof of their owner
+(`sparklog.security.owned_ids`). A fencing token that is not below the bound is forged."""
 SHARED_PREFIX = "__shared:"
-"""Prefix of the transactional ids of shared transactions. No other id may begin so."""
+"""Prefix of the transactional ids of shared transactions. No other transactional id must begin with it."""
 FENCING_TOKENS_ID = "__fencing_tokens"
 """Transactional id whose coordinator issues the fencing tokens of a cluster. No producer uses it."""
 UNNAMED_APP_PREFIX = "__unnamed:"
-"""Prefix of the names of applications that run one shared transaction only. The coordinator forgets them soon after it.
+"""Prefix of the names of applications that run only one shared transaction. The coordinator forgets such an application
+soon after its transaction.
 """
 EARLIEST_LOCAL_TIMESTAMP = -4
 """Look-up of `list_offsets`: the first offset that can be read without the object store (KIP-405)."""
@@ -110,7 +112,8 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     """The offset; -1 if nothing matches."""
     timestamp_ms: int
-    """Timestamp of the record at the offset, in ms since 1970; -1 if nothing matches."""
+    """Timestamp of the record at the offset, in ms since 1970; -1 if nothing matches, and for a look-up of "earliest",
+    "latest", "earliest_local" or "latest_tiered"."""
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -119,7 +122,7 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     """Offset of the next record to read."""
     metadata: str = ""
-    """Note of the committer, at most 4096 characters; None counts as an empty note."""
+    """Note of the client that commits, at most 4,096 characters; None counts as an empty note."""
     leader_epoch: int = -1
     """Leader epoch of the last consumed record; -1: not known."""
 
@@ -132,7 +135,7 @@ class GroupMetadata(NamedTuple):
     member_id: str = ""
     """Id of the member; empty outside a membership."""
     member_epoch: int = -1
-    """Epoch of the member; -1: no member."""
+    """Epoch of the member; -1 outside a membership."""
     instance_id: str | None = None
     """The `group.instance.id` of a static member; None: no static membership."""
 
@@ -167,7 +170,7 @@ def shared_transactional_id(app_id: str) -> str:
 
 
 def check_topic_name(name: str) -> str:
-    """Return `name` if it is a valid topic name. Kafka's rule holds, because the name becomes part of a path.
+    """Return `name` if it is a valid topic name by Kafka's rule; the name becomes part of a path.
 
     Args:
         name: The name to check.

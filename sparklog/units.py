@@ -1,6 +1,6 @@
 """Durations and sizes with units, as in `7d`, `1h30m`, `1MB` and `512KiB`. Pure.
 
-Settings and options of the command line read them here, so every number of a time or of bytes takes the same units.
+Settings and options of the command line are parsed with this module, so that all times and sizes take the same units.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SIZE_UNITS_BYTES: Mapping[str, int] = {
 DURATION_HELP = "a number with ms, s, m, h, d or w, as in 90s, 7d or 1h30m"
 SIZE_HELP = "a number with B, kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), as in 50MB"
 UNIT_MS = {"ms": 1, "s": 1_000, "minutes": 60_000}
-"""The units of settings that are times."""
+"""Length in ms of each unit in which a setting with a time is declared."""
 UNIT_BYTES = {"bytes": 1, "bytes/s": 1}
-"""The units of settings that are sizes."""
+"""Size in bytes of each unit in which a setting with a size is declared."""
 
 _SYNONYMS = {
     "ms": "ms millisecond milliseconds",
@@ -49,7 +49,7 @@ _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]+)(/s)?", re.ASCII | re.IGNORECASE)
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return a duration in ms. Larger units come first, each once: `1d12h`.
+    """Return a duration in ms. In the text larger units come first, each at most once: `1d12h`.
 
     Args:
         text: One or more numbers, each with its unit.
@@ -77,7 +77,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Return a size in bytes. The case of a unit is free, its B may be left out, and `/s` may follow.
+    """Return a size in bytes. The unit can be in upper or lower case, without its B, and with `/s` behind it.
 
     Args:
         text: A number with a unit.
@@ -96,10 +96,10 @@ def parse_size_bytes(text: str) -> int:
 
 
 def takes_units(unit: str) -> bool:
-    """Return True if numbers of a setting's unit may be written with another unit.
+    """Return True if the value of a setting with this unit can be a text with another unit, such as `7d`.
 
     Args:
-        unit: The setting's unit, as `ms`.
+        unit: The setting's unit, such as `ms`.
     """
     return unit in UNIT_MS or unit in UNIT_BYTES
 
@@ -123,7 +123,7 @@ def parse_in_unit(text: str, unit: str) -> int:
 
 
 def help_of(unit: str) -> str:
-    """Return the allowed forms of a number of a setting's unit, for an error message.
+    """Return the allowed forms of a setting's value with a unit, for an error message.
 
     Args:
         unit: The unit: one of UNIT_MS and UNIT_BYTES.

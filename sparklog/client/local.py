@@ -37,7 +37,8 @@ _GATEWAY = "kafka."
 """Prefix of the gateway's addresses in a line that the broker prints."""
 
 _live: set[LocalBroker] = set()
-"""Strong references: the broker of `bootstrap = start_local().bootstrap_servers` also runs until this process ends."""
+"""The running brokers of this process, stopped at its exit: also the broker of an expression such as
+`start_local().bootstrap_servers`, to whose LocalBroker nothing else refers."""
 
 
 class LocalBroker:
@@ -56,7 +57,7 @@ class LocalBroker:
         lifeline: Lifeline,
         kafka_address: str = "",
     ) -> None:
-        """Take over a started process. Use `start_local`.
+        """Take over a started process. Users call `start_local` instead.
 
         Args:
             process: The broker's process.
@@ -64,7 +65,7 @@ class LocalBroker:
             temporary: True if `stop` removes the directory.
             address: The address that the broker listens on.
             log: The reader of the broker's stderr.
-            lifeline: The pipe whose end stops the broker.
+            lifeline: The pipe that the broker watches: the broker stops when this process has closed the pipe.
             kafka_address: The address of the broker's Kafka gateway; empty: there is none.
         """
         self._process = process
@@ -153,7 +154,7 @@ class LocalBroker:
 
 
 class _Log:
-    """A reader of the broker's stderr in a thread, so that the broker never blocks. It keeps the last lines."""
+    """Reads the broker's stderr in a thread, so that the broker never blocks on it, and keeps the last lines."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=LOG_LINES_KEPT)
@@ -190,8 +191,8 @@ def start_broker(
     timeout_s: float = START_TIMEOUT_S,
     kafka: bool = False,
 ) -> LocalBroker:
-    """Start a local broker; see `start_local`. With `listen` None the setting `listeners` has the addresses, and the
-    first one is used.
+    """Start a local broker; see `start_local`. With `listen` None the broker listens on the addresses in the setting
+    `listeners`, and `bootstrap_servers` of the result is the first one.
     """
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
@@ -240,13 +241,13 @@ def start_broker(
             shutil.rmtree(directory, ignore_errors=True)
         raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'no output'}")
     address, *others = addresses
-    forget(address)  # another broker may have used the port before
+    forget(address)  # perhaps another broker has used the port before
     told = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))
     return LocalBroker(process, directory, temporary, address, log, lifeline, next(told, ""))
 
 
 def _write_config(settings: Mapping[str, object]) -> Path:
-    """Write a configuration file with `settings`. The broker reports errors in them."""
+    """Write a configuration file with `settings`, unchecked: the broker reports errors in them."""
     broker = {name: value for name, value in settings.items() if not name.startswith(_TOPIC)}
     topic = {name.removeprefix(_TOPIC): value for name, value in settings.items() if name.startswith(_TOPIC)}
     lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in broker.items()]
@@ -257,15 +258,15 @@ def _write_config(settings: Mapping[str, object]) -> Path:
 
 
 def _readable(descriptor: int, timeout_s: float) -> bool:
-    """True if there are bytes to read within the time. `select.select` would fail beyond 1,024 open files."""
+    """True if bytes can be read within the time. `select.select` would fail for descriptors from 1,024 on."""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         return bool(selector.select(timeout_s))
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], timeout_s: float) -> list[str] | None:
-    """Return the addresses in the broker's `listening on` lines, which it writes at once, its own first; None if the
-    broker ended or wrote no line in time."""
+    """Return the addresses in the broker's `listening on` lines: the broker's own, then those of its gateway. The
+    broker writes all these lines in one piece. None: the broker ended, or wrote no line in time."""
     assert process.stdout is not None
     deadline = time.monotonic() + timeout_s
     said = b""

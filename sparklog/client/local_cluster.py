@@ -1,13 +1,12 @@
 """`start_local(brokers=3)`: a development cluster of brokers and a ZooKeeper on this machine.
 
-Only one process at a time can use a directory (`cluster.lock`), because two ZooKeepers on the same files would destroy
-them.
+Only one process at a time can use a directory (`cluster.lock`), because two ZooKeepers would destroy its files.
 
 `cluster.json` in the directory: `{"zookeeper": "", "zookeeper_port": 40123, "ports": {"1": 40124, …}}`. A second start
-on the directory continues with the same brokers on the same ports. If the file is lost, the ports are new, and so are
-brokers without a directory; `zookeeper` has to be named again.
+on the directory continues with the same brokers on the same ports. If the file is lost, the next start chooses new
+ports, and the number of brokers and an outside ZooKeeper have to be named again; the brokers find their data.
 
-A secured cluster also has `secure/` (see `sparklog.security.cluster_setup`), and stays secured.
+A secured cluster also has `secure/` (see `sparklog.security.cluster_setup`), and every later start is secured, too.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ LAYOUT_FILE = "cluster.json"
 SECURE = "secure"
 LOCK_FILE = "cluster.lock"
 REQUEST_PREFIX, REQUEST_SUFFIX, ANSWER_SUFFIX = "start-", ".request", ".answer"
-"""Names of the files by which `request_start` asks the process of the cluster, and is answered."""
+"""Parts of the names of the files that `request_start` and the process of the cluster exchange."""
 REQUEST_TAKEN_S = 5.0
 REQUEST_POLL_S = 0.1
 CHROOT = "/sparklog"
@@ -108,12 +107,12 @@ class ClusterBroker:
             listen = None if "listeners" in self._settings else self.bootstrap_servers
             settings = self._settings
             if self.kafka_bootstrap_servers and KAFKA.items() <= settings.items():
-                # Kafka's clients keep the address of the life before, like those of the broker
+                # the gateway keeps its address, as the broker does, so that Kafka's clients find it again
                 settings = settings | {"kafka.listeners": f"PLAINTEXT://{self.kafka_bootstrap_servers}"}
             self._process = start_broker(self.data_dir, listen, settings=settings, timeout_s=timeout_s)
 
     def stop(self) -> int:
-        """Stop the broker cleanly: other brokers lead its partitions first.
+        """Stop the broker cleanly: before it ends, other brokers take over the partitions that it leads.
 
         Returns:
             The exit code; 0 if the broker was never started.
@@ -145,7 +144,7 @@ class LocalCluster:
         zookeeper: str | None = None,
         secure: bool = False,
     ) -> None:
-        """Take the directory until `stop`, and start nothing. Use `start_local`.
+        """Lock the directory until `stop`, and start nothing. Users call `start_local` instead.
 
         Args:
             directory: Directory of the cluster.
@@ -156,8 +155,8 @@ class LocalCluster:
             secure: True for TLS, SCRAM and ACLs. A secured directory stays secured.
 
         Raises:
-            InvalidConfigError: The directory is in use, belongs to another cluster, or is not secured although it
-                should be.
+            InvalidConfigError: The directory is in use, has more brokers or another ZooKeeper than the arguments say,
+                or is not secured although `secure` is True; or Java or PySpark is missing.
         """
         self._lock = _lock(directory)
         try:
@@ -224,7 +223,7 @@ class LocalCluster:
 
         Raises:
             BrokerNotAvailableError: ZooKeeper or a broker did not start in time.
-            InvalidConfigError: Another process has started the cluster meanwhile.
+            InvalidConfigError: After `stop` another process has started the cluster.
         """
         if self._lock < 0:
             self._lock = _lock(self.data_dir)
@@ -255,7 +254,7 @@ class LocalCluster:
         return [broker.broker_id for broker in missing]
 
     def answer_requests(self) -> list[int]:
-        """Start the missing processes if another process asks for it, with `request_start`.
+        """Start the missing processes if another process has asked for that with `request_start`, and answer it.
 
         Returns:
             Ids of the brokers that were started.
@@ -312,7 +311,7 @@ class LocalCluster:
 
 
 def check_count(brokers: object) -> None:
-    """Raise InvalidConfigError unless this number of brokers can be started; None is accepted, see `start_cluster`."""
+    """Raise InvalidConfigError unless this number of brokers can be started. None is valid, as in `start_cluster`."""
     if brokers is None:
         return
     number = whole_number(brokers)
@@ -346,8 +345,8 @@ def start_cluster(
         The running cluster.
 
     Raises:
-        InvalidConfigError: `brokers` is out of bounds, Java or PySpark is missing, or the directory belongs to another
-            cluster, or is not secured although it should be.
+        InvalidConfigError: `brokers` is out of bounds; Java or PySpark is missing; or the directory is in use, has more
+            brokers or another ZooKeeper than the arguments say, or is not secured although `secure` is True.
         BrokerNotAvailableError: ZooKeeper or a broker did not start in time.
     """
     check_count(brokers)
@@ -366,7 +365,7 @@ def start_cluster(
 
 
 def is_running(directory: Path) -> bool:
-    """True if another process, or this one, runs the cluster of the directory."""
+    """True if a process, this one or another, runs the cluster of the directory."""
     if not (directory / LOCK_FILE).exists():
         return False
     try:
@@ -381,15 +380,15 @@ def request_start(directory: Path, brokers: int | None = None, timeout_s: float 
 
     Args:
         directory: Directory of the cluster.
-        brokers: Wanted number of brokers. None: the cluster's.
+        brokers: Wanted number of brokers. None: the number that the cluster has.
         timeout_s: The longest wait for each broker in seconds.
 
     Returns:
         Ids of the brokers that were started; empty: all were running.
 
     Raises:
-        InvalidConfigError: The cluster has another number of brokers, or its process takes no requests.
-        BrokerNotAvailableError: A broker did not start in time.
+        InvalidConfigError: The cluster has another number of brokers, or its process does not answer requests.
+        BrokerNotAvailableError: A broker did not start in time, or the process of the cluster has ended.
     """
     present = len(_read_layout(directory).ports)
     if brokers not in (None, present):
@@ -429,10 +428,11 @@ def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def _is_secured(directory: Path, wanted: bool) -> bool:
-    """True if the cluster is or becomes secured.
+    """Return True if the cluster is secured already, or if security is `wanted` for a new cluster.
 
     Raises:
-        InvalidConfigError: The cluster has begun without security, so its data in ZooKeeper are open to all.
+        InvalidConfigError: Security is wanted, and the cluster has begun without it: its data in ZooKeeper are open to
+            everybody.
     """
     there = (directory / SECURE).exists()
     if wanted and not there and _read_layout(directory).ports:
@@ -444,7 +444,7 @@ def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[i
     """Return the security settings of each broker. Missing files are created. Raises InvalidConfigError."""
     import datetime
 
-    from sparklog.security import cluster_setup  # slow to import, and most do without
+    from sparklog.security import cluster_setup  # slow to import, and most clusters are not secured
 
     now = datetime.datetime.now(datetime.UTC)
     if not directory.exists():
@@ -456,7 +456,7 @@ def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[i
         if not path.exists():
             cluster_setup.add_broker(directory, i, cluster_setup.BrokerPlace("127.0.0.1", port), now)
         found[i] = flatten(tomllib.loads(read_regular(path).decode()))
-        # on one machine any free port will do between brokers, and clients' ports may be new ones
+        # perhaps the file's ports are in use by now: clients get the layout's port, other brokers any free one
         found[i]["listeners"] = f"CLIENTS://127.0.0.1:{port},INTERNAL://127.0.0.1:0"
         found[i].pop("advertised.listeners", None)
         found[i]["zookeeper.connect"] = zookeeper
@@ -492,7 +492,8 @@ def _lock(directory: Path) -> int:
 
 
 def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Layout:
-    """Read the layout of the directory, add new brokers, and write it back. Raises InvalidConfigError."""
+    """Read the layout of the directory, add new brokers, replace ports in use, and write the layout back. Raises
+    InvalidConfigError."""
     layout = _read_layout(directory)
     if layout.ports and brokers is not None and brokers < len(layout.ports):
         raise InvalidConfigError(
@@ -529,7 +530,7 @@ def _read_layout(directory: Path) -> _Layout:
 
 
 def _keep_port(port: int, free: Iterator[int]) -> int:
-    """Return `port` if it is still free, otherwise another free one."""
+    """Return `port` if it is still free, otherwise the next port of `free`."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if port:
@@ -554,7 +555,7 @@ def _stop_all() -> None:
 
 def _drop_after_fork() -> None:
     for cluster in list(_live):
-        cluster._unlock()  # the lock is the file's while any process has the descriptor
+        cluster._unlock()  # else the directory stays locked as long as the child runs
     _live.clear()
 
 

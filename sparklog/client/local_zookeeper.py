@@ -44,8 +44,8 @@ def _jars() -> list[str]:
 
 
 class ZooKeeperProcess:
-    """A ZooKeeper on a free port. It keeps the port and its data over `kill` and `start`, and ends with this
-    process."""
+    """A ZooKeeper process. It keeps its port and its data over `kill` and `start`. It ends with this process, or up to
+    ORPHANED_S later if `temporary` is set."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class ZooKeeperProcess:
         self._lifeline: Lifeline | None = None
         self._owner = os.getpid()
         self.temporary: Path | None = None
-        """Directory with this ZooKeeper's and the brokers' directories, removed if this process ends without removing
-        it; None: none."""
+        """Temporary directory with the directories of ZooKeeper and the brokers. If this process ends without removing
+        the directory, it is removed when ZooKeeper ends. None: nothing is removed."""
         (directory / "zoo.cfg").write_text(
             f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress={host}\n"
             f"admin.enableServer=false\nminSessionTimeout={2 * tick_ms}\nmaxSessionTimeout={300 * tick_ms}\n"
@@ -105,13 +105,13 @@ class ZooKeeperProcess:
         """Start ZooKeeper and wait until it answers.
 
         Raises:
-            BrokerNotAvailableError: ZooKeeper does not answer in time. The message has its output.
+            BrokerNotAvailableError: ZooKeeper has ended, or does not answer in time. The message has its output.
         """
         command = [
             "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false",
             "-cp", ":".join(self._jars), MAIN_CLASS, str(self._directory / "zoo.cfg"),
         ]  # fmt: skip
-        # Java itself does not notice that its parent is gone: a small process of ours in between does.
+        # Java does not notice that its parent has ended, so the process between them (_GUARD) ends Java then
         with (self._directory / "output.txt").open("wb") as output:
             self._lifeline = Lifeline()
             try:
@@ -135,7 +135,7 @@ class ZooKeeperProcess:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End the process like a crash. A second call does nothing, nor does a call in a forked child."""
+        """End the process with SIGKILL, like a crash. A second call and a call in a forked child do nothing."""
         if self._process is not None and self._owner == os.getpid():
             self._signal(signal.SIGKILL)
             self._process.wait(10)
@@ -144,7 +144,7 @@ class ZooKeeperProcess:
             self._lifeline.cut()
 
     def pause(self) -> None:
-        """Stop the process with SIGSTOP."""
+        """Suspend the process with SIGSTOP."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -165,8 +165,8 @@ class ZooKeeperProcess:
 
 
 ORPHANED_S = 30
-"""Time in s for which ZooKeeper outlives its parent, so that the brokers, which end too, can leave the cluster
-cleanly."""
+"""Longest time in s for which ZooKeeper outlives its parent process, so that the brokers in `temporary`, which stop at
+the same time, can leave the cluster cleanly. ZooKeeper ends with the last of them, and at once without `temporary`."""
 _GUARD = f"""
 import fcntl, pathlib, select, shutil, subprocess, sys, time
 

@@ -1,8 +1,8 @@
-"""JSON lines with types that PyArrow's JSON reader does not know: maps, durations, bytes that are not text, dates
+"""Reads JSON lines with types that PyArrow's JSON reader does not know: maps, durations, bytes, and dates and times
 inside other types.
 
-Slower than PyArrow's reader (one Python object per value), so used only for schemas that need it. It reads the output
-of `sparklog consume` (`sparklog.export.printable`).
+It makes a Python object for each value, and is slower than PyArrow's reader. Therefore it is used only for schemas that
+need it. It reads the output of `sparklog consume` (`sparklog.export.printable`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 class JsonValueError(ValueError):
-    """A value does not fit its column."""
+    """A line of JSON is not a row of the schema."""
 
 
 def needs_rows(t: Any, *, nested: bool = False) -> bool:
@@ -41,9 +41,10 @@ def needs_rows(t: Any, *, nested: bool = False) -> bool:
 
 
 def read_rows(block: bytes, schema: pa.Schema) -> pa.Table:
-    """Return the rows of a block of whole lines, with exactly the columns of `schema`.
+    """Return the rows of a block of whole lines, with exactly the columns of `schema`; columns that a line lacks are
+    null.
 
-    Raises JsonValueError.
+    Raises JsonValueError for a line that is not an object, an unknown column, or a value that does not fit its column.
     """
     rows: list[dict[str, Any]] = []
     for line in block.split(b"\n"):
@@ -76,12 +77,12 @@ def _column(rows: list[dict[str, Any]], field: pa.Field) -> Any:
 
 
 def _fit(values: list[Any], t: Any) -> Any:
-    """Return `values` as `t`, by the rules of `send_batch`: PyArrow with a type given would cut 1.5 to 1."""
+    """Return `values` as an array of `t`, by the rules of `send_batch`. `pa.array` with a type would cut 1.5 to 1."""
     return fit_column(array_of_objects(values, t), t, rounded=True)
 
 
 def _first_unfit(values: list[Any], field: pa.Field) -> JsonValueError:
-    """Return the error of the first unfit value, which Arrow does not name."""
+    """Return the error for the first value that does not fit. Arrow's own error does not name the value."""
     for value in values:
         try:
             _fit([value], field.type)

@@ -1,4 +1,4 @@
-"""Arrow values in forms that JSON and people can read."""
+"""Converts Arrow values to forms for JSON and for people."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from sparklog.client.reading.consumed import ConsumedBatch
 
 BINARY_MARK = "base64"
-"""Bytes that are not UTF-8 text are written as {"base64": "…"}."""
+"""Key of the object that stands for bytes that are not UTF-8 text: {"base64": "…"}."""
 
 _CELL_CHARS_MAX = 120
 
 
 def with_metadata(batch: ConsumedBatch) -> pa.Table:
-    """Return the batch's columns, after `_topic`, `_partition`, `_offset`, `_timestamp` (as the Spark source names
-    them)."""
+    """Return the batch's columns behind `_topic`, `_partition`, `_offset` and `_timestamp`, as the Spark source names
+    these columns."""
     rows = batch.data.num_rows
     timestamps = _from_numpy(np.asarray(batch.timestamps_ms(), np.int64) * 1000, pa.timestamp("us", tz="UTC"))
     columns = {
@@ -38,14 +38,14 @@ def with_metadata(batch: ConsumedBatch) -> pa.Table:
 
 
 def _from_numpy(values: np.ndarray, t: Any) -> Any:
-    """Return an int64 array as an Arrow array of a type with that layout; `pa.array` would import pandas (0.3 s) to
-    look at it."""
+    """Return an int64 array as an Arrow array of type `t`, which must have the layout of int64. `pa.array` would import
+    pandas, which takes 0.3 s."""
     return pa.Array.from_buffers(t, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def printable(column: Any) -> list[Any]:
-    """Return a column's values for JSON: bytes as text, maps as objects, times in ISO 8601, or as the stored number
-    where Python has no object for them."""
+    """Return a column's values in forms that msgspec can write as JSON: bytes as text, or as `{"base64": …}` if they
+    are not UTF-8; maps as dicts; a time for which Python has no object as the stored number."""
     if pa.types.is_binary(column.type):
         try:
             return list(column.cast(pa.string()).to_pylist())
@@ -68,8 +68,8 @@ def _has_union(t: Any) -> bool:
 
 
 def _object(scalar: Any) -> Any:
-    """Return the value of `as_py`, with numbers where Python has no object. A union's value has its form for JSON
-    already."""
+    """Return the value of `as_py`; where Python has no object for a value, its stored number. The value of a union is
+    already in its form for JSON."""
     t = scalar.type
     if not scalar.is_valid:
         return None
@@ -82,7 +82,7 @@ def _object(scalar: Any) -> Any:
     if pa.types.is_union(t):
         return _plain(_object(scalar.value), scalar.value.type)
     if pa.types.is_timestamp(t) and t.unit == "ns":
-        scalar = scalar.cast(pa.timestamp("us", tz=t.tz), safe=False)  # Python's have no more
+        scalar = scalar.cast(pa.timestamp("us", tz=t.tz), safe=False)  # Python's datetime has no ns
     try:
         return scalar.as_py()
     except NO_PYTHON_OBJECT:
@@ -99,7 +99,7 @@ def _text(value: bytes | None) -> Any:
 
 
 def _plain(value: Any, t: Any) -> Any:
-    """Return a nested value, with replacements for the values that have no form in JSON."""
+    """Return a Python value of type `t`, in which values without a form in JSON are replaced, at any depth."""
     if value is None:
         return None
     if pa.types.is_binary(t):
@@ -116,7 +116,8 @@ def _plain(value: Any, t: Any) -> Any:
 
 
 def _interval(value: Any) -> str:
-    """Return SQL's INTERVAL in ISO 8601: without months as a duration is written, else each part with its own sign."""
+    """Return SQL's INTERVAL in ISO 8601. Without months it is written as a duration; with months, or too long for a
+    duration, as months, days and seconds with a sign each."""
     try:
         rest = dt.timedelta(days=value.days, microseconds=value.nanoseconds // 1000)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Writers of a result's batches: CSV, JSON lines, Parquet, Arrow. They only append to their stream."""
+"""Writers of a result's batches as CSV, JSON lines, Parquet or Arrow. They only append to their stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparklog.export.printable import printable
 
 
 class Writer(Protocol):
-    """A writer of the batches of one result, in order; `close` writes the end of the format."""
+    """A writer of the batches of one result, in order. `close` writes the format's end, such as Parquet's footer."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
 
@@ -20,7 +20,7 @@ class Writer(Protocol):
 
 
 class JsonWriter:
-    """One object per line, as `sparklog consume` writes them."""
+    """A writer of JSON lines: one object per row, with values as `sparklog consume` writes them."""
 
     def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
         self._out = out
@@ -37,8 +37,8 @@ class JsonWriter:
 
 
 class CsvWriter:
-    """A CSV writer with a line of names. Values without a form in CSV (lists, structs, maps, bytes that are not text)
-    are written as JSON."""
+    """A writer of CSV with a line of column names. Values without a form in CSV (lists, structs, maps, bytes that are
+    not text) are written as JSON."""
 
     def __init__(self, out: BinaryIO, schema: pa.Schema, *, delimiter: str = ",") -> None:
         names = distinct(schema.names)
@@ -66,7 +66,7 @@ class CsvWriter:
 
 
 class ParquetWriter:
-    """Compressed with zstd."""
+    """A writer of a Parquet file, compressed with zstd. Raises InvalidQueryError for a type that Parquet lacks."""
 
     def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
@@ -90,7 +90,7 @@ class ParquetWriter:
 
 
 class ArrowWriter:
-    """An Arrow IPC file, or an Arrow IPC stream."""
+    """A writer of an Arrow IPC file, or of an Arrow IPC stream if `is_stream`."""
 
     def __init__(self, out: BinaryIO, schema: pa.Schema, *, is_stream: bool = False) -> None:
         names = distinct(schema.names)
@@ -105,7 +105,7 @@ class ArrowWriter:
 
 
 def distinct(names: list[str]) -> list[str]:
-    """Return the column names with a number after repeated ones: SQL allows the same name twice."""
+    """Return unique column names: a repeated name gets a number at its end. SQL allows the same name twice."""
     seen: set[str] = set()
     found = []
     for name in names:
@@ -119,7 +119,7 @@ def distinct(names: list[str]) -> list[str]:
 
 
 def plain_column(column: Any) -> Any:
-    """Return the column without chunks, in a type that `printable` knows."""
+    """Return the column as one array, in a type that `printable` knows."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     plain = _plain_type(column.type)
@@ -127,11 +127,11 @@ def plain_column(column: Any) -> Any:
 
 
 def _plain_type(t: Any) -> Any:
-    """Return the type without what `printable` does not know, at any depth."""
+    """Return the nearest type that `printable` knows, also for the fields of nested types."""
     if pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t):
         return pa.binary()
     if pa.types.is_timestamp(t) and t.unit == "ns":
-        return pa.timestamp("us", tz=t.tz)  # Python's have no more
+        return pa.timestamp("us", tz=t.tz)  # Python's datetime has no ns
     if pa.types.is_struct(t):
         return pa.struct([f.with_type(_plain_type(f.type)) for f in t])
     if pa.types.is_map(t):

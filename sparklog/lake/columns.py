@@ -34,7 +34,7 @@ def topic_columns(schema: pa.Schema, *, is_envelope: bool) -> list[str]:
 
 
 def table_schema(schema: pa.Schema, *, is_envelope: bool) -> pa.Schema:
-    """Return the columns of a topic's table: its own columns, then those of the position.
+    """Return the columns of a topic's table: the topic's own columns, then POSITION_FIELDS.
 
     Args:
         schema: The topic's newest schema.
@@ -86,8 +86,8 @@ def check_partition_by(columns: Sequence[str], schema: pa.Schema) -> None:
         schema: The table's columns.
 
     Raises:
-        InvalidConfigError: A column does not exist, or its type has no exact form in a directory's name; or a column
-            occurs twice, or no column is left.
+        InvalidConfigError: A column does not exist, or its type has no exact form in a directory's name; a column
+            occurs twice; or the columns are all columns of the table.
     """
     for name in columns:
         at = schema.get_field_index(name)
@@ -110,11 +110,12 @@ def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
     """Return the columns to add to a table before it can contain rows of a topic, in order.
 
     Args:
-        wanted: Columns of the table by the topic's newest schema.
-        table: Present columns of the table.
+        wanted: Columns that the table should have, from the topic's newest schema.
+        table: Columns that the table has.
 
     Raises:
-        LakePausedError: A column of the table has another type or case, or is NOT NULL and not among the topic's.
+        LakePausedError: A column of the table has another type, or a name in other case; or a column that the topic
+            lacks is NOT NULL.
     """
     by_lower = {f.name.lower(): f for f in table}
     missing, problems = [], []
@@ -141,8 +142,8 @@ def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
 
 
 def same_type(a: Any, b: Any) -> bool:
-    """Return True if both types have the same values. Nullability, names of list and map entries, and large or view
-    layouts are ignored.
+    """Return True if both types have the same values. Differences of nullability, of the names of list and map entries,
+    and between plain, large and view layouts are ignored.
     """
     if pa.types.is_list(a) or pa.types.is_large_list(a):
         return (pa.types.is_list(b) or pa.types.is_large_list(b)) and same_type(a.value_type, b.value_type)

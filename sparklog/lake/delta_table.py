@@ -1,8 +1,8 @@
 """The Delta table of a topic, through `deltalake`.
 
 A commit succeeds only on the version whose state was checked: with `max_commit_retries` 0 it fails if any other writer
-has committed since. Application transactions alone are not enough: a handle opened later may commit a lower version of
-one, and an append does not conflict with a RESTORE.
+has committed since. Application transactions alone would not prevent double rows: Delta accepts a commit that lowers a
+transaction's version if its handle was opened later, and an append does not conflict with a RESTORE.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ COMMIT_MARK = "sparklog"
 """Key in the commit information that marks the commits of a worker."""
 HISTORY_PAGE = 50
 FIRST_PAGE = 4
-"""Number of commits that a search without a known version reads first: mostly the newest is a worker's."""
+"""Number of commits that a search without a known version reads first. Usually the newest one is a worker's, which ends
+the search."""
 PIECE_ROWS, PIECE_ROWS_MIN = 16_384, 512
 """Largest and smallest number of rows of a file that are in memory at a time."""
 CHECKPOINT_INTERVAL = 100
@@ -50,14 +51,14 @@ _WRITER_FEATURES = frozenset(
 """Table features that require nothing of a writer that only appends plain files."""
 _STATISTICS_COLUMNS_DEFAULT = 32
 _ADDRESS_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""The beginning of an address with a slash too few, as in `s3:/bucket`, which is no directory."""
+"""Matches an address that lacks a slash, such as `s3:/bucket`, which would otherwise count as a directory."""
 _DIRECTORY_WRONG = frozenset("%\\")
-"""Characters that delta-rs decodes or replaces in the path of a directory, and then looks for another one."""
+"""Characters that delta-rs decodes or replaces in a directory's path, so that it would look for another directory."""
 MISSING = "the package deltalake is not installed here: pip install 'sparklog[lake]'"
 
 
 class CommitConflictError(Exception):
-    """The table is at another version than the commit was based on, or the outcome of the commit is unknown."""
+    """A commit has failed, mostly because another writer has committed first, or its outcome is unknown."""
 
 
 class TableFile(Struct, frozen=True):
@@ -67,18 +68,18 @@ class TableFile(Struct, frozen=True):
     """Path relative to the table's location, URL-encoded."""
     size_bytes: int
     rows: int | None
-    """Number of rows by the statistics; None if they lack it."""
+    """Number of rows in the statistics; None if they lack it."""
     partition: int | None
-    """Partition of the topic to which all rows belong; None if there are several, or the statistics lack it."""
+    """Partition of the topic to which all rows belong; None if the rows are of several, or the statistics lack it."""
     first_offset: int | None
-    """Smallest `_offset` by the statistics; None if they lack it."""
+    """Smallest `_offset` in the statistics; None if they lack it."""
     last_offset: int | None
-    """Largest `_offset` by the statistics; None if they lack it."""
+    """Largest `_offset` in the statistics; None if they lack it."""
     partition_values: Mapping[str, str | None]
     """Values of the partition columns as texts; None for null."""
     modified_ms: int = 0
     last_time_ms: int | None = None
-    """Largest `_timestamp` by the statistics, in whole ms; None if they lack it."""
+    """Largest `_timestamp` in the statistics, in ms since 1970; None if they lack it."""
 
 
 def normal_location(location: str) -> str:
@@ -88,7 +89,7 @@ def normal_location(location: str) -> str:
         location: A directory, or an address with `s3://`, `gs://`, `az://`, `abfss://` or `file://`.
 
     Returns:
-        An absolute directory, or the address without slashes at its end.
+        An absolute path of a directory, also for `file://`; or the address without slashes at its end.
 
     Raises:
         InvalidConfigError: The location has another form.
@@ -204,7 +205,7 @@ class LakeTable:
             The first version.
 
         Raises:
-            CommitConflictError: Another process has just created a table there.
+            CommitConflictError: There is a table already, which another process has created.
             LakeUnavailableError: The location cannot be reached.
         """
         require_deltalake()
@@ -285,14 +286,15 @@ class LakeTable:
             topic_id: Id of the topic.
             partitions: Number of the topic's partitions.
             known_version: A version that this process has checked; older history is not read. None if there is none.
-            known: By path, the largest offsets of files without statistics, which must be read; the call adds to it.
+            known: Largest offset by partition of each file, by path, for files whose statistics lack it. Such files
+                have to be read; the call adds their offsets.
 
         Raises:
-            LakePausedError: The table has no partitions and offsets.
+            LakePausedError: The table lacks the column `_partition`, `_offset` or `_timestamp`.
             LakeUnavailableError: The table cannot be read.
         """
         with _reaching(self.location):
-            if self.topic_id != topic_id:  # a foreign table may have any columns
+            if self.topic_id != topic_id:  # another topic's table can lack the position columns
                 return TableState(self.version, self.table_id, self.topic_id, {})
             self.check_positions()
             others = list(self._commits_of_others(known_version))
@@ -315,7 +317,7 @@ class LakeTable:
         self._layout(["_partition", "_offset", "_timestamp"])
 
     def check_features(self, *, is_upsert: bool) -> None:
-        """Check that plain Parquet files may be appended to the table, and replaced if `is_upsert`.
+        """Check that a commit of plain Parquet files can be appended to the table, and with `is_upsert` replace files.
 
         Raises:
             LakePausedError: The table has a feature that this writer does not support.
@@ -349,7 +351,7 @@ class LakeTable:
         last commit of a worker are searched.
 
         delta-rs lets a compaction succeed even if another compaction was committed after the first one was planned.
-        The table then has the rows of the files that both have replaced twice.
+        Then the rows of files that both compactions have replaced are in the table twice.
 
         Args:
             known_version: The newest version that was checked: only later ones are searched. None if none was checked.
@@ -486,14 +488,15 @@ class LakeTable:
         return PyFileSystem(DeltaStorageHandler(self.location))
 
     def writer(self, schema: pa.Schema, file_bytes: int, name: str) -> DataFileWriter:
-        """Return a writer of new files at the table's location. `file_bytes`: size at which the next file begins;
-        `name`: part of the files' names.
+        """Return a writer of new files at the table's location. `schema`: the columns of the rows; `file_bytes`: size
+        at which the next file begins; `name`: part of the files' names.
         """
         fsync = fsync_below(self.location) if is_local(self.location) else _nothing
         return DataFileWriter(self.file_system(), schema, self.partition_columns, file_bytes, name=name, fsync=fsync)
 
     def deletion_masks(self) -> dict[str, Any]:
-        """Return by file name the masks of files with deleted rows: an array that is True for each row that is left."""
+        """Return a mask for each file with a deletion vector, by file name: an array that is True for each row that is
+        not deleted. Raises LakeUnavailableError."""
         with _reaching(self.location):
             if "deletionVectors" not in (self._handle.protocol().reader_features or ()):
                 return {}
@@ -516,7 +519,7 @@ class LakeTable:
         Args:
             file: The file.
             columns: Names of the columns; None for all columns of the table.
-            apply_deletions: True to leave out the rows of deletion vectors.
+            apply_deletions: True to leave out rows that deletion vectors mark as deleted.
             masks: The result of `deletion_masks`; None to call it.
 
         Raises:
@@ -530,17 +533,18 @@ class LakeTable:
     def read_pieces(
         self, file: TableFile, columns: Sequence[str] | None, *, masks: Mapping[str, Any]
     ) -> Iterator[pa.Table]:
-        """Read rows of a file as `read_file` does, in pieces of at most PIECE_ROWS.
+        """Read rows of a file as `read_file` does, in pieces of at most PIECE_ROWS rows.
 
         Args:
             file: The file.
             columns: Names of the columns; None for all columns of the table.
-            masks: The result of `deletion_masks`; empty to read deleted rows, too.
+            masks: The result of `deletion_masks`; an empty mapping to read also deleted rows.
 
         Yields:
             Rows in the order of the file.
 
         Raises:
+            LakePausedError: The table has no such column.
             LakeUnavailableError: The file cannot be read.
         """
         layout = self._layout(columns)
@@ -566,7 +570,7 @@ class LakeTable:
             raise LakeUnavailableError(f"file {file.path} of the table at {self.location} cannot be read: {e}") from e
 
     def _layout(self, columns: Sequence[str] | None) -> pa.Schema:
-        """Return these columns of the table; None for all. Raises LakePausedError."""
+        """Return the schema of these columns; None: of all columns. Raises LakePausedError for a missing column."""
         schema = self.schema()
         gone = [c for c in columns or () if c not in schema.names]
         if gone:
@@ -597,11 +601,12 @@ class LakeTable:
         Args:
             files: New files, written by `writer`.
             topic_id: Id of the topic.
-            spans: Offsets of the files by partition.
+            spans: Offsets of the files by partition; their ends become the next offsets.
             gaps: Offsets that the log deleted before they were in the table; stored in the commit's information.
 
         Raises:
-            CommitConflictError: The table has a newer version, or the outcome is unknown.
+            CommitConflictError: The commit failed, mostly because the table has a newer version; or its outcome is
+                unknown.
         """
         from deltalake import Transaction
 
@@ -631,13 +636,14 @@ class LakeTable:
         )
 
     def can_undo_compaction(self) -> bool:
-        """Return True if neither this version nor the previous one has deletion vectors, which the undo would lose."""
+        """Return True if the previous version exists, and neither it nor this version has deletion vectors, which the
+        undo would lose."""
         then = LakeTable.open(self.location, self.version - 1)
         return then is not None and not then.deletion_masks() and not self.deletion_masks()
 
     def undo_compaction(self) -> None:
         """Replace the files of this version with those of the previous version, in one commit on this version. Neither
-        version may have deletion vectors (`can_undo_compaction`).
+        version must have deletion vectors; see `can_undo_compaction`.
 
         Raises:
             CommitConflictError: As in `commit`.
@@ -754,13 +760,14 @@ class LakeTable:
             )
 
     def operations(self) -> list[str]:
-        """Return the operations of all commits that no worker has made, the newest first."""
+        """Return the operations of all commits of other writers, such as "DELETE"; the newest first."""
         with _reaching(self.location):
             return [str(e.get("operation", "")) for e in self._handle.history() if COMMIT_MARK not in e]
 
 
 def _restored_to(others: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the version to which the newest RESTORE in `others` went back; -1 if unknown, None without a RESTORE."""
+    """Return the version to which the newest RESTORE in `others` went back; -1 if the commit does not name it, None
+    without a RESTORE."""
     for entry in others:
         if str(entry.get("operation", "")).upper() == "RESTORE":
             version = (entry.get("operationParameters") or {}).get("version")
@@ -784,7 +791,7 @@ def _in_layout(rows: pa.Table, file: TableFile, layout: pa.Schema) -> pa.Table:
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Return rows in the log's memory layout. Other writers may name view types in the Arrow schema of their files."""
+    """Return the rows in the log's memory layout, without view types, which other writers' files can have."""
     columns = [
         column if _is_flat(f.type) else pa.chunked_array([plain_layout(c) for c in column.chunks], _plain_type(f.type))
         for f, column in zip(rows.schema, rows.columns, strict=True)
@@ -815,7 +822,7 @@ def _removed(files: Sequence[TableFile], *, is_change: bool) -> list[Any]:
 
 
 def _nothing(path: str) -> None:
-    """Do nothing: an object store makes a file durable on closing it."""
+    """Do nothing, in place of an fsync: an object store makes a file durable when it is closed."""
 
 
 def newest(location: str, table: LakeTable) -> LakeTable:

@@ -1,7 +1,8 @@
-"""Rows of a topic from its Delta table: the history below the next offset of each partition.
+"""Reads a topic's history from its Delta table: the rows below the next offset of each partition.
 
-The statistics of `_offset` select files and row groups. Rows that users have deleted, also by deletion vectors, are
-left out. The rows of a partition are in offset order even if an OPTIMIZE has rearranged the files.
+Only files and row groups are read whose statistics of `_offset` overlap with the range. Rows that users have deleted,
+also by deletion vectors, are left out. The rows of a partition come in offset order even if an OPTIMIZE has rearranged
+the files.
 """
 
 from __future__ import annotations
@@ -119,11 +120,11 @@ class History:
         self._schema = table.schema()
 
     def next_offset(self, partition: int) -> int:
-        """Return the offset at which the log continues the table; 0 if the table has no rows of the partition."""
+        """Return the offset at which the log continues the table; 0 if the table does not have the partition."""
         return self.next_offsets.get(partition, 0)
 
     def first_offset(self, partition: int) -> int:
-        """Return a lower bound of the partition's offsets in the table; the next offset if it has no files."""
+        """Return a lower bound of the partition's offsets in the table; the next offset if no file has its rows."""
         found = [f.first_offset or 0 for f in self._files if f.partition in (partition, None)]
         return min(found, default=self.next_offset(partition))
 
@@ -198,7 +199,8 @@ class History:
     def dictionary_columns(self, schema: pa.Schema) -> set[str]:
         """Return the text columns that the files store as dictionaries, so that a scan need not copy each text.
 
-        The largest file decides: a column with few distinct texts is smaller than the length fields of its texts.
+        The statistics of the largest file decide for all files. A column counts as a dictionary if it is smaller than
+        the length fields of its texts would be.
 
         Args:
             schema: The columns.
@@ -237,8 +239,8 @@ class History:
             dictionaries: Names of text columns to read as dictionaries.
 
         Returns:
-            The scanner. None if the scanner cannot read the rows exactly: the table has deletion vectors, partition
-            columns or files of other writers, a span begins or ends inside a file, or a column is missing.
+            The scanner. None if it would not read exactly these rows: the table has deletion vectors, partition columns
+            or files of other writers, a file has offsets outside of its partition's span, or a column is missing.
         """
         self._masks = self._table.deletion_masks() if self._masks is None else self._masks
         files = [f for f in self._files if f.partition is None or f.partition in spans]
@@ -295,8 +297,8 @@ class History:
         columns: Sequence[str],
         time_ms: int | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield the rows of [start, end) in one file, one row group at a time. `time_ms`: skip row groups with only
-        older rows."""
+        """Yield the partition's rows of [start, end) in one file, one row group at a time. Row groups are skipped if
+        all their rows are older than `time_ms`; None: no time limit."""
         assert self._masks is not None
         mask = self._masks.get(unquote(file.path).rsplit("/", 1)[-1])
         wanted = [*columns, "_partition", "_offset", "_timestamp"]
@@ -402,7 +404,7 @@ def open_history(
 
     Raises:
         LakePausedError: The table was overwritten and has no offsets.
-        LakeUnavailableError: The table cannot be reached, or has rows twice.
+        LakeUnavailableError: The table cannot be reached, or has rows twice that only a RESTORE can remove.
         InvalidConfigError: The package deltalake is not installed.
     """
     if not settings.location or (settings.is_upsert and not newest):
@@ -417,7 +419,7 @@ def open_history(
             f"version {doubled_by} of the table at {table.location} is a compaction that has added rows, and other "
             f"commits follow it: restore the table to version {doubled_by - 1}, then use 'sparklog lake resume'"
         )
-    if doubled_by is not None:  # read the version before, until a worker undoes this one
+    if doubled_by is not None:  # read the previous version until a worker has undone this one
         table = LakeTable.open(table.location, table.version - 1)
         if table is None:
             return None
@@ -428,8 +430,9 @@ def require_history(settings: LakeSettings, topic: str, topic_id: str, partition
     """Open the history of a topic that must have one.
 
     Raises:
-        InvalidConfigError: The topic has no table with all rows.
-        LakeUnavailableError: The table cannot be reached.
+        InvalidConfigError: The topic has no table, or an upserted one; or the package deltalake is not installed.
+        LakePausedError: As in `open_history`.
+        LakeUnavailableError: As in `open_history`.
     """
     found = open_history(settings, topic, topic_id, partitions)
     if found is None:

@@ -17,7 +17,7 @@ _POSITION = "__row"
 
 
 def newest_per_key(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
-    """Keep the last row of each key, in the order of the rows.
+    """Return the last row of each key. The order of the rows stays.
 
     Args:
         rows: Rows in offset order.
@@ -33,10 +33,12 @@ def newest_per_key(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
 def is_deletion(rows: pa.Table, key_columns: Sequence[str], value_columns: Sequence[str]) -> Any:
     """Return a boolean array that is True for each row that deletes its key.
 
+    A row deletes its key if all its values are null, or if a text column `_op` has one of DELETE_OPERATIONS.
+
     Args:
         rows: The rows.
         key_columns: Names of the key columns.
-        value_columns: Names of the columns that are all null in a tombstone; `_op` is ignored.
+        value_columns: Names of the columns that are all null in a tombstone; `_op` and key columns are ignored.
     """
     values = [c for c in value_columns if c != OPERATION_COLUMN and c not in key_columns]
     deleted = pa.array(np.full(rows.num_rows, bool(values)))

@@ -20,7 +20,7 @@ from sparklog.lake.columns import POSITION_COLUMNS
 PREFIX = "sparklog-"
 """First part of the names of a worker's files. Only such files are merged."""
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Size of the rows of a row group in memory, before they are written."""
+"""Size in memory of the collected rows at which they are written as a row group."""
 TEXT_STATISTIC_CHARS_MAX = 32
 STATISTICS_COLUMNS_MAX = 32
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -74,7 +74,7 @@ class DataFileWriter:
         self._done: list[DataFile] = []
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows. They are written when ROW_GROUP_BYTES are collected.
+        """Add rows. They stay in memory until ROW_GROUP_BYTES are collected, or until `close`.
 
         Args:
             rows: Rows in the writer's schema.
@@ -97,7 +97,7 @@ class DataFileWriter:
         return self._done
 
     def abandon(self) -> list[str]:
-        """Close the open file without completing it.
+        """Close the open file. Rows that are not written yet are dropped, and the file is not made durable.
 
         Returns:
             Paths of all files so far, for removal.
@@ -262,7 +262,7 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _statistic(value: Any, t: Any, *, up: bool) -> Any:
-    """Return a smallest or largest value in Delta's JSON form; None if the type or length allows no exact one."""
+    """Return a smallest or largest value in Delta's JSON form; None if the type or length allows no exact value."""
     if isinstance(value, bool):
         return None
     if pa.types.is_integer(t):

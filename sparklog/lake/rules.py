@@ -1,7 +1,7 @@
-"""Rules of a round: one commit to a Delta table with new committed rows of all partitions of a topic.
+"""Rules of a lake worker's round, which adds new committed rows of all partitions of a topic in one commit.
 
-Only the table stores the state: an application transaction (`txn`) for each partition, whose version is the next
-offset. All functions are pure.
+Only the Delta table stores the state of the rounds: it has an application transaction (`txn`) for each partition, and
+the version of that transaction is the partition's next offset. All functions are pure.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class TableState(Struct, frozen=True):
     next_offsets: Mapping[int, int]
     """Next offset by partition, from the application transactions. Partitions without a transaction are left out."""
     largest_offsets: Mapping[int, int] = field(default_factory=dict)
-    """By partition: the largest `_offset` in the table's files."""
+    """Largest `_offset` in the table's files by partition."""
     restored_to: int | None = None
-    """Version to which the table was restored after the last commit of a worker; None if it was not restored."""
+    """Version to which the table was restored after the last commit of a worker; -1 if that version is not known, None
+    if the table was not restored."""
     doubled_by: int | None = None
     """Version of a compaction, after the last commit of a worker, that has added rows; None if there is none."""
 
@@ -65,21 +66,22 @@ class Plan(Struct, frozen=True):
     """The offsets that a round reads."""
 
     spans: Mapping[int, Span]
-    """Offsets by partition; partitions without new offsets are absent."""
+    """Offsets to read by partition; partitions without new offsets are absent. A partition in `gaps` can have an empty
+    span, whose commit moves the next offset behind the gap."""
     gaps: Mapping[int, Span]
-    """By partition: offsets that the log deleted before they were in the table."""
+    """Offsets by partition that the log deleted before they were in the table."""
 
 
 def check_table(state: TableState, topic_id: str, table_id: str) -> None:
     """Check that the table belongs to the topic, and that its transactions agree with its rows.
 
-    The largest offset of a partition's rows must be below the version of its transaction. It may be far below, because
-    markers have no row, and compaction and users remove rows.
+    The largest offset of a partition's rows must be below the version of its transaction, which is the next offset. It
+    can be far below, because markers have no row, and compaction and users remove rows.
 
     Args:
         state: The table's state.
         topic_id: Id of the topic.
-        table_id: Id of the table at the first commit; "" if not known yet.
+        table_id: Id of the topic's table in its settings; "" if not stored yet.
 
     Raises:
         LakePausedError: The table belongs to another topic, was created again or restored, has rows twice, or has rows
@@ -125,10 +127,10 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
 
 
 def may_undo_compaction(state: TableState) -> bool:
-    """Return True if a worker may undo the newest version of the table.
+    """Return True if a worker is allowed to undo the newest version of the table.
 
-    That version must be a compaction that has added rows, without a RESTORE before it that the operator has not decided
-    on: a later commit of the worker would hide the RESTORE.
+    That version must be a compaction that has added rows. There must be no RESTORE between it and the last commit of a
+    worker, because the undo is a commit of a worker, and would hide the RESTORE from the operator.
     """
     return state.doubled_by is not None and state.doubled_by == state.version and state.restored_to is None
 
@@ -186,15 +188,17 @@ class Outcome(Enum):
     """The decision about the files of a failed commit."""
 
     DONE = "done"
-    """The table has these offsets, from this commit, whose reply was lost, or from the same round of another worker."""
+    """The table has exactly these offsets: the commit succeeded and its reply was lost, or another worker has made the
+    same round."""
     AGAIN = "again"
-    """The table's offsets are unchanged: the same files may be committed to the newest version."""
+    """The table's next offsets are unchanged: commit the same files on the newest version."""
     DISCARD = "discard"
-    """Another worker has committed some of these offsets, or the table was restored or replaced: the files are void."""
+    """Another worker has committed some of these offsets, or the table was restored or replaced: do not use the
+    files."""
 
 
 def after_failed_commit(planned: Mapping[int, Span], before: TableState, now: TableState) -> Outcome:
-    """Decide what happens to the files of a failed commit.
+    """Return the decision about the files of a failed commit.
 
     Args:
         planned: The spans of the files by partition.

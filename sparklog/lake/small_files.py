@@ -1,7 +1,7 @@
-"""Merging of small files: the choice of files (pure), and the merge.
+"""Merges small files of a table: the choice of the files (pure), and the merge.
 
-A worker merges only its own files, and only files without deletion vectors. Rows and their order do not change. The
-commit has `dataChange = false`, so that streaming readers of the table do not read the rows again.
+Only files that workers have written are merged, and only files without deletion vectors. Rows and their order do not
+change. The commit has `dataChange = false`, so that streaming readers of the table do not read the rows again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FILES_MIN = 8
 FILES_MAX = 256
 TIER_BYTES = 64 * 1024
 TIER_FACTOR = 8
-"""Files whose sizes differ by less than this factor are merged together. So a row is rewritten once for each growth of
-its file by this factor.
+"""Factor between the size limits of the files to merge, the lowest of which is TIER_BYTES. Files below the lowest limit
+are merged first, so that a row is rewritten about once for each growth of its file by this factor.
 """
 
 
 def files_to_merge(files: Sequence[TableFile], file_bytes: int, left_out: Collection[str] = ()) -> list[TableFile]:
-    """Choose small files to merge into one. They have the same partition and are neighbours in offset order; the
-    smallest files are chosen first.
+    """Choose small files to merge into one. They have the same partition and partition values, and are neighbours in
+    offset order. The smallest files are chosen first.
 
     Args:
         files: The files of the table.
@@ -102,5 +102,5 @@ def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
     try:
         table.replace(chosen, merged, information={"merged": len(chosen)})
     except CommitConflictError:
-        return None  # VACUUM removes the files: the commit may have succeeded without a reply
+        return None  # the files stay for VACUUM, because the commit has perhaps succeeded without a reply
     return LakeTable.open(table.location, table.version + 1)

@@ -68,7 +68,7 @@ def _moment(message: str) -> str:
 def _nearest(name: str, topics: Iterable[str]) -> str:
     known = sorted(topics)
     by_lower = {topic.lower(): topic for topic in known}
-    if same := by_lower.get(name.lower()):  # with another schema than the topics'
+    if same := by_lower.get(name.lower()):  # the statement names another SQL schema, such as `latest`
         return (
             f"Topic {same!r} is the table {written(same)}; the schema latest has the newest row of each key, of topics "
             "with key columns and of envelope topics only"

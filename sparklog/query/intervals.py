@@ -1,5 +1,5 @@
-"""Checks of INTERVAL values in a result. For Arrow, DuckDB converts the hours of an INTERVAL to nanoseconds, and does
-not check for an overflow of 64 bits."""
+"""Checks INTERVAL values in a result. For Arrow, DuckDB converts the hours of an INTERVAL to nanoseconds, and does not
+check for an overflow of 64 bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def with_checked_intervals(relation: Any) -> Any:
     """Return the relation with a check of each INTERVAL in its columns, at any depth.
 
     Reading a row with an INTERVAL of more than HOURS_MAX raises an error. A relation without INTERVAL is returned
-    itself.
+    unchanged.
     """
     checks = [_too_long(f"#{place}", t, 0) for place, t in enumerate(relation.types, 1)]
     if not any(checks):
@@ -25,7 +25,7 @@ def with_checked_intervals(relation: Any) -> Any:
 
 
 def _column(number: int, name: str, t: Any, check: str) -> str:
-    """Return the SQL expression of a column. It names the column by its number, because names may not be unique."""
+    """Return the SQL expression of a column. It refers to the column by number, because names can occur twice."""
     if not check:
         return f"#{number} AS {quoted(name)}"
     as_number = f"epoch_us({written(name)}), a number of microseconds, or as " if t.id == "interval" else ""

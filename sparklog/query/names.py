@@ -12,7 +12,7 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE | re.ASCII)
 
 
 def topics_named(query: str, known: Collection[str]) -> list[str]:
-    """Return the topics whose names occur in a statement, as words or in double quotes. A word may also be a column.
+    """Return the topics whose names occur in a statement as words or in double quotes, even where a column is meant.
 
     SQL names are the same in any case: "TRIPS" is the topic "trips" if no other topic differs only by case. Raises
     InvalidQueryError if the statement has two topics that differ only by case.

@@ -23,9 +23,9 @@ from sparklog.query.ranges import OFFSET, TIMESTAMP, OffsetRange
 ROWS_MAX = 100_000
 """Largest LIMIT whose query is bounded. For larger ones the tries would cost more than they save."""
 TAIL_GROWTH = 8
-"""Ratio of the lengths of two tries."""
+"""Factor by which the number of offsets grows from one try to the next."""
 WORTH = 4
-"""A try reads at most 1/WORTH of the topic's offsets."""
+"""A try reads at most 1/WORTH of the topic's offsets. If no such try suffices, the query reads the whole topic."""
 _TABLE = re.compile(r"""(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<bare>\w+))(?:\s+(?:as\s+)?(?:"(?:[^"]|"")*"|\w+))?""", re.I)
 
 Node = Mapping[str, Any]
@@ -75,7 +75,7 @@ def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str])
 def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[str, Any]:
     """Return, as DuckDB's JSON, a statement that tries the SELECT's WHERE on `table`.
 
-    The statement returns the column `by` of the rows that pass, descending, at most `rows` of them (None: all).
+    The statement returns the column `newest.by` of the rows that pass, in descending order. `rows` limits their number.
     """
     column = {
         "class": "COLUMN_REF",
@@ -95,7 +95,7 @@ def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[st
 
 
 def with_tables(sql: bytes, replaced: Sequence[tuple[NewestRows, str]]) -> str:
-    """Return the statement with the topic of each SELECT in `replaced` replaced by the table beside it."""
+    """Return the statement with the topic of each SELECT in `replaced` replaced by the table of the same pair."""
     for newest, table in sorted(replaced, key=lambda r: r[0].start, reverse=True):
         text = f'"{table}" AS {quoted(newest.alias)}'
         sql = sql[: newest.start] + text.encode() + sql[newest.end :]
@@ -128,14 +128,15 @@ def bound(
     probe: Callable[[Sequence[OffsetRange]], Sequence[int]],
     offsets_from_ms: Callable[[int], Mapping[int, int]],
 ) -> list[OffsetRange] | None:
-    """Return the part of `logs` that the SELECT needs; None if it may need all of it.
+    """Return the part of `logs` that suffices for the SELECT; None if no part was found, so that it reads all offsets.
 
     Args:
         newest: The SELECT.
         logs: The offsets of the topic's partitions.
-        probe: Returns `by` of the first `rows` rows that pass the WHERE in the given offsets, descending; times in ms.
-        offsets_from_ms: Returns the first offset with a timestamp of at least the given time in ms, by partition.
-            Partitions without such an offset are left out.
+        probe: Function that tries the WHERE on the given offsets. It returns the values of `newest.by` (times in ms) of
+            the rows that pass, in descending order, at most `newest.rows`.
+        offsets_from_ms: Function that returns the first offset with a timestamp of at least the given time in ms, by
+            partition. Partitions without such an offset are left out.
     """
     for tail in tails(logs, newest):
         found = probe(tail)
@@ -218,7 +219,7 @@ def _keeps_rows(node: Node, row_functions: frozenset[str]) -> bool:
 
 
 def _renames(select_list: Sequence[Node], by: str) -> bool:
-    """True if the name in ORDER BY may be an alias or a replacement of another column in the select list."""
+    """True if the name in ORDER BY can be an alias or a replacement of another column in the select list."""
     for item in select_list:
         if item["class"] == "STAR":
             if set(item) - _PLAIN_STAR and any(item[key] for key in set(item) - _PLAIN_STAR):

@@ -1,7 +1,7 @@
 """Computes the partitions, offsets and times of the rows that can pass a filter. Pure.
 
-DuckDB passes a filter as an Arrow expression. Arrow can prove that no row of an interval (`_offset` between 10 and 19,
-say) passes the expression; datasets skip files by such proofs. This module asks Arrow about smaller and smaller
+DuckDB passes a filter as an Arrow expression. Arrow can prove that no row of an interval, such as `_offset` between 10
+and 19, passes the expression; with such proofs datasets skip files. This module asks Arrow about smaller and smaller
 intervals. If Arrow does not understand an expression, more intervals are read, but no row is lost. The reader of the
 intervals still applies the filter.
 """
@@ -30,9 +30,10 @@ TIME_MS_MAX = (2**63 - 1) // 1000
 WAYS = 32
 """Number of pieces into which an interval is divided at once."""
 QUESTIONS_MAX = 256
-"""Largest number of questions to Arrow. Intervals without a question are read as a whole."""
+"""Largest number of questions to Arrow, each about several intervals. Intervals without a question are read as a
+whole."""
 HINTS_MAX = 32
-"""Largest number of constants of a filter that are used as hints."""
+"""Largest number of constants in a filter that are used as hints. If a filter has more, none is used."""
 INTERVALS_MAX = 32
 """Largest number of intervals in a result."""
 PARTITIONS_APART_MAX = 64
@@ -50,8 +51,9 @@ class Interval(NamedTuple):
 class OffsetRange(NamedTuple):
     """The offsets [start, end) of a partition, and in the batch with `start` also the offsets from `floor` on.
 
-    The floor is below the start if the start was found by a timestamp. Rows without a timestamp count with the largest
-    one of their batch, but brokers of an earlier release skip such rows in the look-up.
+    The floor is below the start if the start was found by a timestamp. A row with a null timestamp counts with the
+    largest timestamp of its batch. Brokers of an earlier release skip such rows in the look-up, so the found offset can
+    be too high within the batch.
     """
 
     partition: int
@@ -78,20 +80,21 @@ class Filter:
         """Names of the columns in the expression, in the schema's order."""
 
     def partitions(self, partitions: Sequence[int]) -> list[int]:
-        """Return those of `partitions` with rows that may pass the filter."""
+        """Return the members of `partitions` that can have rows that pass the filter."""
         if PARTITION not in self.columns:
             return list(partitions)
         given = [_is(PARTITION, p) for p in partitions]
         return [p for p, may in zip(partitions, self._may_hold(given), strict=True) if may]
 
     def offsets(self, within: Interval, partition: int | None = None) -> list[Interval]:
-        """Return the offsets in `within` of rows (of this partition; None: any) that may pass the filter, ascending."""
+        """Return the offsets in `within` of rows that can pass the filter, ascending. `partition`: the rows' partition;
+        None: any partition."""
         if OFFSET not in self.columns:
             return [within]
         return self._intervals(OFFSET, within, 1, partition)
 
     def times_ms(self) -> list[Interval]:
-        """Return the timestamps in ms of rows that may pass the filter, ascending."""
+        """Return the timestamps in ms of rows that can pass the filter, ascending."""
         within = Interval(-TIME_MS_MAX, TIME_MS_MAX)
         if TIMESTAMP not in self.columns:
             return [within]
@@ -107,7 +110,8 @@ class Filter:
         return narrow(within, ask, self._constants(column))
 
     def _constants(self, column: str) -> list[int]:
-        """Return the numbers or times in the expression's text. They are hints for `narrow`, and may be wrong."""
+        """Return the numbers or times in the expression's text. They are hints for `narrow`, and wrong hints are
+        harmless."""
         text = str(self.expression)
         if column == TIMESTAMP:
             return list(_times_ms(text))
@@ -130,7 +134,7 @@ class Filter:
 
 
 def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return the offsets of `logs` with rows that may pass the filter, in the order of `logs` and ascending."""
+    """Return the offsets of `logs` with rows that can pass the filter: in the order of `logs`, each log's ascending."""
     kept = set(given.partitions([log.partition for log in logs]))
     logs = [log for log in logs if log.partition in kept and log.start < log.end]
     if OFFSET not in given.columns or not logs:

@@ -48,7 +48,7 @@ def check_kind(kind: str, query: str, *, allows_files: bool = False) -> None:
     Args:
         kind: DuckDB's name of the statement's kind; "" if DuckDB has no name for it.
         query: The statement.
-        allows_files: True if the session may read files.
+        allows_files: True if the session is allowed to read files; then PREPARE and EXECUTE are refused.
     """
     if allows_files and kind in PREPARED:
         raise InvalidQueryError(f"{kind}: {_PREPARED}")

@@ -26,7 +26,7 @@ class QueryResult:
         control: Control,
         end: Callable[[], None] | None,
     ) -> None:
-        """Wrap DuckDB's reader. Use `SqlSession.execute`.
+        """Wrap DuckDB's reader. Users call `SqlSession.execute` instead.
 
         Args:
             reader: The reader of record batches.
@@ -41,7 +41,8 @@ class QueryResult:
         self.schema: pa.Schema = reader.schema
         """Schema of the rows."""
         self.is_parents = False
-        """True in a forked child for the results of its parent: the child lacks the threads that compute the rows."""
+        """True in a forked child for a result of its parent, which raises ClosedError there: the child lacks the
+        threads that compute the rows."""
 
     @property
     def statistics(self) -> ScanStatistics:
@@ -49,7 +50,7 @@ class QueryResult:
         return self._control.statistics
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Iterate over the rows in batches. Raises the errors of `sql`."""
+        """Iterate over the rows in batches. Raises the errors of `sql`, and ClosedError for a result of the parent."""
         if self.is_parents:
             raise ClosedError("this result belongs to the parent process: create a SqlSession in the child")
         while True:

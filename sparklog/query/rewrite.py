@@ -23,7 +23,7 @@ _NAME = "__sparklog_newest_{}"
 
 
 class TopicPart:
-    """A table of some offsets of a topic. The offsets can be changed between two statements."""
+    """A table of some offsets of a topic: those in `logs`, which can be changed between two statements."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class TopicPart:
 
         Args:
             logs: All offsets of the topic.
-            make: Returns a table that reads the offsets that its argument returns.
+            make: Function that returns a table. Its argument is called at each scan, and returns the offsets to read.
             offsets_from_ms: As for `newest.bound`.
         """
         self.whole = logs
@@ -47,7 +47,8 @@ class TopicPart:
 class NewestRewriter:
     """Rewrites statements of one connection.
 
-    The connection must be in one transaction from `rewrite` to the end of the statement, so that `now()` is constant.
+    The connection must be in one transaction from `rewrite` to the end of the statement, so that `now()` has one value
+    in the tries and in the statement.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -66,9 +67,10 @@ class NewestRewriter:
         return find_newest_rows(statement["statements"][0], query.encode(), self._row_functions())
 
     def rewrite(self, query: str, found: Sequence[tuple[NewestRows, TopicPart]]) -> str:
-        """Return the query with tables of the needed offsets in place of the topics.
+        """Return the query, in which the topics of SELECTs are replaced by tables of the needed offsets.
 
-        The tables exist until `end`. Without a bound the query is unchanged. Raises duckdb.Error.
+        The tables exist until `end`. A SELECT whose needed offsets `newest.bound` does not find stays as it is. Raises
+        duckdb.Error.
         """
         replaced = []
         for number, (newest, part) in enumerate(found):

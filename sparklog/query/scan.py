@@ -1,4 +1,4 @@
-"""Scans of a topic for DuckDB: reads the offsets whose rows may pass DuckDB's filter, as record batches."""
+"""Scans of a topic for DuckDB: read the offsets whose rows can pass DuckDB's filter, as record batches."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class ReadOptions(NamedTuple):
     request_timeout_ms: int
     """Time limit of requests in ms."""
     lateness_ms: int | None
-    """Longest delay in ms of a record after one with a later timestamp. None: any delay, so that a scan with a latest
-    time reads up to the end, and skips batches by their headers."""
+    """Largest difference in ms by which a record's timestamp can be below that of an earlier record. None: any
+    difference, so that a scan with a latest time goes on up to the end, and skips batches by their headers."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Control:
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the statement is cancelled."""
     failure: BaseException | None = None
-    """The first error of a scan; None without an error. DuckDB's own error has only the text of it."""
+    """The first error of a scan; None without an error. DuckDB's own error has only the text of this error."""
 
 
 class TopicSnapshot(NamedTuple):
@@ -98,7 +98,8 @@ class TopicSnapshot(NamedTuple):
     logs: Sequence[OffsetRange]
     """The offsets of each partition."""
     history: HistorySource | None = None
-    """The topic's Delta table. Offsets in the table are read from there, the others from the log. None: no table."""
+    """The topic's Delta table. Offsets that the table has are read from the table, all others from the log. None: all
+    offsets are read from the log."""
     reaches_back: bool = False
     """True if the Delta table has offsets that the log has deleted."""
 
@@ -116,8 +117,8 @@ def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
 
 
 def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest: bool = False) -> TopicSnapshot:
-    """Return the current state of a topic. `newest` True: the statement needs only the newest row of each key. Raises
-    UnknownTopicOrPartitionError and the errors of requests."""
+    """Return the current state of a topic. `newest` True: the statement needs only the newest row of each key, so an
+    upserted Delta table is used, too. Raises UnknownTopicOrPartitionError and the errors of requests."""
     deadline = Deadline(options.request_timeout_ms)
     info = newest_info(cluster, topic, deadline.left_ms())
     tps = [TopicPartition(topic, p) for p in range(info.partitions)]
@@ -142,9 +143,8 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest:
 
 
 def _history(info: TopicInfo, *, newest: bool) -> HistorySource | None:
-    """Return the topic's Delta table; None without one, if it lacks needed rows, or if it cannot be read.
-
-    A table in mode upsert has the newest row of each key only.
+    """Return the topic's Delta table. None: the topic has no table, the table cannot be reached, or it is an upserted
+    one, which has only the newest row of each key, and not `newest`.
     """
     settings = LakeSettings.of(info.configs, info.broker_defaults)
     if not settings.location or (settings.is_upsert and not newest):
@@ -200,7 +200,8 @@ class TopicScan:
         self._rows_together = ROWS_TOGETHER_FIRST
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that pass the filter, first those of the Delta table, each part by partition and offset."""
+        """Yield the rows that pass the filter: first those of the Delta table, in any order, then those of the log by
+        partition and offset."""
         try:
             planned = plan(self._filter, self._logs)
             ranges = self._ranges(planned if self._history is None else self._log_parts(planned, self._history))
@@ -255,7 +256,7 @@ class TopicScan:
         first, last = self._times[0].first, self._times[-1].last
         if first >= 0 and ranges:
             found = self._offsets_from(ranges, first)
-            # keeps the last batch of the range, in which the found row may be
+            # keeps the last batch of the range, because the found row can be in it
             ranges = [r.begun_at(min(found[r.partition], r.end - 1)) for r in ranges if r.partition in found]
         lateness_ms = self._options.lateness_ms
         if lateness_ms is not None and 0 <= last + lateness_ms < TIME_MS_MAX and ranges:
@@ -359,11 +360,11 @@ def offsets_from(cluster: Cluster, times_ms: Mapping[TopicPartition, int], optio
 
 
 def may_have_time(header: BatchHeader, times: Sequence[Interval]) -> bool:
-    """True if the timestamp of a row of the batch may be in one of the intervals, in ms."""
+    """True if the timestamp of a row of the batch can be in one of the intervals, which are in ms."""
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         first = last = header.append_time_ms
     else:
-        # a compacted batch may have a delete horizon in place of its smallest timestamp
+        # a compacted batch can have a delete horizon in place of its smallest timestamp
         known = not header.attributes & ATTRIBUTE_DELETE_HORIZON
         first, last = header.min_timestamp_ms if known else -TIME_MS_MAX, header.max_timestamp_ms
     first, last = (max(-TIME_MS_MAX, min(t, TIME_MS_MAX)) for t in (first, last))  # as in the column `_timestamp`

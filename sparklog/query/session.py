@@ -1,7 +1,7 @@
 """SQL statements over the topics of a cluster, in a DuckDB that can access only the topics.
 
 DuckDB writes no files, reads only files of allowed directories, loads no extensions and opens no connections. No
-statement can change that (`enable_external_access`, `lock_configuration`), so SQL may come from an untrusted source.
+statement can change that (`enable_external_access`, `lock_configuration`), so untrusted users can write the SQL.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ def sql(
 ) -> pa.Table:
     """Run an SQL statement, or several separated by semicolons, and return the rows of the last one.
 
-    Topics are tables: their columns follow `_partition`, `_offset` and `_timestamp` (UTC). Each statement sees the rows
-    that the topics hold at its beginning.
+    Topics are tables with the columns `_partition`, `_offset`, `_timestamp` (UTC), then the topic's columns. Each
+    statement sees the rows that the topics hold at its beginning.
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
-            127.0.0.1:9292. It may be left out, or be given by name after the query.
+            127.0.0.1:9292. The argument can be left out, or be given by name after the query.
         query: The SQL text.
         isolation_level: "read_committed" leaves out records of open and aborted transactions, and ends at the first
             open transaction; "read_uncommitted" reads all.
@@ -119,8 +119,9 @@ def sql(
         memory_limit_bytes: Memory limit of DuckDB in bytes. DuckDB spills nothing to disk.
         max_rows: Largest number of rows of the result. None: no limit.
         max_bytes: Largest size of the result in bytes. None: no limit.
-        lateness_ms: The longest delay in ms of a record after one with a later timestamp, so that records after a
-            query's time range need not be read. None: any delay.
+        lateness_ms: The caller's promise about the order of timestamps: no record's timestamp is more than this many ms
+            below that of an earlier record of its partition. A query with a latest time stops reading a partition
+            there. None: no promise.
         request_timeout_ms: The time limit of requests in ms.
         security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
 
@@ -128,7 +129,7 @@ def sql(
         The rows.
 
     Raises:
-        InvalidQueryError: DuckDB cannot run the statement.
+        InvalidQueryError: DuckDB cannot run the statement, or a kind of statement is not allowed.
         QueryResultTooLargeError: The result is larger than `max_rows` or `max_bytes`.
         UnknownTopicOrPartitionError: A table does not exist.
         DataLossError: Records were deleted during the read.
@@ -171,8 +172,8 @@ _LATEST = re.compile(r"\blatest\b\"?\s*\.", re.IGNORECASE)
 class SqlSession:
     """A session of SQL statements, in a DuckDB whose tables are the topics.
 
-    Views, tables and macros that statements create are in memory, and end with the session. Only one thread may use a
-    session; another thread may call `interrupt`.
+    Views, tables and macros that statements create are in memory, and end with the session. Only one thread is allowed
+    to use a session; another thread can call `interrupt`.
 
     Example:
         ```python
@@ -212,10 +213,11 @@ class SqlSession:
             local: "auto" maps the broker's files if they are visible on this host; "off" reads through the socket.
             memory_limit_bytes: Memory limit of DuckDB in bytes. DuckDB spills nothing to disk.
             threads: Number of DuckDB's threads. None: the number of processors.
-            lateness_ms: The longest delay in ms of a record after one with a later timestamp, so that records after a
-                query's time range need not be read. None: any delay.
-            allow_files: Directories whose files statements may read, as in `FROM 'zones.csv'`. Empty: none. With
-                untrusted statements, name only directories that their authors may read.
+            lateness_ms: The caller's promise about the order of timestamps: no record's timestamp is more than this
+                many ms below that of an earlier record of its partition. A query with a latest time stops reading a
+                partition there. None: no promise.
+            allow_files: Directories whose files statements are allowed to read, as in `FROM 'zones.csv'`. Empty: none.
+                For untrusted statements, name only directories that their authors are allowed to read.
             request_timeout_ms: The time limit of requests in ms.
             security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
 
@@ -292,7 +294,7 @@ class SqlSession:
         return self._result
 
     def interrupt(self) -> None:
-        """Cancel the running statement, which raises QueryCancelledError. Any thread may call this."""
+        """Cancel the running statement, which raises QueryCancelledError. Any thread can call this."""
         self._control.cancelled.set()
         self._connection.interrupt()
 
@@ -353,7 +355,7 @@ class SqlSession:
             self._result = None
 
     def _start(self, query: str, kind: str) -> QueryResult:
-        """Run one statement and return its rows. Changes, such as of CREATE, are complete on return."""
+        """Run one statement and return its rows. Changes, such as those of a CREATE, are complete on return."""
         self._snapshots.clear()
         self._now_ms = time.time_ns() // 1_000_000
         known: Collection[str] = ()
@@ -424,7 +426,7 @@ class SqlSession:
             self._connection.execute(f"CREATE OR REPLACE VIEW {LATEST_SCHEMA}.{quoted(topic)} AS {view}")
 
     def _snapshot(self, topic: str) -> TopicSnapshot:
-        """Return the topic's snapshot of this statement. It is taken now if the statement reads the topic by a view."""
+        """Return the topic's snapshot of this statement. If only a view refers to the topic, take the snapshot now."""
         found = self._snapshots.get(topic)
         if found is None:
             found = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
@@ -439,7 +441,8 @@ class SqlSession:
         return TopicTable(schema, self._keeping_failures(open_scan))
 
     def _keeping_failures(self, open_scan: OpenScan) -> OpenScan:
-        """Return `open_scan` that keeps its exception in the statement's Control; DuckDB's error has only the text."""
+        """Return a function that calls `open_scan` and keeps its exception in the statement's Control, because DuckDB's
+        own error has only the exception's text."""
 
         def open_kept(columns: Sequence[str] | None, expression: Any) -> Any:
             try:
@@ -451,9 +454,10 @@ class SqlSession:
         return open_kept
 
     def _run_bounded(self, query: str, named: Sequence[str]) -> QueryResult | None:
-        """Run a query for the newest rows on the ends of its topics; return None for any other query.
+        """Run a query for the newest rows on the ends of its topics. Returns None for any other query, and if the
+        attempt fails.
 
-        The query runs in its own transaction, so that it must not be called inside a transaction.
+        The query gets a transaction of its own, so this method must not be called inside a transaction.
         """
         topics = {topic.lower(): topic for topic in named}
         rewriter = self._rewriter
@@ -507,8 +511,8 @@ class SqlSession:
             raise InvalidRequestError(f"time {text!r} lies outside of the years 1 to 9999") from e
 
     def _syntax_error(self, error: Exception, query: str) -> SparklogError:
-        """Return the error to raise for text with a syntax error. It has the corrected text if double quotes around
-        keywords correct the text."""
+        """Return the error to raise for text with a syntax error. If double quotes around keywords correct the text,
+        the error's message has the corrected text."""
         known = self._known_topics()
         words = words_of(query) & self._reserved_words()
         if words:

@@ -76,7 +76,7 @@ def words_of(query: str) -> frozenset[str]:
 
 
 def with_quotes(query: str, names: Collection[str], parses: Callable[[str], bool]) -> tuple[str, list[str]] | None:
-    """Correct a syntax error by double quotes around names that are keywords.
+    """Try to correct a syntax error by double quotes around names that are keywords.
 
     Args:
         query: SQL text with a syntax error.

@@ -1,4 +1,4 @@
-"""A topic as a pyarrow Dataset. DuckDB passes the needed columns and the filter of the WHERE to the dataset."""
+"""A topic as a pyarrow Dataset, to which DuckDB passes the needed columns and the conditions of the WHERE."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class Scan(Protocol):
 
 
 OpenScan = Callable[[Sequence[str] | None, pc.Expression | None], Scan]
-"""Function that returns a scan: of the columns (None: all) of the rows that pass the expression (None: all rows)."""
+"""Function of column names (None: all) and a filter expression (None: all rows) that returns the scan of these columns
+of the rows that pass the filter."""
 
 
 class TopicTable(ds.Dataset):  # type: ignore[misc]
-    """A table for DuckDB. DuckDB pushes columns and filter down only into instances of Dataset, so this is a subclass;
-    it uses nothing of the base class."""
+    """A table for DuckDB. It is a subclass of Dataset, although it uses nothing of that class, because DuckDB pushes
+    columns and filter down only into instances of Dataset."""
 
     def __init__(self, schema: pa.Schema, open_scan: OpenScan) -> None:
         self._table_schema = schema

@@ -1,4 +1,4 @@
-"""ACLs: added, removed, listed. Any broker takes them; a change is in effect on the others of a cluster in a moment."""
+"""Functions that create, delete and list ACLs. Any broker accepts a change; other brokers apply it a moment later."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def _offsets_asked(argument: str, value: object) -> dict[TopicPartition, Any]:
 
 
 def _password(argument: str, value: object) -> Secret:
-    """Return the password as a Secret, which is never shown, not even in an error."""
+    """Return the password as a Secret, whose text appears nowhere, not even in an error. Raises InvalidRequestError."""
     if isinstance(value, Secret):
         return value
     if not isinstance(value, str):
@@ -238,17 +238,19 @@ class Admin:
     """A client that administers a cluster; thread-safe.
 
     Every method waits for brokers that cannot be reached yet or restart, and logs a warning after a second. Every
-    method can raise these errors beside its own:
+    method can raise these errors in addition to those that it lists:
 
     - BrokerNotAvailableError: no broker could be reached within `request_timeout_ms`.
     - RequestTimedOutError: no broker has answered within `request_timeout_ms`, which limits the whole call.
     - ClosedError: the Admin is closed.
     - InvalidRequestError: an argument has the wrong type or is out of bounds.
+    - TopicAuthorizationFailedError, GroupAuthorizationFailedError, TransactionalIdAuthorizationFailedError or
+      ClusterAuthorizationFailedError: the user is not allowed to do this.
 
     If a broker stops before it has answered a change, the change is sent to another broker and made once.
     `abort_transaction` and `abort_hanging_transaction` raise an error instead. The results of `create_acls`,
-    `delete_acls`, `elect_leaders` and `delete_group` lack the effect of an attempt that was not answered. A change is
-    visible to all later calls of this process, at any broker.
+    `delete_acls`, `elect_leaders` and `delete_group` do not count the effect of an attempt that was not answered. A
+    change is visible to all later calls of this process, at any broker.
 
     Example:
         ```python
@@ -277,7 +279,7 @@ class Admin:
             client_id: The client's name in quotas and the audit log, as a producer's `client.id`. Empty: none.
             security: Client settings by their dotted names, such as {"security.protocol": "SASL_SSL"}, or the path of a
                 properties file. None: plaintext, or the security parameters among `settings`.
-            wait_for_broker: False raises BrokerNotAvailableError at once if a call finds no broker.
+            wait_for_broker: False makes a call raise BrokerNotAvailableError at once if it can reach no broker.
             **settings: Security settings of `sparklog.settings` with underscores, such as `security_protocol` and
                 `sasl_mechanism`.
 
@@ -309,13 +311,13 @@ class Admin:
 
     @property
     def _groups(self) -> GroupAdmin:
-        """The group administration, for one call. Raises as `_cluster`."""
+        """The group administration, for one call. Raises the errors of `_cluster`."""
         assert self._cluster is self._shared
         return self._group_admin
 
     def _answer(self, ask: Callable[[Cluster, int], T]) -> T:
-        """Return the answer of `ask(cluster, timeout_ms)`, which changes nothing. The call waits for a broker that is
-        away."""
+        """Return the answer of `ask(cluster, timeout_ms)`, which must change nothing: it is called again after a
+        retriable error, until the time limit."""
         shared = self._cluster
         return until_answered(lambda left_ms: ask(shared, left_ms), Retries(RetryPolicy.within(self._timeout_ms)))
 
@@ -340,7 +342,8 @@ class Admin:
     ) -> TopicDescription:
         """Create a topic: an envelope topic (key, value, headers, timestamp), or with a schema a typed topic.
 
-        The call never takes a topic of the same name from another client for the new one.
+        If another client has created a topic of this name, the call raises TopicAlreadyExistsError, even after a
+        repetition of the request.
 
         Args:
             name: The topic's name.
@@ -364,7 +367,8 @@ class Admin:
             InvalidPartitionsError: `partitions` or `replication_factor` is out of bounds.
             InvalidConfigError: A setting is unknown or out of bounds.
             InvalidReplicationFactorError: The cluster does not have this many brokers.
-            InvalidReplicaAssignmentError: The assignment names unknown brokers, or one twice.
+            InvalidReplicaAssignmentError: The assignment names unknown brokers, or one broker twice.
+            PolicyViolationError: The user would own more topics or partitions than their quota allows.
             TypeError: `schema` has none of these forms.
 
         Example:
@@ -449,15 +453,17 @@ class Admin:
         Args:
             reassignments: For each partition the ids of its new replicas, the preferred leader first; None cancels its
                 reassignment.
-            throttle_bytes: Bytes per second that each broker sends at most to added replicas, and receives at most as
-                one; 0: no limit. None: the limit stays. The limit ends with the last reassignment.
+            throttle_bytes: Limit of each broker's copying in bytes/s: for sending to the added replicas of other
+                brokers, and for receiving into its own added replicas. 0: no limit. None: the limit stays. The limit
+                ends with the last reassignment.
 
         Raises:
-            InvalidReplicaAssignmentError: A list names unknown brokers, or one twice.
+            InvalidReplicaAssignmentError: A list names unknown brokers, or one broker twice.
             UnknownTopicOrPartitionError: A partition does not exist.
             NoReassignmentInProgressError: There is nothing to cancel.
-            SparklogError: The error of the first refused partition; the other partitions are done. Its `outcomes` holds
-                an error or None for each partition.
+            EligibleLeadersNotAvailableError: A reassignment cannot be cancelled: no old replica is in sync.
+            SparklogError: Any of these errors belongs to the first refused partition; the other partitions are done.
+                Its `outcomes` holds an error or None for each partition.
 
         Example:
             ```python
@@ -488,7 +494,7 @@ class Admin:
             Number of cancelled reassignments.
 
         Raises:
-            NoReassignmentInProgressError: A given partition is not being reassigned.
+            NoReassignmentInProgressError: A given partition is not being reassigned; the other partitions are done.
         """
         if partitions is None:
             under_way = cluster_admin.list_reassignments(self._cluster, None, self._timeout_ms, with_sizes=False)
@@ -503,16 +509,19 @@ class Admin:
         """Elect the leaders of partitions.
 
         Args:
-            kind: "preferred" makes the first replica of the assignment the leader, if it is in sync. "unclean" gives a
-                partition without a leader one that may lack acknowledged records; those are lost then.
+            kind: "preferred" makes the first replica of the assignment the leader, if that replica is in sync.
+                "unclean" lets any live replica lead a partition that has no leader. Acknowledged records that this
+                replica lacks are lost.
             partitions: One partition, or several. None: all.
 
         Returns:
             Number of partitions with a new leader.
 
         Raises:
-            EligibleLeadersNotAvailableError: No replica can lead a partition; the other partitions are done. The
-                error's `outcomes` holds an error or None for each partition.
+            EligibleLeadersNotAvailableError: The preferred replica of a partition, or with "unclean" every replica,
+                cannot lead; the other partitions are done. The error's `outcomes` holds an error or None for each
+                partition.
+            UnknownTopicOrPartitionError: A partition does not exist; the other partitions are done.
             InvalidRequestError: `kind` is unknown.
         """
         chosen = None if partitions is None else arg.partitions("partitions", partitions)
@@ -544,8 +553,8 @@ class Admin:
             Settings by name, with the value in effect and its source.
 
         Raises:
-            InvalidRequestError: The broker is not up.
-            ClusterAuthorizationFailedError: The user may not describe settings.
+            InvalidRequestError: The broker is not running.
+            ClusterAuthorizationFailedError: The user is not allowed to describe settings.
 
         Example:
             ```python
@@ -561,18 +570,19 @@ class Admin:
     ) -> None:
         """Change dynamic settings of running brokers. The change survives restarts.
 
-        A value for one broker is stronger than a value for all brokers; both are stronger than the broker's file.
+        A value for one broker takes precedence over a value for all brokers; both take precedence over the broker's
+        configuration file.
 
         Args:
             broker_id: Id of the broker. None: all brokers.
             configs: Values by setting name, defaults of topic settings with the prefix `topic.`; None removes the
                 stored value.
-            validate_only: True checks the change only.
+            validate_only: True checks the change without making it.
 
         Raises:
             InvalidConfigError: A setting is unknown, out of bounds, or needs a restart.
             InvalidRequestError: The cluster never had this broker.
-            ClusterAuthorizationFailedError: The user may not change settings.
+            ClusterAuthorizationFailedError: The user is not allowed to change settings.
 
         Example:
             ```python
@@ -607,7 +617,7 @@ class Admin:
 
     @arg.takes(names=arg.texts)
     def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Describe many topics with one request.
+        """Describe many topics in one call.
 
         Args:
             names: At most 10,000 names.
@@ -643,7 +653,7 @@ class Admin:
             name: The topic's name.
             add_columns: Columns to append, in a form of `create_topic`; they are null in stored rows. None: none.
             widen_columns: Columns with their wider types (int8 → int16 → int32 → int64, float32 → float64). None: none.
-            schema: All columns of the newer schema, instead of the other two arguments. None: the others are given.
+            schema: All columns of the newer schema. None: `add_columns` or `widen_columns` is given instead.
 
         Returns:
             The topic with the newer schema.
@@ -651,7 +661,7 @@ class Admin:
         Raises:
             InvalidTopicError: The change is not possible. The message names the columns.
             UnknownTopicOrPartitionError: The topic does not exist.
-            InvalidRequestError: `schema` is given beside another argument, or nothing is given.
+            InvalidRequestError: `schema` is given together with another argument, or none of the three is given.
             TypeError: An argument is no schema.
 
         Example:
@@ -669,7 +679,7 @@ class Admin:
 
     @arg.takes(name=arg.text, configs=_SETTINGS)
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> TopicDescription:
-        """Set settings of a topic. They are in effect on return; settings that are not named stay.
+        """Set settings of a topic. The new values are in effect on return; settings that are not named stay.
 
         Args:
             name: The topic's name.
@@ -711,7 +721,7 @@ class Admin:
     def add_partitions(self, name: str, total: int) -> TopicDescription:
         """Add empty partitions to a topic. They can be written and read on return.
 
-        Stored records stay in their partitions, and the next records of a key may go to another partition. Running
+        Stored records stay in their partitions, and later records of a key can go to another partition. Running
         producers use the new partitions after at most 5 minutes. Streaming queries read them from their first offset,
         group members from the position of `auto.offset.reset`.
 
@@ -751,7 +761,7 @@ class Admin:
         file_size_bytes: int | None = None,
         partition_by: Sequence[str] = (),
     ) -> LakeDescription:
-        """Make a topic a Delta table, too. The table is created, and a lake worker fills it from the first record on.
+        """Keep a topic as a Delta table, too: create the table, which a lake worker fills from the first record on.
 
         The table has the topic's columns (or key, value and headers), then `_partition`, `_offset` and `_timestamp`. An
         earlier table of the topic at this location is continued.
@@ -760,18 +770,21 @@ class Admin:
             topic: The topic's name.
             location: Place of the table: a directory, or an address with s3://, gs:// or az://. This process and the
                 worker need access to it.
-            interval_ms: Time between commits in ms. None: the topic's lake.commit.interval.ms.
-            mode: "append": every record is a row; "upsert": the newest row of each key. None: append.
-            file_size_bytes: Size of a full file in bytes. None: the topic's lake.file.size.bytes.
-            partition_by: Columns that partition the table.
+            interval_ms: Time between commits in ms. None: the default of lake.commit.interval.ms; a value that the
+                topic has is removed.
+            mode: "append": every record is a row; "upsert": the newest row of each key. None: the default of lake.mode.
+            file_size_bytes: Size of a full file in bytes. None: the default of lake.file.size.bytes.
+            partition_by: Columns that partition the table. Empty: none. An upserted table is also partitioned by
+                `_partition`.
 
         Returns:
             The state of the table.
 
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
-            InvalidConfigError: Delta cannot hold a column, another table is at the location, the topic has no key for
-                upsert, or the package deltalake is not installed.
+            InvalidConfigError: Delta cannot hold a column, another table is at the location, the topic has a table at
+                another location, the topic has no key for upsert or is internal, or the package deltalake is not
+                installed.
             LakeUnavailableError: The location cannot be reached.
 
         Example:
@@ -840,14 +853,16 @@ class Admin:
 
         Args:
             topic: The topic's name.
-            from_table: True continues after the last row of each partition in the table, whatever offsets the table's
-                transactions have. It is for a table that was restored to an older version: the rows that are missing
-                since are appended again, and so are rows that users deleted after the last one.
+            from_table: True continues after the last row of each partition that the table has, and ignores the next
+                offsets that are stored in the table. It is for a table that was restored to an older version: the rows
+                that the restore removed are appended again. So are rows beyond that last row that users deleted.
 
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
             InvalidConfigError: The topic has no Delta table.
             LakePausedError: With `from_table` the table is gone, or the log lacks the next offsets.
+            LakeUnavailableError: With `from_table` the location cannot be reached, or other writers commit all the
+                time.
         """
         info = self._topic_info(topic)
         lake_admin.settings_with_lake(info)
@@ -868,7 +883,7 @@ class Admin:
             UnknownTopicOrPartitionError: The topic does not exist.
             InvalidConfigError: The topic has no Delta table, or Delta cannot hold a column.
             LakePausedError: Another table is at the location.
-            LakeUnavailableError: The location cannot be reached.
+            LakeUnavailableError: The location cannot be reached, or other writers commit all the time.
         """
         lake_admin.rebuild_lake(self._cluster, self._topic_info(topic), self.alter_topic, self._timeout_ms)
 
@@ -907,8 +922,8 @@ class Admin:
 
         Args:
             partitions: A look-up by partition; or one partition or several, for their latest offsets.
-            isolation_level: "read_uncommitted" finds all records. "read_committed" finds none from the first open
-                transaction on: then "latest" is the offset of that transaction's first record.
+            isolation_level: "read_uncommitted" finds all records. "read_committed" only finds records before the first
+                open transaction; "latest" is the offset of that transaction's first record then.
 
         Returns:
             The offset and its timestamp by partition.
@@ -928,7 +943,7 @@ class Admin:
 
     @arg.takes(partition=arg.partition)
     def describe_segments(self, partition: TopicPartition) -> list[SegmentDescription]:
-        """Describe the segment files of a partition. It works on the broker's host only.
+        """Describe the segment files of a partition, at most 10,000. The call works on the leader's host only.
 
         Args:
             partition: The partition.
@@ -950,11 +965,11 @@ class Admin:
 
         Args:
             partition: The partition.
-            offset: The first batch is the one that holds this offset.
+            offset: An offset in the first batch to describe.
             batches_max: The largest number of batches.
 
         Returns:
-            Batches in offset order, each with a verified checksum.
+            Batches in offset order. `checksum_is_right` is the result of the check of a batch's checksum.
 
         Raises:
             OffsetOutOfRangeError: The partition does not have this offset.
@@ -967,7 +982,7 @@ class Admin:
         """List the consumer groups.
 
         Args:
-            states: Only groups in these states: "Empty", "Reconciling" or "Stable". Empty: all groups.
+            states: Only groups in these states: "Empty", "Reconciling" or "Stable". An empty sequence: all groups.
 
         Returns:
             Groups in order of their names.
@@ -1012,8 +1027,8 @@ class Admin:
 
         Raises:
             NonEmptyGroupError: The group has members.
-            UnknownTopicOrPartitionError: A partition does not exist; the other offsets are set. The error's `outcomes`
-                holds an error or None for each partition.
+            UnknownTopicOrPartitionError: A partition does not exist; the other partitions' offsets are set. The error's
+                `outcomes` holds an error or None for each partition.
             InvalidRequestError: An offset or a partition is malformed.
         """
         self._groups.alter_offsets(group_id, offsets)
@@ -1026,7 +1041,7 @@ class Admin:
             group_id: Name of the group.
 
         Returns:
-            Number of its committed offsets.
+            Number of the committed offsets that the group had.
 
         Raises:
             GroupIdNotFoundError: The group does not exist.
@@ -1041,8 +1056,8 @@ class Admin:
 
         Args:
             states: Only transactions in these states: "Empty", "Ongoing", "PrepareCommit", "PrepareAbort",
-                "CompleteCommit" or "CompleteAbort". Empty: all.
-            running_ms_min: Only transactions that are open for at least this many ms. 0: all.
+                "CompleteCommit" or "CompleteAbort". An empty sequence: all.
+            running_ms_min: Only transactions that have been open for at least this many ms. 0: all.
 
         Returns:
             Transactions in order of their ids.
@@ -1072,28 +1087,28 @@ class Admin:
             transactional_id: The id; for an application `sparklog.types.shared_transactional_id(app)`.
 
         Returns:
-            Number of partitions of the transaction.
+            Number of partitions that got an abort marker.
 
         Raises:
             InvalidTxnStateError: No transaction is open.
             InvalidProducerIdMappingError: The id does not exist.
-            RequestTimedOutError: The broker stopped before it answered. The transaction may be aborted.
-            BrokerNotAvailableError: The broker stopped before it answered. The transaction may be aborted.
+            RequestTimedOutError: The broker did not answer in time; the transaction is perhaps aborted.
+            BrokerNotAvailableError: The broker stopped before it answered; the transaction is perhaps aborted.
         """
         return transaction_admin.abort_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
 
     @arg.takes(partition=arg.partition, producer_id=arg.whole())
     def abort_hanging_transaction(self, partition: TopicPartition, producer_id: int) -> None:
-        """End a producer's transaction in one partition that no coordinator knows.
+        """Abort a hanging transaction: one that a producer has open in a partition and that no coordinator knows.
 
         Args:
             partition: The partition.
             producer_id: Id of the producer.
 
         Raises:
-            InvalidTxnStateError: A coordinator knows the transaction, or none is open.
-            RequestTimedOutError: The broker stopped before it answered. The transaction may be ended.
-            BrokerNotAvailableError: The broker stopped before it answered. The transaction may be ended.
+            InvalidTxnStateError: A coordinator knows the transaction, or the producer has none open in the partition.
+            RequestTimedOutError: The broker did not answer in time; the transaction is perhaps aborted.
+            BrokerNotAvailableError: The broker stopped before it answered; the transaction is perhaps aborted.
         """
         transaction_admin.abort_hanging_transaction(self._cluster, partition, producer_id, timeout_ms=self._timeout_ms)
 
@@ -1116,7 +1131,7 @@ class Admin:
     def find_hanging_transactions(self, topics: Iterable[str] | None = None) -> list[HangingTransaction]:
         """Find transactions that are open in a partition although no coordinator knows them.
 
-        There is one request per partition, and the time limit holds for each request.
+        The partitions are asked one after the other, and the time limit holds for each partition.
 
         Args:
             topics: Names of topics. None: all topics.
@@ -1162,8 +1177,8 @@ class Admin:
             only_existing: True refuses a user that does not exist.
 
         Raises:
-            InvalidConfigError: The name, the password or the number is not acceptable, or with `only_new` the user
-                exists.
+            InvalidConfigError: The name, the password, a mechanism or `iterations` is not acceptable, or with
+                `only_new` the user exists.
             ResourceNotFoundError: With `only_existing` the user does not exist.
         """
         user_admin.set_password(
@@ -1185,7 +1200,7 @@ class Admin:
             names: Names of users. None: all users.
 
         Returns:
-            The users; a name without a user is left out.
+            The users; names of users that do not exist are left out.
         """
         return user_admin.describe_users(self._cluster, names, timeout_ms=self._timeout_ms)
 
@@ -1214,7 +1229,7 @@ class Admin:
         Raises:
             InvalidConfigError: An ACL could never match.
             SecurityDisabledError: The broker has no authorizer.
-            ClusterAuthorizationFailedError: The user may not change ACLs.
+            ClusterAuthorizationFailedError: The user is not allowed to change ACLs.
         """
         return acl_admin.create_acls(self._cluster, acls, timeout_ms=self._timeout_ms)
 
@@ -1230,7 +1245,7 @@ class Admin:
 
         Raises:
             SecurityDisabledError: The broker has no authorizer.
-            ClusterAuthorizationFailedError: The user may not change ACLs.
+            ClusterAuthorizationFailedError: The user is not allowed to change ACLs.
         """
         return acl_admin.delete_acls(self._cluster, filters, timeout_ms=self._timeout_ms)
 
@@ -1246,35 +1261,35 @@ class Admin:
 
         Raises:
             SecurityDisabledError: The broker has no authorizer.
-            ClusterAuthorizationFailedError: The user may not see ACLs.
+            ClusterAuthorizationFailedError: The user is not allowed to see ACLs.
         """
         return acl_admin.describe_acls(self._cluster, wanted, timeout_ms=self._timeout_ms)
 
     def describe_client_quotas(self) -> QuotaDescription:
-        """Describe all quotas of users and client ids, and the throttled clients.
+        """Describe all quotas of users, client ids and IP addresses, and the throttled clients.
 
         Returns:
-            The quotas.
+            The quotas, and the clients that the queried broker throttles.
 
         Raises:
-            ClusterAuthorizationFailedError: The user may not see quotas.
+            ClusterAuthorizationFailedError: The user is not allowed to see quotas.
         """
         return quota_admin.describe_quotas(self._cluster, timeout_ms=self._timeout_ms)
 
     @arg.takes(entity=arg.instance(Entity), changes=arg.mapping(arg.text, arg.optional(_quota)))
     def alter_client_quotas(self, entity: Entity, changes: Mapping[str, float | None]) -> dict[str, float]:
-        """Set quotas of a user, of a client id, or of both.
+        """Set quotas of a user, a client id, a pair of both, or an IP address.
 
         Args:
             entity: The subject of the quotas, as `sparklog.security.quotas.Entity`.
-            changes: Values by quota name, in bytes/s, percent or numbers; None removes a quota.
+            changes: Values by quota name, in bytes/s, percent, connections/s or a number; None removes a quota.
 
         Returns:
             All quotas of the entity after the change.
 
         Raises:
             InvalidConfigError: A quota is unknown or out of bounds.
-            ClusterAuthorizationFailedError: The user may not change quotas.
+            ClusterAuthorizationFailedError: The user is not allowed to change quotas.
         """
         return quota_admin.alter_quotas(self._cluster, entity, changes, timeout_ms=self._timeout_ms)
 
@@ -1295,7 +1310,7 @@ class Admin:
 
 
 def _check_count(name: str, partitions: object) -> int:
-    """Return a number of partitions or replicas. Raises InvalidPartitionsError."""
+    """Return a number of partitions or replicas as an int. Raises InvalidPartitionsError if it is out of bounds."""
     count = whole_number(partitions)
     if count is None or not 1 <= count <= PARTITIONS_PER_TOPIC_MAX:
         raise InvalidPartitionsError(f"{name} = {partitions!r}: 1 to {PARTITIONS_PER_TOPIC_MAX}")

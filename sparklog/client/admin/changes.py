@@ -1,4 +1,4 @@
-"""Changes that any reachable broker takes, repeated if the broker stops meanwhile (`repeating`)."""
+"""Sends changes to any broker that can be reached, and sends them again if that broker stops (`repeating`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 
 
 class _UnreachedError(Exception):
-    """The error if no broker could be asked."""
+    """Raised if no broker could be reached; `error` is the cause."""
 
     def __init__(self, error: SparklogError) -> None:
         super().__init__(str(error))
@@ -38,10 +38,10 @@ def change(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> M | None:
-    """Send a change until it is answered, or as long as `repeating` allows.
+    """Send a change to a broker. After an error send it again, if `repeating` and the time limit allow that.
 
-    The result is the answer; None if the change is made but its answer was lost. `is_made` looks if the change has
-    taken effect. Raises the broker's refusal, and the last error at the time limit.
+    Returns the answer; None if an earlier attempt made the change and its answer was lost. `is_made` checks in that
+    case that the change has taken effect. Raises the broker's refusal, or the last error.
     """
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
     repeating = RepeatPolicy() if repeating is None else repeating
@@ -66,7 +66,7 @@ def change(
 
 
 def _explain(error: SparklogError, cluster: Cluster) -> SparklogError:
-    """Explain an error: a broker of a cluster waits for the controller, which waits for ZooKeeper."""
+    """Return the error; a timeout in a cluster gets a hint at the controller and ZooKeeper as possible causes."""
     if not isinstance(error, RequestTimedOutError) or len(cluster.candidates()) == 1:
         return error
     return RequestTimedOutError(
@@ -76,9 +76,9 @@ def _explain(error: SparklogError, cluster: Cluster) -> SparklogError:
 
 
 def _ask_one(cluster: Cluster, api: Api, message: Message, response: type[M], timeout_ms: int) -> M:
-    """Return the answer of the first broker that can be reached. A broker that has failed is asked last for a while.
+    """Return the answer of the first broker that can be reached. Brokers that failed lately are tried last.
 
-    Raises _UnreachedError.
+    Raises _UnreachedError if no broker can be reached, and the error of the request.
     """
     deadline = Deadline(timeout_ms)
     failures: list[SparklogError] = []

@@ -77,7 +77,8 @@ class ClusterDescription:
     missing: tuple[int, ...] = ()
     """Ids of registered brokers that are not alive."""
     throttle_bytes: int = 0
-    """Bytes per second that a broker sends at most to added replicas, and receives at most as one; 0: no limit."""
+    """Limit of a broker's copying for reassignments, in bytes/s: for sending to the added replicas of other brokers,
+    and for receiving into its own added replicas; 0: no limit."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
     request, policy = DescribeClusterRequest(), RetryPolicy.within(timeout_ms)
     try:
         found = request_until(cluster, Api.DESCRIBE_CLUSTER, request, DescribeClusterResponse, policy)
-    except (UnsupportedApiError, ClusterAuthorizationFailedError):  # an earlier release, or no right
+    except (UnsupportedApiError, ClusterAuthorizationFailedError):  # metadata need neither the API nor the right
         old = cluster.metadata([], timeout_ms=deadline.left_ms())
         brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in old.brokers)
         return ClusterDescription(old.cluster_id, old.controller, brokers)
@@ -204,8 +205,8 @@ def alter_reassignments(
 def list_reassignments(
     cluster: Cluster, topics: Iterable[str] | None, timeout_ms: int, *, with_sizes: bool = True
 ) -> list[PartitionReassignment]:
-    """List the reassignments in progress; see `Admin`. `with_sizes` False leaves out the copied bytes, and the requests
-    to the brokers for them.
+    """List the reassignments in progress; see `Admin`. `with_sizes` False leaves the bytes at -1 and saves the requests
+    to the replicas' brokers.
     """
     deadline = Deadline(timeout_ms)
     request = ListPartitionReassignmentsRequest(None if topics is None else list(topics))
@@ -218,7 +219,7 @@ def list_reassignments(
     for r in answer.reassignments if with_sizes else []:
         for broker in (r.leader, *r.adding):
             asked.setdefault(broker, set()).add(r.topic)
-    # where the brokers are
+    # `states_at` needs the addresses of the brokers
     until_answered(lambda left_ms: cluster.metadata([], timeout_ms=left_ms), Retries(policy))
     sizes = {key: state.size_bytes for key, state in states_at(cluster, asked, deadline).items()}
     found = []
@@ -243,7 +244,7 @@ def list_reassignments(
 
 
 def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> int:
-    """Elect leaders; return the number of changed ones; see `Admin`."""
+    """Elect leaders, and return the number of partitions with a new leader; see `Admin`."""
     if kind not in ELECTIONS:
         raise InvalidRequestError(f"election type {kind!r}: use one of {', '.join(ELECTIONS)}")
     named = None if partitions is None else [PartitionName(tp.topic, tp.partition) for tp in partitions]
@@ -258,7 +259,7 @@ def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartiti
 
 
 def cordon(cluster: Cluster, broker_id: int, *, cordoned: bool, timeout_ms: int) -> tuple[int, ...]:
-    """Exclude a broker from new replicas, or include it again; return the excluded brokers; see `Admin`."""
+    """Cordon a broker against new replicas, or end that; return the ids of all cordoned brokers; see `Admin`."""
     request = CordonBrokerRequest(broker_id, cordoned)
     answer = change(cluster, Api.CORDON_BROKER, request, CordonBrokerResponse, timeout_ms)
     assert answer is not None

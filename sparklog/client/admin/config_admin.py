@@ -1,4 +1,4 @@
-"""Settings of running brokers: described and changed."""
+"""Functions that describe and change the settings of running brokers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BrokerSetting(NamedTuple):
     name: str
     """Dotted name; defaults of topic settings have the prefix `topic.`."""
     value: str | None
-    """Value in effect; None: a secret."""
+    """Value in effect; None for a secret."""
     source: str
     """Origin of the value: "broker" (stored for this broker), "all-brokers" (stored for all), "file", "default"."""
     is_dynamic: bool
@@ -39,7 +39,7 @@ class BrokerSetting(NamedTuple):
 
 
 def describe_broker(cluster: Cluster, broker_id: int | None, timeout_ms: int) -> dict[str, BrokerSetting]:
-    """See Admin."""
+    """Describe a broker's settings; see `Admin.describe_broker`."""
     if broker_id is None:
         policy = RetryPolicy.within(timeout_ms)
         request = DescribeBrokerConfigsRequest(ALL_BROKERS)
@@ -69,9 +69,9 @@ def alter_broker(
     validate_only: bool,
     timeout_ms: int,
 ) -> None:
-    """See Admin."""
+    """Change a broker's settings; see `Admin.alter_broker`."""
     number = ALL_BROKERS if broker_id is None else broker_id
-    altered_configs({}, number, configs)  # the client's release names a mistake without a broker
+    altered_configs({}, number, configs)  # raises for a mistake before any request
     values: dict[str, Value | None] = {
         name: value if value is None or isinstance(value, str | int | float | bool) else str(value)
         for name, value in configs.items()

@@ -1,4 +1,4 @@
-"""Consumer groups seen from outside: members, lags, and the offsets of stopped groups."""
+"""Administration of consumer groups: list and describe them, set the offsets of stopped groups, delete them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ from sparklog.types import READ_COMMITTED, GroupMetadata, OffsetAndMetadata, Top
 
 MARKERS_BYTES = 64 * 1024
 MARKER_FETCHES_MAX = 100
-"""Number of answers without a record that are read after a committed offset; the offsets beyond them count as lag."""
+"""Largest number of fetches that look for a readable record after a committed offset. If none of them finds one, all
+offsets up to the end count as lag."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class MemberDescription:
     epoch: int
     """Epoch of the member."""
     topics: tuple[str, ...]
-    """Names of the topics it subscribes to."""
+    """Names of the topics that the member subscribes to."""
     owned: tuple[TopicPartition, ...]
     """Partitions that the member has, or has not released yet."""
     target: tuple[TopicPartition, ...]
@@ -92,7 +93,8 @@ class PartitionLag:
     end: int
     """Last stable offset; -1 if the topic is gone."""
     lag: int | None
-    """Number of offsets left to read; 0: all readable records are read, None: no offset is committed."""
+    """Number of offsets from the committed one to the end; 0 if none of them holds a readable record. None: no offset
+    is committed, or the topic is gone."""
     member: MemberDescription | None
     """Member that has the partition; None if no member has it."""
 
@@ -106,7 +108,7 @@ class GroupDescription:
     state: str
     """"Empty", "Reconciling" or "Stable"."""
     epoch: int
-    """Number of its assignments; -1 if the group never had members."""
+    """The group's epoch, which grows with each new assignment; -1 if the group never had members."""
     assignor: str
     """Name of the assignor; empty: not chosen yet."""
     members: tuple[MemberDescription, ...]
@@ -198,8 +200,8 @@ class GroupAdmin:
         commit_offsets(self._cluster, GroupMetadata(group_id), offsets, policy=self._policy)
 
     def delete(self, group_id: str) -> int:
-        """Delete a group, and return the number of its offsets; 0 if an earlier attempt, whose answer was lost, has
-        deleted it."""
+        """Delete a group, and return the number of its offsets; 0 if the answer to the attempt that deleted it was
+        lost."""
         attempts, repeating = Retries(self._policy), RepeatPolicy((GroupIdNotFoundError,))
         request, key = DeleteGroupRequest(group_id), group_key(group_id)
         while True:
@@ -247,7 +249,7 @@ class GroupAdmin:
         return found
 
     def _lag(self, tp: TopicPartition, position: int, end: int, deadline: Deadline) -> int:
-        """Return offsets between `position` and `end`; 0 if none of them holds a record that can be read."""
+        """Return the number of offsets from `position` to `end`; 0 if none of them holds a readable record."""
         offset = position
         for _ in range(MARKER_FETCHES_MAX):
             if offset >= end:
@@ -258,7 +260,7 @@ class GroupAdmin:
             except SparklogError as e:
                 if e.retriable or isinstance(e, InvalidRequestError):
                     raise
-                break  # deleted or damaged meanwhile: only the number is known
+                break  # the records are deleted or damaged, so all offsets count
             if not result.length_bytes:
                 break
             aborted = AbortedOffsets(result.aborted)

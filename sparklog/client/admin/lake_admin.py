@@ -1,4 +1,4 @@
-"""Administration of lakes: enable, disable, pause, resume, rebuild, describe."""
+"""Administration of lakes: enable, disable, resume, rebuild and describe; reports of the workers to the brokers."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class LakePartition:
     partition: int
     """Number of the partition."""
     next_offset: int
-    """Offset at which the table goes on; -1: not known."""
+    """Offset after the last one that the table has."""
     end_offset: int
     """Last stable offset of the log."""
     lag: int
-    """Offsets that the table lacks; -1: not known."""
+    """Number of offsets that the table lacks."""
     files: int
-    """Files of the table with rows of this partition alone."""
+    """Number of the table's files with rows of this partition only."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class LakeDescription:
     last_commit_ms: int
     """Time of the last commit of rows in ms since 1970; 0: not known."""
     lag: int
-    """Offsets of all partitions that the table lacks; -1: not known."""
+    """Number of offsets that the table lacks, over all partitions."""
     lag_seconds: float
-    """Age of the newest moment whose records are all in the table; 0 without lag; -1: not known."""
+    """Seconds since the last moment at which the table had all committed records; 0 without lag; -1: not known."""
     error: str
-    """Error of the last round or of this call; empty: none."""
+    """Error of the worker's last round, or of opening the table now; empty: none."""
     partitions: tuple[LakePartition, ...]
     """State of each partition."""
 
@@ -167,11 +167,14 @@ def settings_with_lake(info: TopicInfo) -> LakeSettings:
 
 
 def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> None:
-    """Set the table's next offsets after its last rows.
+    """Set the next offset of each partition to the offset after the partition's last row in the table, or to the log's
+    first offset if the table has no row of the partition.
 
     Raises:
-        LakePausedError: The table is gone or foreign, or the log has deleted offsets after the last rows.
-        LakeUnavailableError: The table cannot be reached, or others commit all the time.
+        InvalidConfigError: The topic has no Delta table.
+        LakePausedError: The table is gone or belongs to another topic, or the log has deleted offsets after the last
+            row.
+        LakeUnavailableError: The table cannot be reached, or other writers commit all the time.
     """
     settings = settings_with_lake(info)
     starts = _starts(cluster, info, timeout_ms)
@@ -261,7 +264,7 @@ def describe_lake(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> LakeDes
             last_commit_ms = last_commit_ms if commit is None else int(commit["timestamp"])
         else:
             error = error or f"the table at {settings.location} does not belong to the topic"
-    except (InvalidConfigError, LakeUnavailableError) as e:  # the brokers' reports are there all the same
+    except (InvalidConfigError, LakeUnavailableError) as e:  # the brokers' reports are shown instead
         error = error or str(e)
         if report is not None:
             version, files = report.version, report.files
@@ -302,7 +305,8 @@ def describe_lake(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> LakeDes
 
 @dataclass(frozen=True)
 class LakeReport:
-    """The reports of the leaders about one topic, together."""
+    """The newest report of a lake worker about a topic, with the next offsets that the partitions' leaders know. The
+    fields are those of `report_lake`."""
 
     next_offsets: Mapping[int, int]
     as_of_ms: int
@@ -321,7 +325,7 @@ def read_reports(cluster: Cluster, topics: Iterable[str], *, timeout_ms: int) ->
         timeout_ms: Time limit.
 
     Returns:
-        Reports by topic; topics without one are absent.
+        Reports by topic; topics without a report are absent.
     """
     names = list(topics)
     deadline = Deadline(timeout_ms)
@@ -341,7 +345,7 @@ def read_reports(cluster: Cluster, topics: Iterable[str], *, timeout_ms: int) ->
         except SparklogError as e:
             if not e.retriable:
                 raise
-            continue  # its partitions are as unknown as after its start
+            continue  # the next offsets of the partitions that it leads are missing then
         for lake in answer.lakes:
             known = found.get(lake.topic)
             offsets = dict(known.next_offsets) if known is not None else {}
@@ -370,16 +374,16 @@ def report_lake(
     error: str = "",
     timeout_ms: int = 5_000,
 ) -> None:
-    """Report the state of a topic's table to all brokers. A broker that is away gets the next report.
+    """Report the state of a topic's table to all brokers. A broker that is away misses this report.
 
     Args:
         cluster: The cluster.
         info: The topic.
         next_offsets: Next offset by partition.
-        as_of_ms: The table has all records that were committed before; 0: not known.
+        as_of_ms: Time in ms since 1970; the table has all records that were committed before it. 0: not known.
         version: Version of the table; -1: not known.
         files: Number of its files; -1: not known.
-        last_commit_ms: Time of the last commit; 0: not known.
+        last_commit_ms: Time of the last commit in ms since 1970; 0: not known.
         error: Error of the last round; empty: none.
         timeout_ms: Time limit for all brokers.
     """

@@ -1,4 +1,4 @@
-"""Partition sizes and offsets that only the replicas know: another broker knows the leader only."""
+"""Looks up partition sizes and offsets at the brokers with a replica. A broker without one knows only the leader."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sparklog.types import TopicPartition
 TOPICS_ASKED = 200
 """Number of topics in one request to one broker."""
 BROKER_MS = 5_000
-"""Time limit for one broker's answer in ms. The answers of the other brokers are used without it."""
+"""Time limit for one answer in ms. A broker that exceeds the limit is left out of the result."""
 
 
 def states_at(
     cluster: Cluster, asked: Mapping[int, Iterable[str]], deadline: Deadline
 ) -> dict[tuple[int, TopicPartition], PartitionState]:
-    """Return the partitions of the requested topics as each broker sees them. Brokers that do not
-    answer are left out."""
+    """Return the state of each partition by the broker that reports it. `asked` names the topics to request from each
+    broker. Brokers that do not answer are left out."""
     found: dict[tuple[int, TopicPartition], PartitionState] = {}
     for broker, names in asked.items():
         endpoint = cluster.broker(broker)
@@ -39,7 +39,7 @@ def states_at(
                     timeout_ms=min(BROKER_MS, deadline.left_ms()),
                 )
             except SparklogError:
-                break  # it may be the very one that is down
+                break  # a broker that is down must not fail the call
             for topic in answer.topics:
                 for state in topic.partitions:
                     found[broker, TopicPartition(topic.name, state.partition)] = state
@@ -47,8 +47,8 @@ def states_at(
 
 
 def with_figures(cluster: Cluster, topics: Sequence[TopicInfo], deadline: Deadline) -> list[TopicInfo]:
-    """Return the topics, completed by each leader for partitions that the answering broker has no replica of or cannot
-    read."""
+    """Return the topics with all partitions' offsets and sizes. Those of partitions that the answering broker has no
+    replica of, or cannot read, come from their leaders; they stay -1 if the leader does not answer."""
     asked: dict[int, set[str]] = {}
     for topic in topics:
         for state in topic.partition_states:

@@ -1,4 +1,4 @@
-"""The stored form of a partition, seen from outside: its segments and the headers of its batches."""
+"""Descriptions of a partition's stored form: its segments and the headers of its batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from sparklog.types import READ_UNCOMMITTED, TopicPartition
 
 OFFSET_MAX = 2**63 - 1
 FETCH_BYTES = 4 * MIB
-"""Bytes of one fetch; a larger batch is fetched alone."""
+"""Largest size of one fetch in bytes; a larger batch is fetched alone."""
 SEGMENTS_MAX = 10_000
 
 
@@ -46,7 +46,7 @@ class SegmentDescription(NamedTuple):
     base_offset: int
     """First offset of the segment."""
     next_offset: int
-    """Offset after the segment; -1: not known."""
+    """Offset after the segment's last readable record."""
     schema_id: int
     """Id of the schema of its rows."""
     size_bytes: int
@@ -112,7 +112,7 @@ def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int =
 def _segments_at(
     cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline
 ) -> list[SegmentDescription]:
-    """Return the segments as the leading broker reports them. Raises NotLeaderError and errors of requests."""
+    """Return the segments that the leader reports. Raises NotLeaderError and errors of requests."""
     state = _state_at(cluster, leader, tp, deadline)
     offset = max(0, state.log_start_offset)
     found: list[SegmentDescription] = []
@@ -147,7 +147,7 @@ def _segments_at(
 
 
 def _state_at(cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline) -> PartitionState:
-    """Return the partition's state at its leader. Other brokers may have no replica or one that lags."""
+    """Return the partition's state at its leader; another broker can have no replica, or a replica that lags."""
     request = MetadataRequest([tp.topic], with_schemas=False)
     answer = cluster.request(Api.METADATA, request, MetadataResponse, endpoint=leader, timeout_ms=deadline.left_ms())
     topic = single(answer.topics, "topic")

@@ -1,4 +1,4 @@
-"""Plans for moving a group's offsets, made before the offsets move."""
+"""Plans for moving a group's offsets. A plan only computes the new offsets; `Admin.alter_group_offsets` sets them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["AtTime", "BeforeEnd", "Move", "OffsetTarget", "ShiftBy", "planned_mo
 
 
 class ShiftBy(NamedTuple):
-    """A number of offsets from the committed one; negative: back. Partitions without a committed offset are left
-    out."""
+    """A shift of the committed offset by a number of offsets; a negative number moves it back. Partitions without a
+    committed offset are left out."""
 
     offsets: int
 
@@ -23,7 +23,7 @@ OffsetTarget = Position | ShiftBy
 
 
 class Move(NamedTuple):
-    """The move of one partition's offset; `committed` is None if nothing was committed."""
+    """The move of one partition's offset from `committed` to `offset`; `committed` is None if nothing was committed."""
 
     committed: int | None
     offset: int
@@ -32,7 +32,8 @@ class Move(NamedTuple):
 def planned_moves(
     admin: Admin, group_id: str, partitions: Sequence[TopicPartition], target: OffsetTarget
 ) -> dict[TopicPartition, Move]:
-    """Return the offsets for `Admin.alter_group_offsets`. Offsets outside of a partition are moved to its edge.
+    """Return the old and the new offset of each partition. A new offset below the partition's first offset becomes the
+    first offset; one above its end becomes the end.
 
     Raises UnknownTopicOrPartitionError.
     """

@@ -1,4 +1,4 @@
-"""Offsets on which all requests under one name agree; see `SnapshotOffsetsRequest`."""
+"""Requests for an offset snapshot: all requests with one name get the same offsets. See `SnapshotOffsetsRequest`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from sparklog.types import TopicPartition
 def snapshot_offsets(
     cluster: Cluster, name: str, topics: Sequence[str], tp: TopicPartition, isolation: int, policy: RetryPolicy
 ) -> tuple[int, int]:
-    """Return (first offset, end) of a partition. Raises UnsupportedApiError if the broker is older,
-    UnknownTopicOrPartitionError."""
+    """Return (first offset, end) of a partition in the snapshot `name` of `topics`.
+
+    Raises UnknownTopicOrPartitionError, and UnsupportedApiError if the broker's release has no snapshots.
+    """
     request = SnapshotOffsetsRequest(name, list(topics), *tp, isolation)
-    first = TopicPartition(min(topics), 0)  # its leader is the same one for all clients
+    first = TopicPartition(min(topics), 0)  # its leader keeps the snapshot, so all clients ask the same broker
     answer = request_until(cluster, Api.SNAPSHOT_OFFSETS, request, SnapshotOffsetsResponse, policy, leader_of=first)
     return answer.start, answer.end

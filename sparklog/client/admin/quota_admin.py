@@ -1,4 +1,4 @@
-"""Quotas of users and client ids: listed and changed. Any broker takes them."""
+"""Functions that list and change the quotas of users, client ids and IP addresses. Any broker accepts a change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class QuotaDescription(NamedTuple):
     throttled: list[ThrottledGroup]
     """Groups that the queried broker throttles at the moment."""
     used: dict[Entity, dict[str, int]] = {}  # noqa: RUF012 - a default that is never changed
-    """Current numbers of users that have such a quota by name; connections are those to the queried broker."""
+    """Numbers in use by entity and quota name, for the limits of users that are named (not of the default user).
+    Connections are those to the queried broker."""
 
 
 def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescription:

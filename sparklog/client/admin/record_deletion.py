@@ -1,4 +1,4 @@
-"""Deleting records: the start of each partition's log is raised."""
+"""Deletes records by raising the log start offset of each partition."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ def delete_records(
 ) -> dict[TopicPartition, int]:
     """Delete the records below an offset in each partition.
 
-    All offsets are compared with the partitions' ends first: nothing is deleted if one of them is refused. If a leader
-    changes meanwhile, the request is repeated at the new leader.
+    All offsets are compared with the partitions' ends first: nothing is deleted if an offset lies above its partition's
+    end. If a leader changes meanwhile, the request is repeated at the new leader. See `Admin.delete_records`.
 
     Returns:
-        The new low watermark of each partition.
+        The new log start offset of each partition.
 
     Raises:
-        SparklogError: Of the first partition that failed. `outcomes` holds a low watermark or an error for each.
+        SparklogError: The error of the first partition that failed. Its `outcomes` holds a log start offset or an error
+            for each partition.
     """
     wanted = {TopicPartition(*tp): _check_offset(tp, offset) for tp, offset in before_offsets.items()}
     if not wanted:
@@ -71,12 +72,13 @@ def delete_records(
 
 
 def _is_open(outcome: int | SparklogError | None) -> bool:
-    """True if a partition could be asked again when the time was over."""
+    """True if a partition has no result yet, or a retriable error."""
     return outcome is None or (isinstance(outcome, SparklogError) and outcome.retriable)
 
 
 def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-    """Raise OffsetOutOfRangeError that names every partition whose end is below its offset."""
+    """Raise OffsetOutOfRangeError if a requested offset lies above its partition's end. The error names up to NAMES_MAX
+    such partitions."""
     beyond = [f"{tp} ends at {ends[tp]}" for tp, offset in wanted.items() if offset > ends[tp]]
     if not beyond:
         return

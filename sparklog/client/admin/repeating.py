@@ -1,8 +1,7 @@
 """The rule that decides if a change is sent again.
 
-A request without an answer may have taken effect. It is sent again. Its earlier effect can make the repetition fail,
-and that failure then proves that the change is made. A request that is refused without an unclear attempt before it has
-failed.
+A request without an answer has an unclear outcome, and is sent again. If the first attempt took effect, the repetition
+can fail, and some errors of the repetition prove that the change is made. A refusal of the first attempt is an error.
 """
 
 from __future__ import annotations
@@ -32,14 +31,17 @@ class NextStep(Enum):
 
 
 class RepeatPolicy:
-    """The attempts of one change. `made_if`: errors which show that an earlier attempt has made the change. `once`: the
-    change must not be made twice, so there is no attempt after one with an unknown outcome."""
+    """The rule for the attempts of one change.
+
+    `made_if`: errors that show, after an attempt with an unknown outcome, that this attempt has made the change.
+    `once`: the change must not be made twice, so no attempt follows an attempt with an unknown outcome.
+    """
 
     def __init__(self, made_if: tuple[type[SparklogError], ...] = (), *, once: bool = False) -> None:
         self._made_if = made_if
         self._once = once
         self.is_unclear = False
-        """True if an attempt may have taken effect."""
+        """True if an earlier attempt has an unclear outcome."""
 
     def after(self, error: SparklogError, *, sent: bool) -> NextStep:
         """Return the next step after an error. `sent`: True if the request was sent to a broker; False if no broker

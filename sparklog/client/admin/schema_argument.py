@@ -30,7 +30,7 @@ Columns = pa.Schema | SparkStructType | ArrowSchema | str | Mapping[str, Any]
 def arrow_schema_of(argument: str, schema: Any) -> pa.Schema:
     """Return the Arrow schema of `schema`.
 
-    Raises InvalidTopicError (a DDL string or a StructType that a topic cannot have), TypeError (no schema).
+    Raises InvalidTopicError (a DDL string or a StructType that a topic cannot have), TypeError (not a schema).
     """
     if isinstance(schema, pa.Schema):
         return schema

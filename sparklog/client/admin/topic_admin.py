@@ -1,4 +1,4 @@
-"""Changes of topics. Each is made once, even if the broker stops before it has answered."""
+"""Changes of topics. Each change is made once, even if the broker stops before it has answered."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from sparklog.protocol.topic_messages import (
 
 @contextlib.contextmanager
 def _naming_nearest(cluster: Cluster, name: str, timeout_ms: int) -> Iterator[None]:
-    """Add the nearest topic's name to the error of a topic that does not exist. The controller may not name topics that
-    the client may not see."""
+    """Add the nearest topic's name to the error of a topic that does not exist. The client finds that name, because the
+    controller must not reveal topics that the client is not allowed to see."""
     try:
         yield
     except UnknownTopicOrPartitionError as e:
@@ -50,8 +50,8 @@ def _naming_nearest(cluster: Cluster, name: str, timeout_ms: int) -> Iterator[No
 def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int) -> TopicInfo:
     """Create a topic, which stores the request's id; see `Admin`.
 
-    A repeated request is answered with the topic that the first one has created. If another client has created the
-    topic of this name, the answer is TopicAlreadyExistsError.
+    A repeated request is answered with the topic that the first request has created. If another client has created the
+    topic of this name, the call raises TopicAlreadyExistsError.
     """
     request = replace(request, request_id=uuid.uuid4().hex)
     cluster.invalidate(request.name)
@@ -102,8 +102,8 @@ def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> 
 
 
 def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInfo:
-    """Return the topic, of which the controller reports `total` partitions or more; the queried broker may learn of
-    them later."""
+    """Wait until the queried broker reports `total` partitions or more, and return the topic. The controller has added
+    the partitions, and the other brokers learn of them later."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
     while True:
         found = until_answered(lambda left_ms: cluster.topic(name, refresh=True, timeout_ms=left_ms), attempts)
@@ -115,14 +115,16 @@ def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInf
 
 
 def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
-    """Delete a topic; see `Admin`. The request also names the topic's id, so that a repeated request does not delete a
-    newer topic of the name.
+    """Delete a topic; see `Admin`.
+
+    The request names the topic's id, so that it can be repeated without deleting a newer topic of the name. Without the
+    id (the client cannot describe the topic, or the topic was created again) an unclear outcome is an error.
     """
     deadline = Deadline(timeout_ms)
     attempts, topic_id = Retries(RetryPolicy.within(timeout_ms)), ""
     with contextlib.suppress(
         UnknownTopicOrPartitionError, TopicAuthorizationFailedError
-    ):  # the controller knows better
+    ):  # the controller decides if the topic exists, and if the client is allowed to delete it
         topic_id = until_answered(lambda ms: cluster.topic(name, refresh=True, timeout_ms=ms), attempts).topic_id
 
     def delete(topic_id: str) -> None:
@@ -142,7 +144,7 @@ def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
             if not topic_id:
                 with _naming_nearest(cluster, name, timeout_ms):
                     raise
-            delete("")  # it was created again, and the reporting broker did not know that yet
+            delete("")  # the topic was created again, and the broker that named the id did not know that yet
     finally:
         cluster.invalidate(name)
 

@@ -35,7 +35,7 @@ from sparklog.types import TopicPartition
 class HangingTransaction(NamedTuple):
     """A transaction that is open in a partition although no coordinator knows it.
 
-    Until it is aborted, readers of committed records stop there, and no later record is compacted.
+    Until it is aborted, `read_committed` readers stop at its first record, and no later record is compacted.
     """
 
     partition: TopicPartition

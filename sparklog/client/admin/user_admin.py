@@ -1,7 +1,6 @@
-"""Users with passwords: their credentials are set, described and removed (KIP-554).
+"""Functions that set, describe and remove the credentials of users with passwords (KIP-554).
 
-A password never leaves this process. The sent and stored credentials are derived from it here with a salt
-(`security.scram`).
+A password never leaves this process, which derives the salted credentials for the broker from it (`security.scram`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ def set_password(
     """Set a user's password for the mechanisms, and create the user if necessary.
 
     Raises:
-        InvalidConfigError: The name, the password or the number is not acceptable, or with `only_new` the user exists.
+        InvalidConfigError: The name, the password, a mechanism or `iterations` is not acceptable, or with `only_new`
+            the user exists.
         ResourceNotFoundError: With `only_existing` the user does not exist.
     """
     stored = checked_name(name)
@@ -68,7 +68,7 @@ def set_password(
     wanted = dict.fromkeys(mechanisms, iterations)
 
     def is_there() -> bool:
-        """True if a user with these mechanisms exists. The broker does not show which password the user has."""
+        """True if `only_new` is set and the user has these mechanisms. The broker does not show the user's password."""
         found = describe_users(cluster, [stored], timeout_ms=deadline.left_ms())
         return only_new and [user.mechanisms for user in found] == [wanted]
 

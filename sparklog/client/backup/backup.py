@@ -32,10 +32,10 @@ from sparklog.settings import MIB
 from sparklog.types import READ_COMMITTED, TopicPartition
 
 PART_BYTES = 64 * MIB
-"""Size from which an object ends, before compression."""
+"""Size of the records, before compression, at which an object is complete."""
 OFFSET = pa.field("_offset", pa.int64())
 Report = Callable[[TopicPartition, int], None]
-"""Takes a partition, and the number of its records that were written."""
+"""Function that takes a partition, and the number of its records in one object."""
 
 
 def newest_manifest(store: ObjectStore, key: str | None = None) -> Manifest | None:
@@ -83,16 +83,17 @@ def backup(
         store: The store.
         now_ms: The present time in ms since 1970.
         topics: Names of topics. Empty: all but the internal ones.
-        part_bytes: Size from which an object ends, before compression.
+        part_bytes: Size of the records, before compression, at which an object is complete.
         timeout_ms: The longest wait in ms for a broker that does not answer.
         security: Client settings, as for other clients.
-        report: Called for each object.
+        report: Called for each new object.
 
     Returns:
         The manifest of the backup.
 
     Raises:
         UnknownTopicOrPartitionError: A topic does not exist.
+        InvalidRequestError: The store's newest backup has another format.
         RemoteStorageError: The store cannot be read or written.
         DataLossError: Records were deleted during the backup; run it again.
     """
@@ -128,7 +129,7 @@ def backup(
     key = manifest_key(now_ms)
     store.make_folder("manifests")
     store.write(key, [encode_manifest(manifest)])
-    store.replace(LATEST, key.encode())  # last: a backup that was broken off is none
+    store.replace(LATEST, key.encode())  # last, so that an interrupted backup is never the newest one
     return manifest
 
 
@@ -169,7 +170,7 @@ def _new_parts(
     now_ms: int,
     timeout_ms: int,
 ) -> Iterator[Part]:
-    """Write the records of [first, end), and yield the objects."""
+    """Write the records of [first, end) to new objects, and yield each object."""
     schema = pa.schema([OFFSET, *topic.schema])
     waiting: list[pa.RecordBatch] = []
     size, begin = 0, first

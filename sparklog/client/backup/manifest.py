@@ -36,7 +36,7 @@ class PartitionBackup(msgspec.Struct):
     """The records of a partition."""
 
     start: int
-    """First offset of the partition at the cut; records below it in `parts` are deleted ones."""
+    """First offset of the partition at the cut. Records below it that are in `parts` were deleted before the cut."""
     end: int
     """End of the cut, exclusive."""
     parts: list[Part]
@@ -122,12 +122,13 @@ def kept_parts(earlier: PartitionBackup | None, start: int, end: int) -> list[Pa
         end: End of the new cut.
 
     Returns:
-        Objects from the first one with a record on to the first gap, each within the cut.
+        Consecutive objects, the first of which holds `start`, and whose offsets are all below `end`; empty if no object
+        holds `start`.
     """
     kept: list[Part] = []
     for part in earlier.parts if earlier is not None else ():
         if part.end <= start and not kept:
-            continue  # deleted since
+            continue  # its records are deleted by now
         if part.end > end or (kept and part.first != kept[-1].end) or (not kept and part.first > start):
             break
         kept.append(part)

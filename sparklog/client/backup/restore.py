@@ -43,9 +43,9 @@ def restore(
 ) -> dict[TopicPartition, int]:
     """Create the topics of a backup, send their records, and set the groups' offsets.
 
-    Records keep their partitions, order and contents, and get the offsets from 0 on without gaps. A group's offset
-    becomes that of the same record. Settings of a Delta table (`lake.`) are left out: the table belongs to the topic of
-    the backup, which may live on.
+    Records keep their partitions, order and contents, and get new offsets from 0 on without gaps. A group's offset
+    becomes the new offset of the same record. Settings of a Delta table (`lake.`) are left out, because the table
+    belongs to the original topic, which perhaps still exists.
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the client's default.
@@ -53,10 +53,11 @@ def restore(
         manifest: The backup.
         topics: Names of topics. Empty: all of the backup.
         replication_factor: Replicas of each partition. None: the default of the brokers.
-        configs: Settings of the topics in place of those of the backup, by name; None: the setting is left out.
+        configs: Values that replace the backup's settings of the topics, by setting name. A None as a value leaves the
+            setting out. None: no changes.
         timeout_ms: The longest wait in ms for a broker that does not answer.
         security: Client settings, as for other clients.
-        report: Called for each object.
+        report: Called for each object of the backup after its records are sent.
 
     Returns:
         The number of records by partition.
@@ -67,7 +68,8 @@ def restore(
         InvalidConfigError: The brokers refuse a setting of a topic; nothing was restored.
         RemoteStorageError: The store cannot be read.
         CorruptBatchError: An object is damaged.
-        DataLossError: Another producer writes to a topic meanwhile.
+        DataLossError: Another producer has written to a topic during the restore.
+        SparklogError: A record could not be sent. The error's note names the incomplete topics.
     """
     known = {topic.name: topic for topic in manifest.topics}
     unknown = [name for name in topics if name not in known]
@@ -174,7 +176,8 @@ def _send(
     offsets: dict[tuple[str, TopicPartition], Any],
     report: Report,
 ) -> int:
-    """Send a partition's records and return their number; `offsets` counts those below each group's offset."""
+    """Send a partition's records and return their number. Count in `offsets`, for each group, the records below its
+    committed offset."""
     from sparklog.log.tiering.state import ObjectInfo
 
     count = 0

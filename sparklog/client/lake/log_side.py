@@ -1,4 +1,4 @@
-"""The log's side of a round: offsets and rows."""
+"""The log's side of a lake worker's round: the offsets of a topic, and the rows of its partitions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FETCH_BYTES = 8 * MIB
 def partition_ends(cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int) -> dict[int, PartitionEnds]:
     """Return the offsets of all partitions of a topic.
 
-    The ends of whole transactions come from one request. The high watermarks are requested afterwards, so that they are
-    not below these ends.
+    The `stable` ends of all partitions come from one request, so that of each transaction all records are below them or
+    none. The high watermarks are requested afterwards, so that they are not below these ends.
 
     Args:
         cluster: The cluster.
@@ -66,16 +66,16 @@ def read_rows(
 
     Args:
         cluster: The cluster.
-        info: The topic; its schema was asked for after the end of the span.
+        info: The topic, requested after the end of the span was known, so that it has the schemas of all rows.
         partition: The partition.
         span: The offsets.
         columns: Names of the topic's columns to read.
-        schema: Columns of the rows: those columns and the columns of the position.
+        schema: Columns of the rows: `columns`, then `_partition`, `_offset` and `_timestamp`.
         write: Called with tables of rows in offset order; reading ends when it returns True.
-        timeout_ms: Time limit of the requests.
+        timeout_ms: Time limit of each request, and of the wait for a broker that does not answer.
 
     Returns:
-        True if a batch of the span belongs to a transaction.
+        True if a batch that was read belongs to a transaction.
     """
     has_transactions = False
 

@@ -1,7 +1,7 @@
-"""Rounds of one topic: committed rows of the log enter the topic's Delta table.
+"""Rounds of one topic: each round adds committed rows of the log to the topic's Delta table.
 
-The order of a round: open the newest version and check it, ask the log for its offsets, write files, commit on exactly
-the version that was checked. A crash leaves files that no version names.
+The order of a round: ask the log for its offsets, open the newest version of the table and check it, write files,
+commit on exactly the version that was checked. A crash leaves files that no version names.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ from sparklog.settings import MIB
 logger = logging.getLogger(__name__)
 
 OFFSETS_PER_ROUND = 4_000_000
-"""Offsets of a partition in one round of a topic without transactions."""
+"""Largest number of offsets of a partition in one round of a topic without transactions."""
 UPSERT_BYTES_PER_ROUND = 64 * MIB
-"""Size in memory of the changes of all partitions in one round of an upserted topic without transactions."""
+"""Size in memory of the newest changes of all keys at which a round of an upserted topic without transactions stops
+reading."""
 UPSERT_FILE_BYTES_MAX = 32 * MIB
 """Size of a full file of an upserted table: a change of one row rewrites its file."""
 UNLIMITED = 2**63 - 1
@@ -57,25 +58,25 @@ class RoundResult(Struct, frozen=True):
     """The outcome of one round."""
 
     version: int
-    """Version of the table."""
+    """Version of the table after the round."""
     next_offsets: Mapping[int, int]
     """Next offset by partition."""
     rows: int
-    """Offsets that the round has added."""
+    """Number of offsets that the round has added."""
     is_complete: bool
-    """True if the table has all offsets up to the cut; False: the next round should follow at once."""
+    """True if the table is current, or the round had no new offsets. False: the next round should follow at once."""
     is_current: bool
-    """True if the table has the records of all whole transactions at `as_of_ms`."""
+    """True if the table has all records of transactions that had ended at `as_of_ms`."""
     as_of_ms: int
-    """Time of the request for the log's offsets, in ms."""
+    """Time of the request for the log's offsets, in ms since 1970."""
     files: int
-    """Files of the table before the round."""
+    """Number of the table's files before the round."""
     gaps: Mapping[int, Span] = {}
     """Offsets by partition that were deleted from the log before the table had them."""
 
 
 class TopicLake:
-    """The rounds of one topic; for one thread. Its fields only save work: the table holds the state."""
+    """The rounds of one topic; for one thread. The table holds all state: the fields here only save repeated reads."""
 
     def __init__(
         self,
@@ -89,9 +90,9 @@ class TopicLake:
 
         Args:
             log: The log.
-            tables: Opens and creates tables; tests pass a model.
-            now_ms: The clock.
-            pause_s: Waits between two commits.
+            tables: Class that opens and creates tables; tests pass a model.
+            now_ms: Clock in ms since 1970. None: the system's.
+            pause_s: Sleeps for a number of seconds, between two attempts to commit.
         """
         self._log = log
         self._tables = tables
@@ -107,19 +108,21 @@ class TopicLake:
         Args:
             info: The topic.
             settings: Its lake settings.
-            note_table_id: Called with the table's id before the first commit.
+            note_table_id: Called with the table's id if the settings do not have it yet.
 
         Returns:
             The outcome.
 
         Raises:
             LakePausedError: The table needs a decision of a user.
-            LakeUnavailableError: The table cannot be reached, or others commit all the time.
+            LakeUnavailableError: The table cannot be reached, or other writers commit all the time.
+            InvalidConfigError: Delta cannot hold a column of a topic that never had a table.
+            SparklogError: The log cannot be read.
         """
         as_of_ms = self._now_ms()
         ends = self._log.ends(info)
         newest = self._newest(info)  # asked after the ends: no row below them has a newer schema
-        if newest.partitions > info.partitions:  # a transaction may have records in the new ones, too
+        if newest.partitions > info.partitions:  # a transaction can have records in the new partitions, too
             return self.round(newest, settings, note_table_id)
         info = newest
         schema = table_schema(info.schema, is_envelope=info.is_envelope)
@@ -144,7 +147,7 @@ class TopicLake:
             plan = Plan(work.spans, plan.gaps)
             if has_transactions and not self._has_transactions:
                 self._has_transactions = True
-                if is_cut_short(plan, ends):  # a span that ends before `stable` may cut a transaction
+                if is_cut_short(plan, ends):  # a span that ends before `stable` can cut a transaction
                     work.abandon()
                     return self.round(info, settings, note_table_id)
             reach("lake.files-written")
@@ -190,7 +193,11 @@ class TopicLake:
     def _opened(
         self, info: TopicInfo, settings: LakeSettings, schema: pa.Schema, note_table_id: Callable[[str], None]
     ) -> LakeTable:
-        """Return the newest version, created if the topic never had a table, with all columns of the topic."""
+        """Return the newest version of the table.
+
+        Create the table if the topic never had one. Call `note_table_id` if the settings lack the id. Add columns of
+        the topic that the table lacks. A table of another topic is returned unchanged.
+        """
         for _ in range(SCHEMA_ATTEMPTS):
             try:
                 table = open_or_create(info, settings, schema, self._tables)
@@ -199,7 +206,7 @@ class TopicLake:
             if table.topic_id == info.topic_id and not settings.table_id:
                 note_table_id(table.table_id)
             if table.topic_id != info.topic_id:
-                return table  # `check_table` says so
+                return table  # `check_table` raises the error
             missing = missing_columns(schema, table.schema())
             if not missing:
                 return table
@@ -228,7 +235,8 @@ class TopicLake:
         return state
 
     def _undo_compaction(self, table: LakeTable, info: TopicInfo) -> NoReturn:
-        """Take back the newest version, which is a compaction that has added rows."""
+        """Undo the newest version, a compaction that has added rows. Always raises LakeUnavailableError, so that the
+        next round begins with the repaired table."""
         try:
             table.undo_compaction()
         except CommitConflictError as e:
@@ -242,7 +250,8 @@ class TopicLake:
     def _commit(
         self, work: _Round, table: LakeTable, state: TableState, plan: Plan, info: TopicInfo, settings: LakeSettings
     ) -> int:
-        """Commit the files, on newer versions too while the offsets are as before; return the version."""
+        """Commit the files on `table`, and return the new version. After a conflict commit them on the newest version,
+        as long as the table's next offsets are still those of `state`."""
         base, known = table, state
         for attempt in range(COMMIT_ATTEMPTS):
             reach("lake.before-commit")
@@ -265,7 +274,7 @@ class TopicLake:
             if outcome is Outcome.DONE:
                 return found.version
             if outcome is Outcome.DISCARD:
-                # the files stay for VACUUM: an earlier attempt may have committed them, and another round followed
+                # the files stay for VACUUM: perhaps an earlier attempt has committed them, and another round followed
                 self._state(found, info, settings)
                 raise LakeUnavailableError(
                     f"another worker has committed offsets of topic {info.name!r}: the next round continues behind them"
@@ -283,16 +292,17 @@ class TopicLake:
 def open_or_create(
     info: TopicInfo, settings: LakeSettings, schema: pa.Schema, tables: type[LakeTable] = LakeTable
 ) -> LakeTable:
-    """Return the topic's table, created if the topic never had one.
+    """Return the topic's table; create it if the topic never had one.
 
     Args:
         info: The topic.
         settings: Its lake settings.
-        schema: Columns of the table.
-        tables: Opens and creates tables.
+        schema: Columns of a new table.
+        tables: Class that opens and creates tables.
 
     Raises:
-        LakePausedError: The topic had a table that is gone, or Delta cannot hold a column.
+        LakePausedError: The topic had a table that is gone.
+        InvalidConfigError: Delta cannot hold a column, or a column cannot partition the table.
         CommitConflictError: Another process has created the table meanwhile.
         LakeUnavailableError: The location cannot be reached.
     """
@@ -310,7 +320,7 @@ def open_or_create(
 
 
 def value_columns(info: TopicInfo) -> list[str]:
-    """Return the columns that are null in a row that deletes its key."""
+    """Return the columns that are all null in a row that deletes its key."""
     if info.is_envelope:
         return ["value"]
     return [c for c in info.schema.names if c not in info.key_columns and c != info.timestamp_column]
@@ -333,7 +343,7 @@ def key_columns(info: TopicInfo) -> list[str]:
 
 
 class _Round:
-    """Files of one round and their commit."""
+    """The rows of one round, as files or as changes in memory, and their commit."""
 
     def __init__(
         self, log: LogSide, info: TopicInfo, settings: LakeSettings, schema: pa.Schema, table: LakeTable
@@ -352,8 +362,12 @@ class _Round:
         """The offsets that were read, by partition."""
 
     def write(self, spans: Mapping[int, Span], *, may_stop: bool) -> bool:
-        """Write the rows of all spans; True if a batch belongs to a transaction. `may_stop`: the changes of an upserted
-        table may end before the spans do, because they stay in memory until the commit."""
+        """Read the rows of all spans. Returns True if a batch that was read belongs to a transaction.
+
+        Mode append: write the rows to files. Mode upsert: keep the newest change of each key in memory until the
+        commit. `may_stop` allows reading of an upserted topic to stop early at UPSERT_BYTES_PER_ROUND; `spans` has the
+        offsets that were read.
+        """
         has_transactions = False
         for partition, span in spans.items():
             self.spans[partition] = span
@@ -373,7 +387,8 @@ class _Round:
         return self._log.read(self._info, partition, span, self._columns, self.schema, write)
 
     def _collect(self, partition: int, span: Span, *, may_stop: bool) -> bool:
-        """Keep the newest change of each key of a span, or of its beginning."""
+        """Read a span, or only its beginning if `may_stop`, and keep the newest change of each key in memory. Returns
+        True if a batch that was read belongs to a transaction."""
         keys = key_columns(self._info)
         if may_stop and self._changes_bytes >= UPSERT_BYTES_PER_ROUND:
             self.spans[partition] = Span(span.start, span.start)
@@ -410,8 +425,11 @@ class _Round:
         table.merge(removed, files, self._info.topic_id, plan.spans, gaps=plan.gaps)
 
     def _merged(self, table: LakeTable) -> tuple[list[TableFile], list[DataFile]]:
-        """Return the files with rows of changed keys, and the files that replace them: their other rows and the new
-        rows."""
+        """Return the files to remove and the files that replace them.
+
+        Files with rows of changed keys are removed, and small files of the same partitions. The new files hold the
+        remaining rows of the removed files, then the changes without deletions.
+        """
         keys = key_columns(self._info)
         files, masks = table.files(), table.deletion_masks()
         schema = pa.schema([f.with_nullable(True) for f in table.schema()])
@@ -441,7 +459,7 @@ class _Round:
         return removed, added
 
     def abandon(self) -> None:
-        """Remove the files, which no commit was tried with."""
+        """Delete the files of this round. It must not be called after an attempt to commit them."""
         paths = [f.path for f in self._files]
         if self._open is not None:
             paths += self._open.abandon()
@@ -449,14 +467,16 @@ class _Round:
         self._files, self._open = [], None
 
     def close(self) -> None:
-        """Give up after an error. Complete files stay: the outcome of their commit may not be known."""
+        """Delete the file that is being written, after an error. Complete files stay, because a commit of unknown
+        outcome has perhaps added them to the table."""
         if self._open is not None:
             self._table.remove_files(self._open.abandon())
             self._open = None
 
 
 def _check_replaceable(file: TableFile, masks: Mapping[str, Any]) -> None:
-    """Check that a commit can remove a file. The commit names no deletion vector, so a file with one would stay."""
+    """Raise LakePausedError for a file with a deletion vector. A commit cannot remove such a file, because deltalake's
+    remove action does not name the vector."""
     if unquote(file.path).rsplit("/", 1)[-1] in masks:
         raise LakePausedError(
             f"file {file.path} of the upserted table has a deletion vector, and the lake worker cannot replace such a "
@@ -468,7 +488,7 @@ def _check_replaceable(file: TableFile, masks: Mapping[str, Any]) -> None:
 
 
 def in_layout(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns of a schema; columns that they lack are null."""
+    """Return the rows with the columns and types of a schema. Columns that the rows lack are null."""
     arrays = [
         rows.column(f.name).cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
         for f in schema

@@ -20,7 +20,7 @@ from sparklog.types import READ_COMMITTED, TopicPartition
 
 PROBLEMS_MAX = 100
 USER_CHANGES = ("DELETE", "UPDATE", "MERGE", "TRUNCATE", "WRITE", "REPLACE TABLE", "RESTORE", "OVERWRITE")
-"""Operations of others that may remove rows on purpose."""
+"""Operations of other writers that can remove rows on purpose."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,12 @@ class _Check:
                 self._problem(text)
 
     def _log_start(self, partition: int) -> int:
-        """Return the partition's first offset of now; -1 if it is not known."""
+        """Return the partition's current log start offset; -1 if it is not known."""
         states = self._cluster.topic(self._info.name, refresh=True).partition_states
         return states[partition].log_start_offset if partition < len(states) else -1
 
     def _log_offsets(self, partition: int, start: int, next_offset: int) -> np.ndarray:
-        """Return the offsets of committed rows that the log has from `start` to the table's end."""
+        """Return the offsets of the committed rows in the log from `start` to `next_offset` (exclusive)."""
         if start < 0 or start >= next_offset:
             return np.empty(0, np.int64)
         column = "timestamp" if self._info.is_envelope else min(self._info.schema, key=_width).name
@@ -196,5 +196,5 @@ class _Check:
 
 
 def _width(column: pa.Field) -> int:
-    """Return a measure of the cost of decoding a column."""
+    """Return the bits per value of a column; 1,000 for a type of variable length."""
     return int(column.type.bit_width) if pa.types.is_primitive(column.type) else 1_000

@@ -1,8 +1,8 @@
 """The lake worker: runs rounds of all topics with a Delta table, and shares the topics with other workers as a group.
 
-A topic belongs to the worker that the group assigns its partition 0 to. Another worker takes a round over when the
-table has not moved for some intervals, because the group notices a killed worker only after its session. Two workers on
-one topic do no harm: a commit is made on exactly the version that was checked.
+A topic belongs to the worker that the group assigns the topic's partition 0 to. The group notices a killed worker only
+at the end of its session. Therefore another worker runs a round when the table's next offsets have not changed for
+STANDBY_INTERVALS. Two workers on one topic do no harm: a commit succeeds only on the version that was checked.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ from sparklog.security.client_security import Security
 logger = logging.getLogger(__name__)
 
 GROUP_ID = "sparklog-lake"
-"""The workers' group. Its committed offsets are the next offsets of the tables, for tools that show a group's lag."""
+"""The workers' group. It only distributes topics among the workers, which commit no offsets in it: the Delta tables
+store the next offsets."""
 FIND_TOPICS_S = 5.0
 POLL_MS = 200
 FAILURE_PAUSE_S, FAILURE_PAUSE_S_MAX = 1.0, 60.0
 MERGE_ROUNDS = 8
-"""Rounds between two searches for small files."""
+"""Number of a topic's rounds from one search for small files to the next."""
 MERGES_AT_ONCE = 4
 PAUSE_REASON_CHARS_MAX = 1_000
 
 
 STANDBY_INTERVALS = 3
-"""Number of commit intervals without a commit after which another worker takes over the topic."""
+"""Number of commit intervals between two looks of a worker at the table of another worker's topic. If the next offsets
+have not changed in between, the worker runs a round itself."""
 SESSION_TIMEOUT_MS = 10_000
 
 
@@ -56,7 +58,7 @@ class _Topic(Struct):
     lake: TopicLake
     topic_id: str
     seen: dict[int, int] | None = None
-    """Next offsets in the table when this worker, which does not own the topic, last looked."""
+    """Next offsets in the table after this worker's last round or last look; None before both."""
     due_s: float = 0.0
     failures: int = 0
     rounds: int = 0
@@ -64,7 +66,7 @@ class _Topic(Struct):
 
 
 class LakeWorker:
-    """One worker; for one thread."""
+    """A lake worker; for one thread, except `stop`."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class LakeWorker:
             security: Client settings. None: plaintext.
             request_timeout_ms: Time limit of each request.
             on_round: Called with a topic's name after each of its rounds.
-            clock_s: A monotonic clock.
+            clock_s: A monotonic clock in s.
         """
         self._bootstrap = bootstrap_servers
         self._security = security
@@ -95,23 +97,23 @@ class LakeWorker:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """End `run` after the present round. Any thread."""
+        """Make `run` and `run_once` return after the present round. Any thread is allowed to call it."""
         self._stop.set()
 
     def close(self) -> None:
-        """Release the connections."""
+        """Close the worker's Admin. The process keeps the connections, and closes idle ones."""
         self._admin.close()
 
     # -- one time
 
     def run_once(self, topics: Iterable[str] | None = None) -> dict[str, str]:
-        """Bring the tables up to the last stable offsets of now.
+        """Run rounds until each table has the records that are committed now, or until `stop`.
 
         Args:
-            topics: Names of topics. None: all with a table.
+            topics: Names of topics. None: all topics with a table.
 
         Returns:
-            The error of each topic that failed or is paused, by name.
+            The error of each topic that failed, is paused or has no table, by name.
         """
         errors: dict[str, str] = {}
         wanted = self.lake_topics()
@@ -172,7 +174,7 @@ class LakeWorker:
                 consumer.close(autocommit=False)
 
     def _work(self, known: dict[str, tuple[TopicInfo, LakeSettings]], owned: set[str]) -> bool:
-        """Run the rounds that are due; True if one ran."""
+        """Run the rounds that are due. Returns True if a round ran, successfully or not."""
         worked = False
         for name in sorted(known):
             topic = self._topic(known[name][0])
@@ -205,7 +207,8 @@ class LakeWorker:
         return worked
 
     def _is_served(self, info: TopicInfo, settings: LakeSettings, topic: _Topic) -> bool:
-        """True if another worker has moved the table since the last look, or this is the first look."""
+        """True if another worker has committed since the last look. Also True for the first look, and if the table
+        cannot be read. Sets the time of the next look."""
         interval_s = settings.commit_interval_ms / 1000
         topic.due_s = self._clock_s() + STANDBY_INTERVALS * interval_s
         try:
@@ -236,7 +239,8 @@ class LakeWorker:
         return consumer
 
     def _owned(self, consumer: Consumer | None) -> set[str]:
-        """Return the topics of this worker. Polling keeps it in the group; its paused partitions are not read."""
+        """Return the topics of this worker. The poll keeps the consumer in the group; all partitions are paused, so
+        that it reads no records."""
         if consumer is None:
             return set()
         consumer.poll_batches(0)
@@ -263,7 +267,7 @@ class LakeWorker:
                 info = self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
                 settings = LakeSettings.of(info.configs, info.broker_defaults)
             except (UnknownTopicOrPartitionError, InvalidConfigError):
-                continue  # deleted meanwhile
+                continue  # deleted meanwhile, or with a setting that is out of bounds
             if settings.location:
                 found[name] = info, settings
         return found
@@ -304,8 +308,8 @@ class LakeWorker:
         return result
 
     def _report(self, info: TopicInfo, next_offsets: Mapping[int, int], **state: Any) -> None:
-        """Report the round to the brokers: retention waits for the report, and metrics show it. A report that fails is
-        repeated in the next round."""
+        """Report a round to the brokers: metrics show the report, and retention waits for it (`lake.hold.retention`).
+        If the report fails, the next round's report takes its place."""
         try:
             report_lake(self._cluster, info, next_offsets, **state)
         except SparklogError as e:
@@ -321,8 +325,8 @@ class LakeWorker:
             logger.warning("topic %s: the pause could not be stored: %s", name, e)
 
     def _merge(self, settings: LakeSettings, version: int) -> None:
-        """Merge small files of the version that a round has checked; an upserted table merges its files with each
-        change."""
+        """Merge small files of `version`, which a round has checked. Do nothing for an upserted table, whose small
+        files are merged by each change."""
         if settings.is_upsert:
             return
         reach("lake.before-merge")

@@ -28,7 +28,7 @@ __all__ = ["ConsumedBatch", "Projection", "data_together", "decode_batches", "de
 
 _new_record = partial(tuple.__new__, Record)
 _STATED_MS_MAX = (2**63 - 1) // 1000
-"""Bound of a header's times in ms. A header may state any value, but readers count in µs."""
+"""Largest amount of a time in ms that is taken from a header. A header can state any i64, but its µs must fit, too."""
 
 
 class ConsumedBatch:
@@ -79,8 +79,7 @@ class ConsumedBatch:
         self.base_offset = base_offset
         """Offset of the first row."""
         self.next_offset = next_offset
-        """Offset at which reading goes on: after the last row and after the records that compaction has removed after
-        it."""
+        """Offset at which reading goes on: after the last row, and after removed (compacted) records behind it."""
         self._data = data
         self._offsets = offsets
         self.schema_id = header.schema_id
@@ -98,7 +97,7 @@ class ConsumedBatch:
         return self._data
 
     def decode(self) -> None:
-        """Decode `data` now rather than on demand."""
+        """Decode the rows now, instead of at the first use of `data`."""
         if self._data is None:
             message, _ = self._source
             self._data = self._projection.decode_checked([message], self.schema_id).to_batches()[0]
@@ -124,7 +123,8 @@ class ConsumedBatch:
         """Return the rows without Arrow.
 
         Returns:
-            The rows; None if they are decoded already, or are too many or not simple enough.
+            The rows; None if they are decoded already, only some columns are wanted, or the rows are too many or not
+            simple enough.
         """
         if self._data is not None or self._projection.columns is not None:
             return None
@@ -137,7 +137,7 @@ class ConsumedBatch:
 
     @property
     def append_time_ms(self) -> int | None:
-        """The broker's time of all rows in ms since 1970; None if the rows have times of their own."""
+        """Append time that is the timestamp of all rows (LogAppendTime), in ms since 1970; None for CreateTime."""
         return self._header.append_time_ms if self._header.attributes & ATTRIBUTE_LOG_APPEND_TIME else None
 
     @property
@@ -173,9 +173,9 @@ class ConsumedBatch:
     def timestamps_ms(self) -> np.ndarray:
         """Return the stored timestamp of every row.
 
-        LogAppendTime topics have the broker's time. Other topics have their timestamp column; a row without a value has
-        the largest time of the batch's header, as in look-ups by time. Topics without a timestamp column have the time
-        of sending.
+        In LogAppendTime topics the timestamp is the broker's time. In other topics it is the value of the timestamp
+        column; a row with null there has the largest timestamp in the batch's header, as in look-ups by time. In topics
+        without a timestamp column it is the time of sending.
 
         Returns:
             An int64 array in ms since 1970.
@@ -262,7 +262,7 @@ class ConsumedBatch:
 
 
 def _countable(time_ms: int) -> int:
-    """Return the nearest time whose µs fit into an i64."""
+    """Return the time in ms, or the nearest time whose µs fit into an i64."""
     return max(-_STATED_MS_MAX, min(time_ms, _STATED_MS_MAX))
 
 
@@ -296,7 +296,7 @@ def data_together(batches: Sequence[DecodedRows], columns: Sequence[str]) -> pa.
     """Return the `data` of all batches in order, with `columns` only.
 
     The columns are contiguous, as far as the length limit of Arrow's arrays allows. For many small batches the call
-    takes a fraction of the time of their own `data`.
+    takes a fraction of the time that reading `data` of each batch takes.
     """
     parts = []
     for decoder, group in groupby(batches, lambda b: b.decoder):
@@ -320,11 +320,11 @@ def decode_batches(
     check_crcs: bool = True,
     aborted: AbortedOffsets = NOTHING_ABORTED,
 ) -> Iterator[ConsumedBatch]:
-    """Decode the rows of [start_offset, end_offset) in the batches of `data` at these positions, without `aborted`
-    ones.
+    """Yield the rows of [start_offset, end_offset) in `data`, batch by batch. `headers` has the position and header of
+    each batch; `end_offset` None: no end. Markers, aborted batches and batches without such rows are left out.
 
     Raises:
-        CorruptBatchError: A batch is damaged; its note names the offset. The batches before it have been yielded.
+        CorruptBatchError: A batch is damaged; the message names its offset. The batches before it have been yielded.
         UnknownSchemaError: A batch names an unknown schema. The batches before it have been yielded.
     """
     view = memoryview(data).cast("B")
@@ -358,8 +358,8 @@ def decode_one(
     check_crcs: bool,
     aborted: AbortedOffsets,
 ) -> ConsumedBatch | None:
-    """Return the rows of [start_offset, end_offset) of the batch at `position`; None if the batch has none or is
-    aborted."""
+    """Return the rows of [start_offset, end_offset) of the batch at `position`; None if the batch has none, is a marker
+    or is aborted. Raises the errors of `decode_batches`."""
     if check_crcs:
         try:
             verify_checksum(view, position, header)
@@ -412,8 +412,8 @@ def records_of(batch: ConsumedBatch) -> list[Record]:
     """Return the batch's rows as records, column by column.
 
     Raises:
-        DeserializationError: The first row of a typed topic whose value has no Python object. Arrow's dates and
-            timestamps reach beyond the years 1 to 9999.
+        DeserializationError: A value of a typed topic has no Python object, such as a date or timestamp outside of the
+            years 1 to 9999. The error names the first such row.
     """
     small = batch.small_rows()
     if small is not None:
@@ -450,7 +450,7 @@ def records_of(batch: ConsumedBatch) -> list[Record]:
 
 
 def _without_object(batch: ConsumedBatch) -> DeserializationError:
-    """Return the error for the first row whose value has no Python object."""
+    """Return the error that names the first row with a value that has no Python object."""
     for row in range(batch.num_rows):
         for name, column in zip(batch.data.schema.names, batch.data.columns, strict=True):
             try:

@@ -1,4 +1,5 @@
-"""Reads [start, end) of one partition: below the table's next offset from the Delta table, then from the log."""
+"""Reads [start, end) of one partition: offsets below the Delta table's next offset from the table, the rest from the
+log."""
 
 from __future__ import annotations
 
@@ -20,15 +21,20 @@ REOPENINGS_MAX = 10
 
 
 class HistorySource:
-    """The history of a topic, in one version of its table until a newer one is needed."""
+    """The history of a topic in one version of its Delta table; `reopen` replaces it by the newest version."""
 
     def __init__(self, info: TopicInfo, *, required: bool = True, newest: bool = False) -> None:
         """Open the newest version.
 
         Args:
             info: The topic.
-            required: True raises InvalidConfigError for a topic without a history.
-            newest: True takes an upserted table, too; its older rows are missing.
+            required: True raises InvalidConfigError for a topic without a history, and ignores `newest`.
+            newest: True also opens an upserted table, which has only the newest row of each key.
+
+        Raises:
+            InvalidConfigError: The topic has no history, or the package deltalake is not installed.
+            LakeUnavailableError: The table cannot be reached.
+            LakePausedError: The table was overwritten and has no offsets.
         """
         self._info = info
         self._settings = LakeSettings.of(info.configs, info.broker_defaults)
@@ -43,7 +49,8 @@ class HistorySource:
         return self._history
 
     def first_offset(self, partition: int, log_start: int) -> int:
-        """Return the first offset of history and log together; the log start if offsets between are missing."""
+        """Return the first offset that can be read without a gap, from the table and then from the log. It is the log
+        start if there is no history, or if the log has deleted offsets that the table lacks."""
         history = self._history
         if history is None or history.next_offset(partition) < log_start:
             return log_start
@@ -54,11 +61,11 @@ class HistorySource:
         return None if self._history is None else self._history.first_offset_from(partition, time_ms)
 
     def next_offset(self, partition: int) -> int:
-        """Return the offset at which the log continues; 0 without a history."""
+        """Return the offset at which the log continues the table; 0 without a history."""
         return 0 if self._history is None else self._history.next_offset(partition)
 
     def reopen(self) -> None:
-        """Take the newest version."""
+        """Replace the history by the newest version of the table."""
         self._history = self._open()
 
     def _open(self) -> History | None:
@@ -80,18 +87,18 @@ def read_range_with_history(
 ) -> Iterator[ConsumedBatch | HistoryBatch]:
     """Yield the rows of [start_offset, end_offset) in offset order.
 
-    Retention may delete from the log while it is read, but only offsets that a newer version of the table has: then
-    that version is read.
+    If retention deletes offsets from the log during the read, the newest version of the table is opened, which has
+    them.
 
     Args:
         cluster: The cluster.
         tp: The partition.
         start_offset: First offset.
         end_offset: End of the range (exclusive).
-        source: The history.
+        source: The history; replaced by a newer version if necessary.
         columns: Names of the columns, in this order.
-        layout: Their types.
-        read_log: Reads the log; as `read_range`.
+        layout: Schema with the types of these columns.
+        read_log: Function that reads the log, with the arguments of `read_range`.
         **reading: Further arguments of `read_range`.
 
     Raises:
@@ -115,7 +122,7 @@ def read_range_with_history(
                 position = batch.next_offset
         except (OffsetOutOfRangeError, DataLossError, LakeUnavailableError) as e:
             reopened += 1
-            source.reopen()  # VACUUM may have removed files of the version, too
+            source.reopen()  # also for a table error: VACUUM can have removed files of the version
             gained = source.next_offset(tp.partition) > position
             if not gained or reopened > REOPENINGS_MAX:
                 raise e from None

@@ -1,7 +1,7 @@
-"""The batches that a reader with `read_committed` leaves out: those of aborted transactions.
+"""Recognizes the batches of aborted transactions, which a reader with `read_committed` leaves out.
 
-The broker's answer ends at the last stable offset and contains the aborted ranges that touch it. Nothing has to be kept
-from one answer to the next, and reading can begin anywhere, even in the middle of a transaction.
+The broker's answer ends at the last stable offset and contains the aborted ranges that overlap with its records. A
+reader need not remember earlier answers, and can begin anywhere, even in the middle of a transaction.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class AbortedOffsets:
             found.sort()
 
     def covers(self, header: BatchHeader) -> bool:
-        """True if the batch belongs to an aborted transaction: its producer has a range around its base offset (the
-        ranges of one producer do not overlap)."""
+        """True if the batch belongs to an aborted transaction: the batch is transactional, and an aborted range of its
+        producer contains its base offset. The ranges of one producer do not overlap."""
         if not self._by_producer or not header.attributes & ATTRIBUTE_TRANSACTIONAL:
             return False
         ranges = self._by_producer.get(header.producer_id)

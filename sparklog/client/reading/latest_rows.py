@@ -12,14 +12,14 @@ from sparklog.errors import InvalidRequestError
 from sparklog.lake.newest_rows import is_deletion, newest_per_key
 
 FOLD_ROWS = 1_000_000
-"""Number of gathered rows at which older rows of the same keys are dropped."""
+"""Half the number of collected rows at which older rows of the same keys are dropped."""
 
 
 def key_columns_of(info: TopicInfo) -> tuple[str, ...]:
     """Return the columns of a topic's key.
 
     Raises:
-        InvalidRequestError: The topic has none.
+        InvalidRequestError: The topic has no key columns.
     """
     if info.is_envelope:
         return ("key",)
@@ -39,7 +39,7 @@ def value_columns_of(info: TopicInfo) -> tuple[str, ...]:
 
 
 class LatestRows:
-    """Keeps the newest row of each key while the rows of one partition after the other are added."""
+    """Collects the newest row of each key. The caller adds the rows of one partition after the other."""
 
     def __init__(self, info: TopicInfo) -> None:
         self._info = info
@@ -73,7 +73,8 @@ class LatestRows:
     def result(self, schema: pa.Schema) -> pa.Table:
         """Return the newest rows without deleted keys.
 
-        A key has its rows in one partition, unless partitions were added: then the later timestamp counts.
+        The rows of a key are in one partition, unless partitions were added to the topic. For a key in several
+        partitions the row with the latest timestamp is the newest.
 
         Args:
             schema: The columns of the result.

@@ -35,7 +35,8 @@ NAMED = {
 
 
 def timestamp_of(spec: str | int) -> int:
-    """Return the time in a request of `list_offsets`: one of NAMED, or ms since 1970. Raises InvalidRequestError."""
+    """Return the timestamp in the request for a look-up: the number of a name in NAMED, or the given number (ms since
+    1970, or the negative number of a name). Raises InvalidRequestError."""
     if isinstance(spec, str) and spec in NAMED:
         return NAMED[spec]
     number = whole_number(spec)
@@ -45,7 +46,7 @@ def timestamp_of(spec: str | int) -> int:
 
 
 class FoundOffset(NamedTuple):
-    """An OffsetAndTimestamp with the `leader_epoch` of the record before the offset; -1: not known."""
+    """An OffsetAndTimestamp, and the `leader_epoch` of the record before the offset; -1: not known."""
 
     offset: int
     timestamp_ms: int
@@ -60,9 +61,11 @@ def list_offsets(
     all_at_once: bool = False,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Look up offsets, asking each partition's leader, again while leaders change; with READ_COMMITTED the latest is
-    the last stable offset. `all_at_once`: earliest and latest only; of each transaction all records are below the
-    latest offsets, or none, so these may be lower than the last stable offsets.
+    """Look up an offset of each partition at its leader, and again while leaders change.
+
+    With READ_COMMITTED "latest" is the last stable offset. `all_at_once` (with READ_COMMITTED, for "earliest" and
+    "latest") gets all offsets from one request: of each transaction all records are below the latest offsets or none.
+    These offsets can be lower than the last stable offsets.
 
     The whole call takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError and others.
     """
@@ -79,7 +82,7 @@ def find_offsets(
     isolation: int = READ_UNCOMMITTED,
     all_at_once: bool = False,
 ) -> dict[TopicPartition, FoundOffset]:
-    """Look up offsets as `list_offsets`, with leader epochs, while `attempts` allow."""
+    """Look up offsets and leader epochs. As `list_offsets`, but limited by `attempts` instead of a time."""
     questions = {TopicPartition(*tp): [timestamp_of(spec)] for tp, spec in asked.items()}
     found = look_up_offsets(cluster, questions, attempts, isolation=isolation, all_at_once=all_at_once)
     return {tp: offset for tp, offsets in found.items() for offset in offsets}
@@ -94,8 +97,8 @@ def look_up_offsets(
     all_at_once: bool = False,
     refused: Callable[[TopicPartition, SparklogError], list[FoundOffset]] = refuse,
 ) -> dict[TopicPartition, list[FoundOffset]]:
-    """Return the offsets of each partition in the order of its questions: times in ms, or numbers of NAMED. `refused`:
-    see `until_led`."""
+    """Return the offsets of each partition in the order of its `questions`, which are times in ms or numbers of NAMED.
+    `refused` turns the error of a partition into its result; see `until_led`."""
     together = all_at_once and isolation == READ_COMMITTED
 
     def ask(group: LedGroup) -> dict[TopicPartition, list[FoundOffset] | SparklogError]:
@@ -122,6 +125,6 @@ def look_up_offsets(
 
 
 def _epoch(cluster: Cluster, tp: TopicPartition, leader: Endpoint) -> int:
-    """Return the epoch in which the broker leads the partition, as far as it is known."""
+    """Return the epoch in which the broker leads the partition; -1 if it is not known."""
     known = cluster.last_leader(tp)
     return known.epoch if known is not None and known.endpoint == leader else -1

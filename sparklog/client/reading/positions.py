@@ -1,6 +1,7 @@
-"""Positions in a topic as people write them, and their offsets: `earliest`, `1000`, `-100`, `-1h`, `yesterday`.
+"""Parses positions in a topic as users write them (`earliest`, `1000`, `-100`, `-1h`, `yesterday`) and finds their
+offsets.
 
-`read_table`, the commands and the console read positions here.
+`read_table`, the commands and the console use this module.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ _OFFSET = re.compile(r"-?[0-9][0-9_]{0,24}")
 
 
 class AtTime(Struct, frozen=True):
-    """The first record at or after this time, in ms since 1970; after the last one if none is that new."""
+    """The position of the first record at or after this time in ms since 1970; the end if no record is that new."""
 
     time_ms: int
 
 
 class BeforeEnd(Struct, frozen=True):
-    """A number of offsets before a partition's end."""
+    """The position that lies a number of offsets before a partition's end."""
 
     offsets: int
 
 
 Position = Literal["earliest", "latest"] | int | AtTime | BeforeEnd
-"""A number is an offset."""
+"""An int is an offset."""
 Ask = Callable[[Mapping[TopicPartition, "str | int"]], Mapping[TopicPartition, OffsetAndTimestamp]]
 """Looks up an offset for each partition: `earliest`, `latest`, or a time in ms."""
 
@@ -100,14 +101,14 @@ def position_of(value: object, now_ms: int) -> Position:
 
 
 def _plain(value: object) -> object:
-    """Return the Python object of a scalar of Arrow or a NumPy time, as the elements of tables' columns are."""
+    """Return the Python object of an Arrow scalar or a NumPy time, which are elements of a table's columns."""
     if isinstance(value, pa.Scalar):
         scalar: Any = value
         if pa.types.is_timestamp(value.type):
             scalar = scalar.cast(pa.timestamp("us", value.type.tz), safe=False)
         return scalar.as_py()
     if isinstance(value, np.datetime64):
-        return value.astype("datetime64[us]").item()  # of ns the item would be a number
+        return value.astype("datetime64[us]").item()  # the item of a datetime64 in ns is a number
     return value
 
 
@@ -118,14 +119,14 @@ def offsets_of(
     latest: Mapping[TopicPartition, int],
     ask: Ask,
 ) -> dict[TopicPartition, int]:
-    """Return the position's offset in each partition. Only a given offset may lie outside of a partition.
+    """Return the position's offset in each partition. Only a position that is an offset can lie outside of a partition.
 
     Args:
         position: The position.
         partitions: The partitions.
         earliest: First offset of each partition.
         latest: End of each partition.
-        ask: Called for a time, once.
+        ask: Looks up the offsets of a time; called at most once, and for no other position.
 
     Returns:
         Offsets by partition.

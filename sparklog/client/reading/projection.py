@@ -25,11 +25,11 @@ class _SchemaSteps(NamedTuple):
 
 
 class Projection:
-    """The columns a reader wants of a topic, in the order it wants them. For one thread.
+    """The columns of a topic that a reader wants, in the reader's order. For one thread.
 
-    `schema` is the layout of everything it decodes: rows of older schemas have null in the columns they lack and wider
-    types where a column was widened since. The layout is fixed, unless `follow` is set: then the first batch of an
-    unknown schema makes it the topic's newest layout.
+    `schema` is the layout of all decoded rows. Rows of older schemas have null in columns that they lack, and the wider
+    type of a column that was widened since. The layout is fixed, unless `follow` is set: then a batch of an unknown
+    schema replaces it by the topic's newest layout.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class Projection:
         newest: Callable[[], TopicInfo] | None = None,
         follow: bool = False,
     ) -> None:
-        """`columns` None: all columns (of `layout`, if given). `layout`: columns with a fixed type; other columns have
-        their newest type. `newest` returns the topic's current metadata.
+        """Create a projection. `columns` None: all columns of `layout`, or of the topic without a `layout`. `layout`:
+        columns with a fixed type; other columns have their newest type. `newest` returns the topic's current metadata.
 
         Raises SchemaMismatchError for a column that the topic does not have.
         """
@@ -81,11 +81,11 @@ class Projection:
         return pa.schema(fields)
 
     def decode(self, data: Any, header: BatchHeader) -> tuple[pa.RecordBatch, pa.Schema, np.ndarray | None]:
-        """Return the wanted columns of one batch in the layout `schema`, the schema it was written with, and the
-        offsets of the rows if they are not dense.
+        """Return the wanted columns of one batch in the layout `schema`; the schema that the batch was written with;
+        and the offsets of the rows, or None if they are dense.
 
-        Raises CorruptBatchError, UnknownSchemaError, and SchemaMismatchError for a column that has become wider than
-        `schema` has it.
+        Raises CorruptBatchError, UnknownSchemaError, and SchemaMismatchError for a column whose type in the batch is
+        wider than in `schema`.
         """
         known = self._by_schema.get(header.schema_id) or self._learn(header.schema_id)
         indexes = known.adapter.indexes
@@ -99,15 +99,16 @@ class Projection:
         return known.adapter.adapt(decoded), known.schema, offsets
 
     def decode_checked(self, messages: Sequence[Any], schema_id: int) -> pa.Table:
-        """Return the result of `decode` for batches of one schema that `is_small_batch` has accepted: a chunk for each.
+        """Return the rows of several batches as a table with one chunk for each batch. The batches have one schema, and
+        `is_small_batch` has accepted each.
 
-        Raises UnknownSchemaError and SchemaMismatchError as `decode`.
+        Raises UnknownSchemaError and SchemaMismatchError, as `decode` does.
         """
         known = self._by_schema.get(schema_id) or self._learn(schema_id)
         return known.adapter.adapt(pa.Table.from_batches([read_checked_batch(m, known.schema) for m in messages]))
 
     def knows_envelope(self, schema_id: int) -> bool:
-        """True if batches of this schema are an envelope topic's and can be decoded without a request."""
+        """True if the topic is an envelope topic and its schema of this id is known without a request."""
         return self.info.is_envelope and schema_id in self.info.schemas
 
     def stored_schema(self, schema_id: int) -> pa.Schema:

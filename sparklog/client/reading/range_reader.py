@@ -1,9 +1,9 @@
 """Reads [start, end) of one partition: by mapping the segment files if they are visible, else by fetching.
 
-Data that are only in the broker's object store are read from there if this process can, and only the byte ranges of the
-wanted columns. Otherwise the broker fetches them.
+Offsets that are only in the broker's object store are read from the store if this process has access, and only the
+byte ranges of the wanted columns. Otherwise the broker reads them for the client.
 
-Any error of the files leads to the socket, never to an error of the call.
+After any error of the files or the store the reader continues through the socket; the call does not raise that error.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 
 
 class Fetching(NamedTuple):
-    """The use of the socket: largest size of a fetch, its longest wait, and the time limit of an answer. `rack` is the
-    reader's; an in-sync replica there may serve it (KIP-392)."""
+    """Limits of fetches through the socket: largest size, longest wait of the broker for records, time limit of an
+    answer. `rack` is the reader's rack, whose in-sync replica can serve the fetches (KIP-392); empty: the leader."""
 
     max_bytes: int = FETCH_BYTES
     max_wait_ms: int = FETCH_WAIT_MS
@@ -66,7 +66,7 @@ class Fetching(NamedTuple):
 
 
 class _OtherReplica(Exception):  # noqa: N818 - it is none
-    """The leader has named a replica that is nearer."""
+    """Raised if the leader has named a nearer replica to fetch from."""
 
 
 def read_range(
@@ -87,9 +87,9 @@ def read_range(
 ) -> Iterator[ConsumedBatch]:
     """Yield the rows of [start_offset, end_offset), every offset once and in order.
 
-    Some offsets have no row: compaction has removed it, the offset holds a marker, or (READ_COMMITTED) its transaction
-    was aborted. All batches have the same schema. All requests together wait no longer than the larger of
-    `retry_timeout_ms` and `fetching.request_timeout_ms`.
+    Some offsets have no row: compaction has removed the row, the offset holds a marker, or (READ_COMMITTED) its
+    transaction was aborted. All batches have the same schema. Without progress the call waits no longer than the larger
+    of `retry_timeout_ms` and `fetching.request_timeout_ms`.
 
     Args:
         cluster: The cluster.
@@ -100,17 +100,25 @@ def read_range(
         layout: Columns with a fixed type; other columns have their newest type at the start. None: all have their
             newest type.
         local: "auto" maps the files if possible, and reads old segments in the object store; "off" uses the socket.
+        check_crcs: False saves the check of the batches' checksums.
         isolation: READ_UNCOMMITTED or READ_COMMITTED.
         retry_timeout_ms: The longest wait in ms for a broker that is away, counted from the last progress.
-        fetching: The use of the socket.
-        wanted: Batches for whose header it is false are skipped without decoding. None: all are decoded.
-        floor: First offset to return from the batch of `start_offset`. None: `start_offset`.
+        fetching: Limits of fetches through the socket.
+        wanted: Function of a batch's header; batches for which it returns False are skipped without decoding. None: all
+            are decoded.
+        floor: First offset to return from the batch that contains `start_offset`; it can be lower than `start_offset`.
+            None: `start_offset`.
 
     Raises:
         DataLossError: A part of the range is gone.
         CorruptBatchError: A batch is damaged.
         SchemaMismatchError: A column is unknown, or has become wider than in `layout`.
-        RequestTimedOutError: With READ_COMMITTED a transaction in the range stays open for `retry_timeout_ms`.
+        RequestTimedOutError: No broker answers, or with READ_COMMITTED a transaction in the range stays open, for
+            `retry_timeout_ms`.
+        BrokerNotAvailableError: No broker can be reached for `retry_timeout_ms`.
+        UnknownTopicOrPartitionError: The partition does not exist.
+        InvalidConfigError: `local` is unknown.
+        InvalidRequestError: The range is negative or ends before it starts.
     """
     if local not in ("auto", "off"):
         raise InvalidConfigError(f"local read {local!r}: use auto or off")
@@ -129,8 +137,8 @@ def read_range(
 
 
 class _Rows(NamedTuple):
-    """The wanted rows: [start, end). Of the batch that contains `start`, rows from `floor` on; of batches outside
-    `wanted`, none."""
+    """The wanted rows: [start, end), and rows from `floor` on in the batch that contains `start`. Batches for whose
+    header `wanted` returns False are left out; None: all batches are wanted."""
 
     start: int
     floor: int
@@ -199,7 +207,7 @@ class _RangeReader:
             except _OtherReplica:
                 continue
             except SparklogError as e:
-                if self._replica is not None:  # its leader may have records that it lacks
+                if self._replica is not None:  # the leader can have records that the replica lacks
                     _log.debug("reading %s from its leader: %s", self._tp, e)
                     self._replica, self._leader_only = None, True
                     continue
@@ -210,7 +218,7 @@ class _RangeReader:
                 backoff = min(2 * backoff, BACKOFF_S_MAX)
             else:
                 if direct and self._offset == offset:
-                    may_read_files = False  # it cannot be read there
+                    may_read_files = False  # the store has no readable batch here
                 local = local and (direct or self._offset > offset)  # records that the files lack are fetched
 
     def _note_progress(self) -> None:
@@ -231,11 +239,13 @@ class _RangeReader:
     # -- object store
 
     def _is_remote(self, leader: Endpoint, offset: int) -> bool:
-        """True if the offset is only in the object store, by the metadata of this process."""
+        """True if, by this process's metadata, only the object store has the offset, and the store has not failed
+        lately."""
         return is_only_remote(self._cluster, self._tp, offset) and self._cluster.remote_reads(leader)
 
     def _remote(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
-        """Read from the object store. After any error there, read from the broker."""
+        """Yield rows from the object store. After an error of the store stop, so that the broker is asked, and leave
+        the store out for LOCAL_RETRY_S."""
         from sparklog.client.reading.remote_reader import read_remote
 
         request = LocateRemoteRequest(*self._tp, offset, self._end, self._isolation)
@@ -271,7 +281,7 @@ class _RangeReader:
                 return
             try:
                 batch = self._decode(data, view, position, header, projection, offset, aborted)
-            except CorruptBatchError as e:  # the positions may be those of the file before it was compacted
+            except CorruptBatchError as e:  # perhaps compaction has replaced the file after it was located
                 raise LocalReadUnavailableError(str(e)) from e
             if batch is not None:
                 yield batch
@@ -311,7 +321,8 @@ class _RangeReader:
     # -- socket
 
     def _fetch(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
-        """Fetch until the end; the next request is under way while the rows of the last one are worked on."""
+        """Yield rows that are fetched from the broker, up to the end. The next request is sent before the rows of the
+        last answer are yielded."""
         stalled_until = time.monotonic() + self._retry_s
         with self._cluster.connection(leader, purpose="range", timeout_ms=self._left_ms) as connection:
             self._request(connection, offset)
@@ -338,7 +349,7 @@ class _RangeReader:
     def _request(self, connection: Connection, offset: int) -> None:
         most, wait_ms, timeout_ms, rack = self._fetching
         partition = FetchPartition(*self._tp, offset, most, leader_only=bool(rack) and self._leader_only)
-        wait_ms = min(wait_ms, timeout_ms // 2)  # the answer must come before it is given up
+        wait_ms = min(wait_ms, timeout_ms // 2)  # the broker must answer before the time limit
         request = FetchRequest(wait_ms, 1, most, self._isolation, [partition], rack)
         connection.send(Api.FETCH, request, timeout_ms=timeout_ms, wait_ms=wait_ms)
 

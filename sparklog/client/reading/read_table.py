@@ -1,4 +1,4 @@
-"""`read_table`: the current rows of a topic as one Arrow table."""
+"""`read_table`: reads the rows that a topic has now into one Arrow table."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def read_table(
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
-            127.0.0.1:9292. It may be left out, or be given by name after the topic.
+            127.0.0.1:9292. The argument can be left out, or be given by name after the topic.
         topic: The topic's name.
         columns: Names of the columns to read, in this order. None: all.
         start: The first record (inclusive): "earliest", "latest", an offset for all partitions, a negative number for
             offsets before the end, a datetime or a text for a time ("-1h", "yesterday", "2026-11-27T10:00"; see
             `sparklog.times`), or {partition: one of these}. Partitions that the dict does not name are not read. A time
-            is the first offset whose record is not older; records after it may be.
+            stands for the offset of the first record that is not older; later records can be older.
         end: The end of the range (exclusive), in the same forms.
         include_metadata: True appends the columns _topic, _partition, _offset and _timestamp.
         filter: An Arrow expression, as in `pc.field("minutes") > 60`; only rows for which it is true are returned. It
-            may name every column of the topic, and _topic, _partition, _offset and _timestamp. None: all rows.
+            can use every column of the topic, and _topic, _partition, _offset and _timestamp. None: all rows.
         limit: Largest number of rows. Reading stops at it. None: no limit.
         batches: True returns a reader of record batches, which reads as it is iterated, with a progress bar in
             notebooks. The range is fixed at the call.
@@ -96,12 +96,13 @@ def read_table(
             open transaction; "read_uncommitted" reads all.
         request_timeout_ms: The longest wait in ms for a broker that does not answer, counted from the last rows.
         security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
-        history: True reads the offsets that the topic's Delta table has from the table, also those that the log has
-            deleted, and the others from the log. "earliest" is the table's first offset then. Rows that were deleted
-            from the table are not read.
+        history: True also reads offsets that the log has deleted and the topic's Delta table still has. All offsets
+            that the table has are read from the table, and the others from the log. "earliest" is the table's first
+            offset then. Rows that were deleted from the table are not read.
         latest: True reads the newest row of each key, without deleted keys. A row deletes its key if all columns but
-            the key and the timestamp column are null, or if its column `_op` is "d" or "delete". Rows that only the
-            topic's Delta table has count, too. `filter` and `limit` are applied to the newest rows.
+            the key and the timestamp column are null, or if its column `_op` is "d" or "delete". Rows that the log has
+            deleted and the topic's Delta table still has are included. `filter` and `limit` are applied to the newest
+            rows.
 
     Returns:
         The rows; an empty table with the topic's columns if there are none. With `batches` a `pa.RecordBatchReader`.
@@ -111,10 +112,14 @@ def read_table(
         SchemaMismatchError: The topic does not have a column.
         OffsetOutOfRangeError: `start` lies below the beginning of a partition.
         DataLossError: Records were deleted during the read.
-        InvalidRequestError: `start`, `end`, `filter` or another argument has a form that is not listed here.
-        InvalidConfigError: An address, a security setting, `local` or `isolation_level` is wrong, or with `history`
-            the topic has no Delta table, or the package deltalake is not installed.
-        LakeUnavailableError: With `history` the table cannot be read.
+        InvalidRequestError: `start`, `end`, `filter` or another argument has a form that is not listed here; `history`
+            and `latest` are both True; or with `latest` the topic has no key columns.
+        InvalidConfigError: An address, a security setting, `local` or `isolation_level` is wrong; with `history` the
+            topic has no Delta table with all rows; or the package deltalake is needed and not installed.
+        LakeUnavailableError: With `history` or `latest` the Delta table cannot be read.
+        LakePausedError: With `history` or `latest` the Delta table was overwritten and has no offsets.
+        BrokerNotAvailableError: No broker could be reached within `request_timeout_ms`.
+        RequestTimedOutError: No broker has answered within `request_timeout_ms`.
 
     Example:
         ```python
@@ -156,8 +161,8 @@ def read_table(
 
 
 class _Rows:
-    """The rows of ranges of a topic. `schema`: the layout of the result. `_layout`: the topic's columns to read, which
-    the filter or the newest rows may need beside the result's."""
+    """The rows of ranges of a topic. `schema`: the layout of the result. `_layout`: the topic's columns to read, among
+    them columns that only the filter or the choice of the newest rows needs."""
 
     def __init__(
         self,
@@ -180,7 +185,7 @@ class _Rows:
         self._limit = limit
 
     def choose(self, columns: Sequence[str] | None, *, include_metadata: bool, latest: bool) -> None:
-        """Set the result's columns (None: all), and those to read for them. Raises InvalidRequestError,
+        """Set the columns of the result (None: all) and the columns to read. Raises InvalidRequestError (`filter`),
         SchemaMismatchError."""
         info = self._info
         schema = Projection(info, columns).schema
@@ -236,7 +241,7 @@ class _Rows:
         return read_range_with_history(self._cluster, tp, first, last, self._source, columns=columns, **reading)
 
     def _select(self, table: pa.Table, rows: int) -> pa.Table:
-        """Return the rows of `table` that belong to the result, which has `rows` already."""
+        """Return the rows and columns of `table` that belong to the result, which has `rows` rows already."""
         table = table if self._filter is None else table.filter(self._filter)
         return table.slice(0, None if self._limit is None else self._limit - rows).select(self.schema.names)
 
@@ -284,7 +289,7 @@ def _ranges(
 
     def ask(asked: Mapping[TopicPartition, str | int]) -> Mapping[TopicPartition, OffsetAndTimestamp]:
         found = dict(list_offsets(shared, asked, isolation=isolation, timeout_ms=left_ms()))
-        if source is not None:  # the log may have deleted the first row that is not older
+        if source is not None:  # perhaps only the table still has the first row that is not older
             for tp, time_ms in asked.items():
                 offset = source.first_offset_from(tp.partition, int(time_ms))
                 if offset is not None:
@@ -315,7 +320,7 @@ def _ranges(
 def _positions(
     bound: Bound, tps: Sequence[TopicPartition], now_ms: int, name: str
 ) -> dict[Position, list[TopicPartition]]:
-    """Return the partitions of each position. Raises InvalidRequestError."""
+    """Return, by position, the partitions that `bound` gives it to. Raises InvalidRequestError."""
     found: dict[Position, list[TopicPartition]] = {}
     for tp in tps:
         value = bound[tp.partition] if isinstance(bound, Mapping) else bound

@@ -1,8 +1,8 @@
 """Reading from the object store without the broker: only the byte ranges of the wanted columns.
 
-The access is the reader's own: fsspec takes settings (an endpoint, keys) from `FSSPEC_<PROTOCOL>_<OPTION>` in the
-environment or from ~/.config/fsspec. Without any for the protocol the broker is asked instead, because an unconfigured
-store would cost many seconds of search for credentials. A directory (`file://`) needs none.
+The reader needs access of its own: fsspec takes settings (an endpoint, keys) from `FSSPEC_<PROTOCOL>_<OPTION>` in the
+environment or from ~/.config/fsspec. Without a setting for the URL's protocol the reader fetches from the broker,
+because fsspec would search many seconds for credentials. A directory (`file://`) needs no settings.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def _store(url: str, process_id: int) -> ObjectStore:
 def read_remote(
     url: str, segments: Sequence[bytes], projection: Projection, start_offset: int, end_offset: int
 ) -> Iterator[Message]:
-    """Yield the batches of [start_offset, end_offset) in `segments` (as the broker names them, in order), up to the
-    first one that cannot be read by columns. All fetched bytes are checked.
+    """Yield the batches of [start_offset, end_offset) in `segments`, the broker's encoded descriptions in offset order.
+    Stop before the first segment that cannot be read by columns. All fetched bytes are checked.
 
-    Raises RemoteStorageError, CorruptBatchError, InvalidConfigError, LocalReadUnavailableError (it is not set up here).
+    Raises RemoteStorageError, CorruptBatchError, InvalidConfigError, and LocalReadUnavailableError if fsspec has no
+    settings for the store.
     """
     _check_configured(url)
-    store = _store(url, os.getpid())  # connections must not get into a forked child
+    store = _store(url, os.getpid())  # a forked child must not use its parent's connections
     for data in segments:
         segment: RemoteSegmentMetadata = decode_segment(data)
         schema = projection.stored_schema(segment.schema_id)
@@ -57,7 +58,7 @@ def _check_configured(url: str) -> None:
 
 
 def _wanted_columns(projection: Projection, schema: pa.Schema) -> list[int]:
-    """Return the needed columns, with the timestamps, which a batch has even if they are not requested."""
+    """Return the indexes of the requested columns and of the timestamp column, which every decoded batch needs."""
     if projection.columns is None:
         return list(range(len(schema)))
     names = {*projection.columns, projection.timestamp_column}

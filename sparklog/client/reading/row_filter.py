@@ -10,7 +10,7 @@ _NOT_BOUND = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError)
 
 
 def binding_error(expression: Any, schema: pa.Schema) -> Exception | None:
-    """Return Arrow's reason why an expression is no filter of rows of a schema; None if it is one.
+    """Return Arrow's error if an expression cannot filter rows of a schema; None if it can.
 
     Args:
         expression: The expression.
@@ -26,7 +26,8 @@ def binding_error(expression: Any, schema: pa.Schema) -> Exception | None:
 def columns_of(expression: Any, schema: pa.Schema) -> tuple[str, ...]:
     """Return the columns that an expression needs, in the schema's order.
 
-    An expression does not tell which columns it has, but it cannot be bound without them.
+    Arrow does not list the columns of an expression. Therefore columns are removed as long as the expression can still
+    be bound to the rest.
 
     Args:
         expression: An expression that can be bound to the schema.

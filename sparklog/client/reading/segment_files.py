@@ -1,13 +1,12 @@
-"""The segment files of a broker on the same host: their location, and their batches, mapped.
+"""Locates and maps the segment files of a broker on the same host.
 
-Files are visible if the broker offers them (same host) and its `meta.json` can be read and names the same data
-directory. Only whole batches below the high watermark are read: the running broker truncates no file there, and it
+Files are visible if the broker offers them (same host), and if its `meta.json` can be read here and names the same data
+directory. Only whole batches below the high watermark are read. The running broker does not truncate files there. It
 replaces or unlinks files instead of writing into them, which leaves a mapping intact.
 
-Another process with write access could still truncate a file under a reader, which would die of SIGBUS. Therefore the
-reader maps a file only if it looks like a segment of the partition, regardless of the path that the broker names: the
-right directory and name, a regular file, owned by its directory's owner, not writable for everybody. `local.read=off`
-maps nothing.
+If another process truncated a mapped file, the reader would die of SIGBUS. Therefore the reader does not trust the path
+that the broker names. It maps a file only in the partition's directory or a cache of segments, with a segment's suffix,
+and only a regular file that its directory's owner owns and that not everybody can write. `local.read=off` maps nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ DESCRIPTORS = "/proc/self/fd"
 
 
 class MappedBatch(NamedTuple):
-    """A batch at `position` of the mapped range `data`, which `view` shows, too."""
+    """A batch at `position` of the mapped bytes `data`. `view` is a memoryview of the same bytes."""
 
     data: pa.Buffer
     view: memoryview
@@ -58,10 +57,10 @@ def locate(
     *,
     timeout_ms: int = 30_000,
 ) -> LocateSegmentsResponse:
-    """Return the ranges of [start_offset, end_offset) in files that are visible here.
+    """Return the leader's answer: ranges of its files with [start_offset, end_offset). Their paths are checked.
 
-    Raises LocalReadUnavailableError and OSError (the broker is not asked again for a while then),
-    OffsetOutOfRangeError, and errors of requests.
+    Raises LocalReadUnavailableError and OSError if the files cannot be read here. Then `Cluster.local_reads` of this
+    broker is False for LOCAL_RETRY_S. Also raises OffsetOutOfRangeError, and errors of requests.
     """
     request = LocateSegmentsRequest(*tp, start_offset, end_offset, isolation)
     try:
@@ -77,7 +76,7 @@ def locate(
 
 
 def is_only_remote(cluster: Cluster, tp: TopicPartition, offset: int) -> bool:
-    """True if the offset is only in the object store, by the metadata of this process."""
+    """True if the offset is only in the object store, according to the topic metadata that this process has."""
     states = cluster.topic(tp.topic).partition_states
     start = next((s.local_log_start_offset for s in states if s.partition == tp.partition), -1)
     return offset < start
@@ -86,8 +85,8 @@ def is_only_remote(cluster: Cluster, tp: TopicPartition, offset: int) -> bool:
 def mapped_batches(ranges: Iterable[SegmentRange]) -> Iterator[MappedBatch]:
     """Yield the batches of the ranges, in order; each file is mapped when the reader reaches it.
 
-    Raises OSError, and LocalReadUnavailableError if a file lacks the announced batches (it has been replaced or is
-    damaged; the broker knows which).
+    Raises OSError, and LocalReadUnavailableError if a file does not have the announced batches, because it has been
+    replaced or is damaged.
     """
     for found in ranges:
         data = _map(found)
@@ -128,10 +127,10 @@ def _check_names(located: LocateSegmentsResponse, tp: TopicPartition) -> None:
 
 @contextlib.contextmanager
 def _open_regular(path: str) -> Iterator[tuple[int, os.stat_result]]:
-    """Yield descriptor and status of a regular file of its directory's owner. Opening never waits, even for a pipe or a
-    device.
+    """Yield descriptor and status of an open file. The open never waits, even for a pipe or a device.
 
-    Raises LocalReadUnavailableError, OSError.
+    Raises OSError, and LocalReadUnavailableError unless it is a regular file that its directory's owner owns and that
+    not everybody can write.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -146,9 +145,10 @@ def _open_regular(path: str) -> Iterator[tuple[int, os.stat_result]]:
 
 
 def _map(found: SegmentRange) -> Any:
-    """Return the range's bytes, mapped.
+    """Map the range of the file, and return the buffer.
 
-    Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter, or may not be offered by the broker).
+    Raises OSError if the file is gone, and LocalReadUnavailableError if it is shorter than the range or fails the
+    checks of `_open_regular`.
     """
     with _open_regular(found.path) as (descriptor, status):
         if not 0 <= found.start_position <= found.end_position <= status.st_size:
@@ -156,7 +156,7 @@ def _map(found: SegmentRange) -> Any:
                 f"{found.path} has {status.st_size} bytes, {found.start_position} to {found.end_position} were "
                 "announced"
             )
-        opened = f"{DESCRIPTORS}/{descriptor}"  # the checked file, even if the path leads to another one by now
+        opened = f"{DESCRIPTORS}/{descriptor}"  # the checked file, even if the path names another file by now
         with pa.memory_map(opened if Path(opened).exists() else found.path, "r") as mapped:
             mapped.seek(found.start_position)
             return mapped.read_buffer(found.end_position - found.start_position)

@@ -18,7 +18,7 @@ def fetch_once(
 ) -> tuple[FetchResult, pa.Buffer]:
     """Return the data from `offset` on, at most `max_bytes` or one batch, without waiting for more.
 
-    Raises the partition's error, InvalidRequestError for a malformed answer, and as `until_led`.
+    Raises the partition's error, InvalidRequestError for a malformed answer, and the errors of `until_led`.
     """
     request = FetchRequest(0, 0, max_bytes, isolation, [FetchPartition(*tp, offset, max_bytes)])
 
