@@ -79,8 +79,8 @@ S = TypeVar("S", bound=TieringSegment)
 def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierable_end: int) -> list[S]:
     """Return the local segments (ascending, the last one active) that are to be copied now, in their order.
 
-    `copied_to`: the offset after the last copied record, or -1. Segments go one after the other, so that the copied
-    part has no holes: the first one that cannot go ends it.
+    `copied_to`: the offset after the last copied record, or -1. The copied part must have no holes, so the list ends
+    before the first segment that cannot be copied now.
     """
     found: list[S] = []
     for segment in local[:-1]:
@@ -88,7 +88,7 @@ def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierab
             continue
         if not segment.is_sealed or not segment.data_bytes or segment.next_offset > tierable_end:
             break
-        if segment.base_offset < copied_to:  # a part of it is there: the log was cut since
+        if segment.base_offset < copied_to:  # a part of the segment is copied: the log was cut since
             break
         found.append(segment)
     return found

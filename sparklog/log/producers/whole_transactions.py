@@ -77,7 +77,7 @@ class CommitScan:
 
     @property
     def commits(self) -> list[Commit]:
-        """The transactions that were committed so far; the participants of a shared one together."""
+        """The committed transactions in the headers so far. All participants of a shared transaction count as one."""
         return list(self._commits.values())
 
     def note(self, header: BatchHeader) -> None:
@@ -106,7 +106,7 @@ class CommitScan:
 
 
 def atomic_ends(ends: Mapping[P, int], commits: Mapping[P, Iterable[Commit]]) -> AtomicEnds[P]:
-    """Lower ends until each transaction lies wholly below them or wholly above.
+    """Lower `ends` until each transaction lies wholly below or wholly above them, in all partitions.
 
     Args:
         ends: End of the offsets by partition (exclusive).
