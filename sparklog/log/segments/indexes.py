@@ -58,7 +58,7 @@ class SegmentIndexes:
         timestamps. None: begin at the first batch."""
         entry = self.times.ceiling(timestamp_ms)
         relative = entry.relative_offset if entry else self.largest_timestamp_offset - self._base_offset
-        # all batches before this offset entry have timestamps below the maximum that `relative` is the offset of
+        # the batches before this offset entry have smaller timestamps; otherwise the time index had an earlier entry
         floor = self.offsets.floor(relative)
         return floor.position if floor else None
 

@@ -166,7 +166,8 @@ class ReadCache:
         return _Entry(SharedFile(cached), cached)
 
     def clear(self) -> None:
-        """Remove all files in the directory, before the first use: an earlier process left them. Raises StorageError."""
+        """Remove all files in the directory, which an earlier process left; call this before the first use. Raises
+        StorageError."""
         for name in self._files.list_directory(self.directory) if self._files.exists(self.directory) else ():
             self._files.remove(self.directory / name)
 

@@ -4,10 +4,10 @@ A batch is kept, at its own offset, if its checksum is valid and its records can
 are missing from then on. repaired-gaps.json lists them, so no later start takes them for damage, and a replica copies
 them again. For a lost compacted batch, all offsets between the batches before and after it are listed. A batch with a
 valid checksum whose offset contradicts its neighbours (the checksum does not cover the stamp) gets the offset that fits
-between them. Each damaged segment is written again, sealed, and replaces the old file by a rename. The removed bytes are
-then in ``<base offset>.arrow.<position>.corrupt``. The log end never falls below the offsets of the last checkpoint, so
-no offset is used twice. The producers' state after the first loss is derived again from the remaining headers, so a
-producer can send a lost batch again.
+between them. Each damaged segment is written again, sealed, and replaces the old file by a rename. The removed bytes
+are then in ``<base offset>.arrow.<position>.corrupt``. The log end never falls below the offsets of the last
+checkpoint, so no offset is used twice. The producers' state after the first loss is derived again from the remaining
+headers, so a producer can send a lost batch again.
 
 In a cluster, other replicas have the lost records. As a follower, the broker cuts the log to the first gap that its
 leader does not have, and copies the rest (`state/repaired_gaps.py`). Before anything is written, broker-epoch.json is
