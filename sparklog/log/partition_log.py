@@ -242,8 +242,8 @@ class PartitionLog:
         return self._state.epochs.latest
 
     def end_offset_for(self, leader_epoch: int) -> EpochEnd:
-        """Return the end of the records of `leader_epoch`, or else of the largest known epoch below it; (-1, -1) for an
-        epoch newer than all of the log's."""
+        """Return the end of the records of `leader_epoch`; if the epoch is not known here, that of the largest known
+        epoch below. The result is (-1, -1) for an epoch newer than all known epochs."""
         return self._state.epochs.end_offset_for(leader_epoch, self._state.offsets.written)
 
     @property

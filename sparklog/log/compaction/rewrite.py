@@ -280,9 +280,9 @@ class GroupPlan(Struct):
 def plan_group(
     segments: Sequence[LogSegment], keys: OffsetMap, context: RunContext, with_data: set[int] | None = None
 ) -> GroupPlan:
-    """Decide the fate of every batch of the group; this reads all its keys. `with_data` collects the producers whose
-    current transaction has data before this place, so that its marker stays; pass the same set to all groups of a run.
-    Raises LogCorruptError, StorageError."""
+    """Decide the fate of every batch of the group; this reads all its keys. `with_data`: the producers whose current
+    transaction has data, and no marker yet, in the batches so far. This call changes the set; pass the same set for all
+    groups of a run. Raises LogCorruptError, StorageError."""
     plan = GroupPlan(segments)
     with_data = set() if with_data is None else with_data
     over_ms = context.now_ms if context.deletions_may_go() else NEVER_MS

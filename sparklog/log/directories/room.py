@@ -12,7 +12,7 @@ FREE_BYTES_MAX = 1 << 30
 
 
 def is_enough(size_bytes: int, free_bytes: int) -> bool:
-    """True if so much free space on a disk of this size ends the state "full"."""
+    """True if a disk of `size_bytes` has enough free space to accept writes again."""
     return free_bytes >= min(FREE_BYTES_MAX, FREE_SHARE * size_bytes)
 
 

@@ -73,7 +73,7 @@ class CompactionResult(Struct):
     segments_before: int = 0
     segments_after: int = 0
     complete: bool = True
-    """False if the log was cut or lost segments during the run, which then stopped: the next run does the rest."""
+    """False if the log was cut or lost segments during the run: the next run then begins at the same offset."""
 
 
 def load_point(context: RunContext) -> CleanerPoint:

@@ -1,6 +1,6 @@
 """The clock that measures the age of records and of other state that expires.
 
-The wall clock may jump. A jump forward of eight days would make everything eight days older at once, and the next run
+The wall clock can jump. A jump forward of eight days would make everything eight days older at once, and the next run
 of retention would delete all of it. This clock follows a jump forward at a limited rate, `rate` times as fast as real
 time, until it has caught up. The machine's uptime, which does not jump, measures real time. A clock that is set back
 only makes records younger: this clock follows at once.
@@ -49,8 +49,8 @@ def advanced(before_ms: int, wall_ms: int, elapsed_ms: int, rate: int) -> int:
 
 
 def resumed(found: ClockState | None, wall_ms: int, uptime_ms: int, boot_id: str, rate: int) -> int:
-    """Return the clock's time at a start. `found` is the state in the file. If it is from another boot of the machine,
-    the time since then counts as a jump; None: the wall clock counts."""
+    """Return the clock's time at a start. `found`: the state in the file; None: the clock shows the wall clock's time.
+    If the state is from an earlier boot of the machine, all time since then counts as a jump."""
     if found is None:
         return wall_ms
     known = bool(boot_id) and found.boot_id == boot_id and uptime_ms >= found.uptime_ms

@@ -140,9 +140,9 @@ class LogManager:
         puts_aside: bool = False,
     ) -> None:
         """Open the logs of `specs`. A log that cannot be opened goes offline with its error, and loading continues.
-        Directories of the `deleted` topics (ids) are moved aside, and `purge_deleted` unlinks them. `puts_aside`: a
-        directory that belongs to another topic of the same name is put aside, and is taken back when that topic is in
-        `specs`; otherwise the directory is an error of the partition.
+        Directories of the `deleted` topics (ids) are moved aside, and `purge_deleted` unlinks them. With `puts_aside`,
+        a directory that belongs to another topic of the same name is put aside, and a directory that was put aside is
+        taken back if its topic is in `specs`. Without, a directory of another topic takes the partition offline.
 
         Raises StorageError if a directory belongs to another broker or cluster, or if no directory can be used.
         """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 BURST_S = 1.0
-"""Capacity of the bucket: the tokens of so many seconds. More unused tokens are not saved up."""
+"""Capacity of the bucket: the tokens of this many seconds. Further unused tokens are lost."""
 
 
 class TokenBucket:
-    """A rate limit: each second adds `bytes_per_second` tokens, and a taker of more tokens than the bucket has waits.
-    Not locked."""
+    """A rate limit. Each second adds `bytes_per_second` tokens; a caller that takes more tokens than the bucket has must
+    wait. The bucket has no lock."""
 
     def __init__(self, bytes_per_second: int, now_s: float) -> None:
         self._rate = bytes_per_second

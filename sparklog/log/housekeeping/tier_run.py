@@ -1,7 +1,7 @@
 """One round of tiering over one log. Its order leaves a sound state after a crash at any point.
 
-Only the leader makes copies; other replicas find them in the store (`adopt.py`) when they could release local files for
-them, or when they begin to lead.
+Only the leader makes copies. Another replica searches for them in the store (`adopt.py`) when it could release local
+files, or when it begins to lead.
 
 1. Incomplete copies of an earlier attempt (started but not finished, or half deleted) are deleted, with two exceptions.
    A copy that has its manifest counts as finished, even if its maker got an error for the manifest or died at that
@@ -91,7 +91,8 @@ class Role(Enum):
 
 
 def tier_log(log: PartitionLog, store: ObjectStore, clock: Clock, role: Role, stop: Stop = never_stop) -> TierResult:
-    """Run one round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
+    """Run one round, with the steps of the module. If the topic is not tiered, only steps 1 and 4 are done. Raises
+    RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
     cleaned = 0
     for copy in log.tier.state.orphans:
         stop()

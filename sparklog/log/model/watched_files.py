@@ -42,11 +42,10 @@ LOOK_AGE_S_MAX = 1.0
 
 
 class DirectoryHealth:
-    """Usability of a log directory. `failure` is set once and stays; any thread may set it.
+    """Usability of a log directory. `failure` is set once and stays; any thread can set it.
 
-    `hold` records the directory's identity. From then on a write first checks the identity itself if the last check is
-    older than LOOK_AGE_S_MAX. So a check that hangs, on a dead mount, delays the writes, not only the thread of the
-    check.
+    `hold` records the directory's identity. From then on, every write checks the identity first if the last check is
+    older than LOOK_AGE_S_MAX. So if checks hang, on a dead mount, no write is acknowledged without a recent check.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class DirectoryHealth:
         """Durations of successful fsyncs of files."""
         self.sync_failures = 0
         self.shortages = 0
-        """Writes that have failed because the disk is full."""
+        """Number of writes that have failed because the disk is full."""
         self._count_lock = threading.Lock()
 
     def hold(self, lock: File) -> None:
@@ -110,7 +109,7 @@ class DirectoryHealth:
             self.syncs.observe(self._now_s() - began_s)
 
     def note_shortage(self) -> None:
-        """Note that a write has failed because the disk is full."""
+        """Count a write that has failed because the disk is full."""
         with self._count_lock:
             self.shortages += 1
 
@@ -144,8 +143,9 @@ class DirectoryHealth:
             self.probe(error)
 
     def probe(self, suspicion: object = "a check") -> None:
-        """Check that the directory is in place, by writing and removing a file in it. If this fails, the directory
-        fails because of `suspicion`. Probes run one after the other: two at a time would remove each other's file."""
+        """Check that the directory is in place, and that a file can be written in it and removed. If not, the directory
+        fails; a full disk is no failure. `suspicion`: the error that led to the probe, for the text of the failure.
+        Probes run one after the other: two at a time would remove each other's file."""
         if self.failure is not None or not self.look():
             return
         probe = self.directory / PROBE_FILE
@@ -318,7 +318,8 @@ class WatchedFiles:
         return self._do(lambda: self._inner.lock(path))
 
     def check_in_place(self, path: Path, identity: FileIdentity) -> None:
-        """Fail the directory if the file at `path` is not the one that this process writes: its data are lost."""
+        """Check that the file at `path` is still the file with `identity`. If not, the data that this process has
+        written to it are lost: the directory fails. Raises StorageError."""
         self._health.check()
         try:
             self._inner.check_in_place(path, identity)

@@ -34,9 +34,9 @@ class LogReader:
         may_wait: bool = True,
         to_log_end: bool = False,
     ) -> FileSlice | None:
-        """Return a slice of whole batches of one segment, the first of which holds `offset`. The slice ends below the
-        high watermark and below `end`. It has at most `max_bytes`, but with `min_one_batch` at least one batch. Returns
-        None if there is no such batch (yet).
+        """Return a slice of whole batches of one segment, the first of which holds `offset`. All its records are below
+        the high watermark and below `end`. It has at most `max_bytes`, but with `min_one_batch` at least one batch.
+        Returns None if there is no such batch (yet).
 
         `to_log_end`: read up to the log end, for a follower, which also copies uncommitted records. Raises
         OffsetOutOfRangeError below the log start and above the log end, RemoteStorageError if the object store fails,
@@ -80,7 +80,8 @@ class LogReader:
         return self._state.segments.bytes_between(offset, bound) if offset < bound else 0
 
     def commits(self, offset: int, since_ms: int) -> list[Commit]:
-        """Return the transactions that are committed by a marker after `offset`, or by one appended since `since_ms`.
+        """Return the transactions that are committed by a marker from `offset` on, or by a marker appended since
+        `since_ms`.
 
         Only headers of local segments are read, from the first batch appended since `since_ms`, or from `offset` if
         that lies before. So the result can have only a part of the records of a transaction that began earlier.

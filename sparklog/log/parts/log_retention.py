@@ -11,12 +11,13 @@ from sparklog.log.state.log_state import LogState
 
 
 class LogRetention:
-    """Retention of one log. Appends and reads can continue meanwhile; only one thread at a time must use it."""
+    """Retention of one log. Appends and reads can continue meanwhile. Only one thread at a time is allowed to use
+    it."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self.leader_log_start = 0
-        """This log's start when it last followed the leader's; 0: it has not followed since it was opened."""
+        """The highest log start that this log has taken over from its leader since it was opened; 0: none."""
         self._lake_offset: int | None = None
         """Next offset of the partition in the topic's Delta table; None: no worker has reported it since the start."""
 
@@ -74,9 +75,9 @@ class LogRetention:
         self._state.durable_log_start = log_start_offset
 
     def retain(self) -> ExpiredSegments:
-        """Raise the log start above the segments that can be deleted, and return them. The caller then writes the
-        checkpoint and calls `drop_below_log_start`. If no segment would stay, an empty one is begun, whose name keeps
-        the offset.
+        """Raise the log start above the segments that can be deleted, and return their number. The caller then writes
+        the checkpoint and calls `drop_below_log_start`. If no segment would stay, an empty one is begun, whose name
+        keeps the offset.
 
         Raises StorageError, LogCorruptError.
         """

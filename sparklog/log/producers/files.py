@@ -2,10 +2,10 @@
 
 They are written at every roll, clean close, compaction and truncation. None is ever required: missing state is replayed
 from the headers of the batches, and an empty file counts as missing. A snapshot names the files of aborted transactions
-that it relies on, with their numbers of entries, so an older or newer file is not mistaken for its own. A snapshot
-beyond the end of the log is removed, for good, before any append there. A snapshot before the first local batch is not
-used either: the records in between cannot be replayed. A transaction that ended there would stay open forever, and a
-stored batch would be accepted again.
+that it relies on, with their numbers of entries and checksums, so an older or newer file is not mistaken for its own. A
+snapshot beyond the log end is removed durably before any append there. A snapshot before the first local batch is not
+used either, because the records between them cannot be replayed: a transaction that ended there would stay open
+forever, and a stored batch would be accepted again.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The state per producer id is its epoch, its last five batches and its open trans
 `admit` checks batches that a client wants to append and changes nothing. `apply` enters a batch that is in the log,
 without a check: after an append, and when the log is replayed after a start or a truncation.
 
-There are at most `limit` producers, apart from producers with an open transaction. A new producer replaces the longest
-unused producer of which only a marker is known; if there is none, the longest unused without an open transaction.
-Refused batches, and batches whose transaction is not verified yet, leave no state.
+There are at most `limit` producers, unless more have an open transaction. A new producer replaces the longest unused
+producer of which only a marker is known; if there is none, the longest unused one without an open transaction. Refused
+batches, and batches whose transaction is not verified yet, leave no state.
 
 Sequence numbers: row i of a batch has `base_sequence + i`, and 0 follows 2^31 - 1.
 """
@@ -57,7 +57,7 @@ def any_id(_: int) -> bool:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Switches of the rules. Only tests turn one off, to show that its absence is found."""
+    """Switches of the rules. Only tests turn a rule off, to show that they notice its absence."""
 
     epoch_check: bool = True
     sequence_check: bool = True

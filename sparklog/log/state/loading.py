@@ -77,7 +77,7 @@ class LoadContext(Struct, frozen=True):
 
 
 class LoadedLog(Struct, frozen=True):
-    """`segments`: the segments in offset order. `dirty`: those of them whose data can be not fsynced yet."""
+    """`segments`: the segments in offset order. `dirty`: those of them whose data are possibly not fsynced yet."""
 
     segments: list[LogSegment]
     dirty: list[LogSegment]
@@ -307,7 +307,7 @@ class _SegmentScan:
         self._tail, self._indexes = Tail(), SegmentIndexes(segment.base_offset)
         self._next_offset = segment.base_offset
         self._unsynced_from = 0 if context.recovery_point <= segment.base_offset else size
-        """Position from which on the data can be not fsynced."""
+        """Position from which on the data are possibly not fsynced."""
 
     def run(self) -> None:
         context, segment, file = self._context, self._segment, self._file

@@ -35,8 +35,8 @@ class LogOffsets:
     def __init__(
         self, *, log_start: int = 0, recovery_point: int = 0, log_end: int = 0, high_watermark: int | None = None
     ) -> None:
-        """Set the offsets of an opened log. `recovery_point` becomes `flushed` too, because data above it can be not
-        fsynced. `high_watermark`: None: the log start."""
+        """Set the offsets of an opened log. `flushed` begins at `recovery_point`, because data above it are possibly
+        not fsynced. `high_watermark`: None stands for the log start."""
         self._lock = threading.Lock()
         self.log_start = log_start
         self.recovery_point = self.flushed = recovery_point

@@ -101,7 +101,7 @@ def _decode_record(data: bytes, position: int) -> tuple[Event | None, int]:
 
 class Journal:
     """The journal in `directory`. The constructor reads the file; without a file, the state is empty. Only one thread
-    at a time must append.
+    at a time is allowed to append.
 
     Raises LogCorruptError, StorageError, StorageFullError.
     """

@@ -22,7 +22,7 @@ NO_ACCESS = RemoteAccess()
 
 class PartitionTier:
     """The remote part of one log. The constructor reads the journal, and raises LogCorruptError, StorageError,
-    StorageFullError. Only one thread at a time must call `record`."""
+    StorageFullError. Only one thread at a time is allowed to call `record`."""
 
     def __init__(self, files: FileSystem, directory: Path, owner: LogOwner, access: RemoteAccess = NO_ACCESS) -> None:
         self.access = access
