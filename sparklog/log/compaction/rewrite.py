@@ -162,7 +162,7 @@ def source_batches(segment: LogSegment, context: RunContext, start_offset: int =
     position = None
     if start_offset > segment.base_offset:
         position = segment.find(start_offset).position
-    shared = segment.acquire()  # open for the whole walk: the file may get another name meanwhile
+    shared = segment.acquire()  # open for the whole walk: the file can be renamed meanwhile
     try:
         for at, header in segment.headers_from(position):
             context.throttle(header.size_bytes)

@@ -1,4 +1,4 @@
-"""Replacement of old segments by compacted ones, such that a crash at any point leaves one set or the other.
+"""Replacement of old segments by compacted ones; a crash at any point leaves all old segments or all new ones.
 
 ===========================  ==============================================================================
 file                         meaning

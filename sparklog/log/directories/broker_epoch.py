@@ -88,7 +88,7 @@ def noted_lives(directories: Iterable[LogDirectory], *, is_whole: bool = True) -
     if is_whole and any(i not in contents for i in lost):
         return Lives()
     if latest.newest and not lost:
-        contents = {i: content for i, content in contents.items() if content.flushed}  # the others were added
+        contents = {i: content for i, content in contents.items() if content.flushed}  # the rest were added
     noted = [_lives(content, was_away=latest.was_without(i, content)) for i, content in contents.items()]
     last = [lives.last_written for lives in noted]
     return Lives(

@@ -32,7 +32,8 @@ class DirectorySet:
         the metadata; it is a log directory only if `paths` names it. When a log directory fails, the thread that
         notices the failure calls `on_failure`.
 
-        Raises DataDirLockedError, and StorageError if `data_dir` or all log directories cannot be used.
+        Raises DataDirLockedError, and StorageError if no log directory can be used, or if `data_dir` is not one of them
+        and cannot be used.
         """
         self.data_dir = data_dir
         self.all: list[LogDirectory] = []

@@ -82,7 +82,7 @@ def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
         files.make_directory(directory)
         lock = files.lock(directory / LOCK_FILE)
         if lock is not None:
-            files.check_in_place(directory / LOCK_FILE, lock.identity())  # it may have been exchanged meanwhile
+            files.check_in_place(directory / LOCK_FILE, lock.identity())  # replaced meanwhile?
     except StorageError as e:
         raise StorageError(
             f"data directory {directory} cannot be used: {e}; choose another one ({setting}) or let this user write "

@@ -93,7 +93,8 @@ class LogManager:
         failed. `expiry_rate`: rate of the expiry clock (`housekeeping/expiry_clock.py`); None: ages are measured with
         `clock`.
 
-        Raises DataDirLockedError, and StorageError if `data_dir` or all log directories cannot be used.
+        Raises DataDirLockedError, and StorageError if no log directory can be used, or if `data_dir` is not one of them
+        and cannot be used.
         """
         self.data_dir = data_dir.absolute()
         self.broker_id = broker_id
@@ -176,7 +177,7 @@ class LogManager:
         self.directories.in_each(self._note_boot)
         self.settle_failures()
         self.directories.check_one_left()
-        self.save_expiry_clock()  # a machine may crash before the first flush, and start again with another time
+        self.save_expiry_clock()  # the machine can crash before the first flush, and start again with another time
 
     def _put_others_aside(self, found: dict[str, list[LogDirectory]], specs: Iterable[PartitionSpec]) -> None:
         for spec in specs:
@@ -503,7 +504,7 @@ class LogManager:
         directory = next(d for d in self.directories.all if d.path == path)
         if directory.failure is not None or not directory.health.look():
             return
-        for tp, log in self._logs.copy().items():  # another thread may add one meanwhile
+        for tp, log in self._logs.copy().items():  # a copy, because another thread can add a log meanwhile
             if self._place.get(tp) is directory:
                 try:
                     log.flusher.look()

@@ -7,8 +7,8 @@ BURST_S = 1.0
 
 
 class TokenBucket:
-    """A rate limit. Each second adds `bytes_per_second` tokens; a caller that takes more tokens than the bucket has must
-    wait. The bucket has no lock."""
+    """A rate limit. Each second adds `bytes_per_second` tokens. A caller that takes more tokens than the bucket has
+    must wait. The bucket has no lock."""
 
     def __init__(self, bytes_per_second: int, now_s: float) -> None:
         self._rate = bytes_per_second

@@ -56,7 +56,7 @@ def check_tiering(name: str, configs: Mapping[str, object]) -> None:
             "rewrites segments, but tiered segments cannot be changed; use cleanup.policy=delete"
         )
     for local, total in (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes")):
-        if local not in configs or total not in configs:  # the broker may have another default
+        if local not in configs or total not in configs:  # the broker can have another default
             continue
         kept, kept_at_all = int(str(setting(local))), int(str(setting(total)))
         if kept != AS_RETENTION and kept_at_all != UNLIMITED and (kept == UNLIMITED or kept > kept_at_all):

@@ -40,9 +40,10 @@ class LogAppender:
 
         `guard`: result of `begin_verification`, for the first batch of a transaction. `issued`: called with producer
         ids that are unknown here; returns True if the id was issued. Raises CorruptBatchError, MessageTooLargeError,
-        UnknownSchemaError, InvalidRequestError, InvalidProducerIdMappingError, InvalidProducerEpochError,
-        OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError, FencedLeaderEpochError (all before
-        the first write), StorageFullError, StorageError (written bytes were cut off again).
+        UnknownSchemaError, InvalidTimestampError, InvalidRequestError, InvalidProducerIdMappingError,
+        InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError,
+        FencedLeaderEpochError (all before the first write), StorageFullError, StorageError (written bytes are cut off
+        again, at once or before the next write).
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()

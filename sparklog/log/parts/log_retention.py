@@ -81,7 +81,7 @@ class LogRetention:
 
         Raises StorageError, LogCorruptError.
         """
-        found = self._expired_segments(self._state.segments)  # may read index files: not while appends wait
+        found = self._expired_segments(self._state.segments)  # this can read index files, so without the lock
         if not found.count:
             return found
         with self._state.write_lock:

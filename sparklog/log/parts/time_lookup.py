@@ -166,7 +166,7 @@ def _largest_in_segment(
     if log_start >= segment.next_offset:
         return None
     found = segment.largest_timestamp
-    is_exact = not segment.compacted  # a record with that timestamp may have gone
+    is_exact = not segment.compacted  # compaction can have removed the record
     if found is not None and is_exact and found[1] >= log_start and segment.next_offset <= high_watermark:
         at = segment.find(found[1])
         position, header = next(segment.headers_from(at.position))

@@ -81,7 +81,7 @@ class LogState(Struct, eq=False):
 
     def enter(self, view: memoryview, batches: list[PlacedBatch], now_ms: int) -> None:
         """Write stamped batches, whose offsets are reserved, and enter them into the producers' state before the log
-        end moves. Raises StorageFullError, StorageError; the written bytes are then cut off again, or before the next
+        end moves. Raises StorageFullError, StorageError; the written bytes are then cut off, at once or before the next
         write."""
         try:
             self.writer.write(view, batches, self.config, self.offsets.written)

@@ -36,7 +36,7 @@ from sparklog.log.model.log_config import LogOwner
 from sparklog.log.tiering.state import RemoteSegmentMetadata
 
 PIECE_BYTES = 1024 * 1024
-"""Size of the pieces of an `.arrow` object, each of which has a checksum. Whole batches are read in whole pieces."""
+"""Size of the pieces of an `.arrow` object, each of which has a checksum. The read cache fetches whole pieces."""
 LOCAL_SIDECARS = (offset_index.SUFFIX, time_index.SUFFIX)
 """The files beside a segment that are copied with it."""
 CHECKSUMS_SUFFIX = ".checksums"

@@ -265,7 +265,7 @@ def _verify_partition(directory: Path, around: _Surroundings, report: VerifyRepo
             report._take(findings)
             return
         last = findings
-        around = _surroundings(directory.parent, Findings())  # the broker may have been started meanwhile
+        around = _surroundings(directory.parent, Findings())  # the broker can have started meanwhile
     raise StorageError(f"{directory} keeps changing; stop the broker, then try again")
 
 
