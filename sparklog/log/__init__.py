@@ -1,1 +1,1 @@
-"""One partition's log on a file system: append, read, roll, seal, reopen."""
+"""The logs of partitions on a file system, and the log directories, housekeeping and repair tools around them."""

@@ -1,8 +1,8 @@
 """One partition's log: an append-only sequence of batches in segment files.
 
-One thread appends at a time; others may read meanwhile. Reads end at the high watermark, on a batch boundary, and
-return file ranges, never decoded records. A log consists of parts with one job each, which share a `LogState`. This
-module has the log's properties, its settings, and its closing.
+One thread appends at a time; other threads can read meanwhile. Reads end at the high watermark, on a batch boundary,
+and return file ranges, never decoded records. A log consists of parts with one job each, which share a `LogState`. This
+module has the log's properties, the change of its settings, and its opening and closing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sparklog.log.tiering.remote_segment import RemoteAccess
 
 
 class PartitionLog:
-    """The log of one partition, made by `open`."""
+    """The log of one partition; `open` creates the object."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -77,14 +77,14 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open the log in `directory`, which is created if it does not exist.
 
-        `schema_of` returns the topic's schema for an id (KeyError or UnknownSchemaError for an unknown one). `clean`:
-        the log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets
-        are those of the last checkpoint (0 when there is none). `inflated`: memory of decompressed batches, which the
-        broker's logs share. `expiry_clock`: the clock that measures the records' ages. `remote`: access to the object
-        store. `newest_schema_id`: of a marker in a log that has no segment. `made`: the directory existed before, as a
-        partition's. `same_boot`: the machine has not stopped since the last write to the log, so only a person can have
-        removed data. `checkpointed`: a checkpoint knows the log. `safeguards`: for tests. Raises LogCorruptError,
-        StorageError.
+        `schema_of` returns the topic's schema for an id (KeyError or UnknownSchemaError for an unknown id). `clean`:
+        the log was closed with its data sealed; otherwise the end of the log is scanned and a torn tail cut off. The
+        three offsets are those of the last checkpoint (0 without one). `inflated`: budget for the memory of
+        decompressed batches, which the broker's logs share. `expiry_clock`: the clock that measures the records' ages;
+        None: `clock`. `remote`: access to the object store. `newest_schema_id`: schema id of a marker if the log has no
+        segment. `made`: the partition's directory was created before, so its loss is an error. `same_boot`: the machine
+        has not restarted since the last write to the log, so no written data can be missing. `checkpointed`: the last
+        checkpoint names the log. `safeguards`: for tests. Raises LogCorruptError, StorageError, StorageFullError.
         """
         state = open_state(
             directory,
@@ -116,7 +116,8 @@ class PartitionLog:
             self._state.producers.states.limit = self._state.config.producers_max
 
     def use_schemas(self, schema_of: SchemaOf, newest_id: int | None = None) -> None:
-        """Use these schemas of the topic from now on: the earlier schemas, and newer ones."""
+        """Use `schema_of` for the topic's schemas from now on; it knows the earlier schemas and new ones. `newest_id`:
+        id of the newest schema; None: unchanged."""
         self._state.schema_of = self._state.writer.schema_of = schema_of
         if newest_id is not None:
             self._state.newest_schema_id = newest_id
@@ -127,9 +128,9 @@ class PartitionLog:
         self._state.producers.open.on_high_watermark(self._state.offsets.high_watermark)
 
     def close(self, *, seal: bool = True) -> None:
-        """Close the log; with `seal` its last segment is sealed and everything fsynced before. Slices stay readable.
+        """Close the log. With `seal`, its last segment is sealed and all data are fsynced before. Slices stay readable.
 
-        Raises StorageFullError, StorageError; the log is closed then too, but not cleanly.
+        Raises StorageFullError, StorageError; the log is then closed nevertheless, but not cleanly.
         """
         if self._state.health.is_closed:
             return
@@ -154,13 +155,13 @@ class PartitionLog:
                     segment.close_handle()
 
     def mark_deleted(self, error: SparklogError | None = None) -> None:
-        """Close the log permanently. Its users get `error`, by default the deletion of the topic."""
+        """Close the log permanently. Its users get `error`; None: an UnknownTopicOrPartitionError."""
         self.close(seal=False)
         gone = UnknownTopicOrPartitionError(f"{self._state.owner.topic_partition} is deleted")
         self._state.health.fail(gone if error is None else error)
 
     def take_offline(self, error: SparklogError) -> None:
-        """Make every use raise `error` from now on; no file is written any more. Does not wait for an append that
+        """Close the log without writing: every use raises `error` from now on. Does not wait for an append that
         hangs."""
         self._state.health.fail(error)
         self._state.health.is_closed = True
@@ -186,7 +187,7 @@ class PartitionLog:
 
     @property
     def tier(self) -> PartitionTier:
-        """Known state of the part in the object store."""
+        """Known state of the log's part in the object store."""
         return self._state.tier
 
     @property
@@ -196,12 +197,12 @@ class PartitionLog:
 
     @property
     def durable_log_start_offset(self) -> int:
-        """Log start after a crash. It may be below `log_start_offset`: deleted records then exist again."""
+        """Log start after a crash at this moment. If it is below `log_start_offset`, deleted records exist again."""
         return min(self._state.durable_log_start, self._state.offsets.log_start)
 
     @property
     def high_watermark(self) -> int:
-        """Reads end here."""
+        """Consumers can read the records below this offset."""
         return self._state.offsets.high_watermark
 
     @property
@@ -216,22 +217,22 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        """Start of the scan after a crash: everything below is on the disk."""
+        """Start of the scan after a crash: all records below this offset are fsynced."""
         return self._state.offsets.recovery_point
 
     @property
     def durable_end_offset(self) -> int:
-        """End of the records that may be acknowledged as far as this log is concerned."""
+        """End of the records of this log that are durable enough to be acknowledged (`FlushPolicy.durable_end`)."""
         return self.config.flush.durable_end(self.flushed_offset, self.log_end_offset)
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """The offsets that a repair could not save, ascending."""
+        """The ranges of offsets, (first, end), whose records a repair could not save; ascending."""
         return self._state.gaps.all
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """The leader epochs and their beginnings."""
+        """The leader epochs and their start offsets."""
         return self._state.epochs
 
     @property
@@ -240,8 +241,8 @@ class PartitionLog:
         return self._state.epochs.latest
 
     def end_offset_for(self, leader_epoch: int) -> EpochEnd:
-        """Return the end of the records of `leader_epoch`, or else of the largest known epoch below it; (-1, -1) for an
-        epoch newer than all of the log's."""
+        """Return the end of the records of `leader_epoch`; if the epoch is not known here, that of the largest known
+        epoch below. The result is (-1, -1) for an epoch newer than all known epochs."""
         return self._state.epochs.end_offset_for(leader_epoch, self._state.offsets.written)
 
     @property
@@ -260,8 +261,8 @@ class PartitionLog:
 
     @property
     def write_error(self) -> SparklogError | None:
-        """Reason why the log accepts no appends: until the cause is gone (retriable), or until the log is opened
-        again."""
+        """Reason why the log accepts no appends, or None. A retriable error ends when its cause is gone; any other
+        lasts until the log is opened again."""
         return self._state.health.failure or self._state.writer.failure or self._state.writer.blocked
 
     @property
@@ -272,7 +273,8 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """End of the records for readers of committed records: all transactions that begin below are decided."""
+        """End of the records for readers of committed records: all transactions that begin below this offset are
+        decided."""
         high_watermark = self._state.offsets.high_watermark  # first: transactions are entered before
         unstable = self._state.producers.open.first_unstable_offset
         if unstable is None or unstable >= high_watermark:
@@ -280,17 +282,17 @@ class PartitionLog:
         return max(unstable, min(self._state.offsets.log_start, high_watermark))
 
     def has_commits_behind(self, offset: int) -> bool:
-        """Return True if a transaction may have been committed by a marker at or after `offset`."""
+        """Return True if the log can have a commit marker at or after `offset`, False if it surely has none."""
         return self._state.producers.last_commit_offset >= offset
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that may have records in [start_offset, end_offset), which lies below the
-        last stable offset; in the order of their markers."""
+        """Return the aborted transactions that can have records in [start_offset, end_offset), in the order of their
+        markers. The range must lie below the last stable offset."""
         return self._state.producers.aborted.between(start_offset, end_offset)
 
     def end_with_few_aborted(self, count_max: int, start_offset: int, end_offset: int) -> int:
-        """Return `end_offset`, or a smaller one, above `start_offset`, up to which `aborted_transactions` has about
-        `count_max`."""
+        """Return an end for a read from `start_offset`: `end_offset`, or a smaller offset, such that
+        `aborted_transactions` has about `count_max` entries at most for the range."""
         return self._state.producers.aborted.end_with_at_most(count_max, start_offset, end_offset)
 
     def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
@@ -303,11 +305,11 @@ class PartitionLog:
 
     @property
     def producer_count(self) -> int:
-        """Return the number of `producers`."""
+        """Number of `producers`."""
         return len(self._state.producers.states)
 
     def last_offsets_of_producers(self) -> frozenset[int]:
-        """Return base offsets of the last batch, or marker, of everyone in `producers`."""
+        """Return, for each of `producers`, the base offset of its last batch, or of its marker if it has no batch."""
         return self._state.producers.last_offsets()
 
     # --- tiering ---
@@ -324,12 +326,12 @@ class PartitionLog:
 
     @property
     def local_log_start_offset(self) -> int:
-        """The first offset that can be read without the object store; the log end if there is none."""
+        """The first offset that can be read without the object store; the log end if no segment is local."""
         return self._state.local_log_start
 
     @property
     def tierable_end(self) -> int:
-        """End of the records that are final and on the disk: they may be copied to the object store."""
+        """End of the records that are final and fsynced, and so can be copied to the object store."""
         return min(self.last_stable_offset, self.recovery_point)
 
     @property
@@ -343,12 +345,13 @@ class PartitionLog:
         return bool(self._state.segments.all) and self._state.segments.all[0].is_remote
 
     def bases_in(self, start_offset: int, end_offset: int) -> list[int]:
-        """Return the base offsets in [start_offset, end_offset) of segments."""
+        """Return the segments' base offsets that lie in [start_offset, end_offset)."""
         bases = self._state.segments.bases
         return bases[bisect_left(bases, start_offset) : bisect_left(bases, end_offset)]
 
     def epochs_in(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return pairs (leader epoch, its first offset) of the records in [start_offset, end_offset)."""
+        """Return pairs (leader epoch, its first offset in the range) for the records in [start_offset, end_offset). The
+        first epoch is -1 if unknown."""
         entries = self._state.epochs.entries
         inside = [(e.epoch, e.start_offset) for e in entries if start_offset < e.start_offset < end_offset]
         return [(self._state.epochs.epoch_of(start_offset), start_offset), *inside]

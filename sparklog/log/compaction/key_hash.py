@@ -18,7 +18,7 @@ import pyarrow as pa
 from sparklog.errors import InvalidTopicError
 
 LONG_KEY_BYTES = 1024
-"""Length above which keys are hashed one by one: a batch cannot have many of them."""
+"""Length in bytes above which a key is hashed by a call of its own; a batch has room for few such keys."""
 _U64 = np.uint64
 _FIRST = (_U64(0x9E3779B97F4A7C15), _U64(0xC2B2AE3D27D4EB4F))
 _SECOND = (_U64(0xFF51AFD7ED558CCD), _U64(0xC4CEB9FE1A85EC53))
@@ -40,8 +40,8 @@ class HashSeeds(NamedTuple):
 
 
 class KeyHashes(NamedTuple):
-    """The hashes of the keys of some rows. `first`, `second`: u64 per row. `null`: rows whose key is null in every key
-    column, or None if there is none."""
+    """The hashes of the keys of some rows. `first`, `second`: one u64 per row. `null`: a mask of the rows whose key is
+    null in every key column; None if no row has such a key."""
 
     first: np.ndarray
     second: np.ndarray
@@ -54,8 +54,8 @@ class KeyHashes(NamedTuple):
 
 
 def hash_keys(columns: Sequence[Any], seeds: HashSeeds) -> KeyHashes:
-    """Return the hashes of the rows' keys, made of all `columns` (at least one). Raises InvalidTopicError for a nested
-    type."""
+    """Return the hashes of the rows' keys; a key consists of all `columns` (at least one). Raises InvalidTopicError for
+    a column type that cannot be hashed, such as a nested one."""
     rows = len(columns[0])
     state = _State(rows, seeds)
     null: np.ndarray | None = None
@@ -143,7 +143,7 @@ def _mix_bytes(state: _State, column: Any) -> None:
 
 
 def _word(windows: np.ndarray, starts: np.ndarray, lengths: np.ndarray, i: int) -> np.ndarray:
-    """Return bytes [8 i, 8 i + 8) of every row, zeros after its end."""
+    """Return bytes [8 i, 8 i + 8) of every row's key as a u64; bytes after the key's end are zero."""
     at = starts + 8 * i
     last = len(windows) - 1
     held = np.minimum(at, last)  # near the end of the data an earlier word is read, and shifted

@@ -1,7 +1,8 @@
 """The last offset of every key in the dirty part of a log: a hash table in three NumPy arrays, of a fixed size.
 
-A slot has 24 bytes: the key's 128-bit hash and its last offset (-1: empty). Collisions are resolved by double hashing.
-When the table is as full as it may be, the part of the log that is in it is compacted, the rest with the next run.
+A slot has 24 bytes: the key's 128-bit hash and its last offset plus one (0: an empty slot). Collisions are resolved by
+double hashing. When `LOAD_MAX` of the slots are in use, the table is full: the run then compacts only the part of the
+log whose keys are in the table, and leaves the rest to the next run.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ SLOT_BYTES = 24
 LOAD_MAX = 0.8
 _SLOTS_MIN = 64
 _FULL_SHARE = 64
-"""Less room than this share of the capacity is not worth filling with ever smaller pieces."""
+"""A map with fewer free entries than its capacity divided by this number counts as full; otherwise `put` would fill the
+last entries in ever smaller pieces."""
 
 
 class OffsetMap:
-    """Keys are added in the order of their offsets."""
+    """The last offset of each key. Rows must be added in the order of their offsets."""
 
     def __init__(self, buffer_bytes: int) -> None:
         slots = max(_SLOTS_MIN, 1 << (max(1, buffer_bytes // SLOT_BYTES).bit_length() - 1))
         self.capacity = int(slots * LOAD_MAX)
         self.count = 0
         self.latest_offset = -1
-        """Records up to here are in the map."""
+        """The map covers all records up to this offset, inclusive; -1: none."""
         self._mask = np.uint64(slots - 1)
         # zeros are not touched before they are used: a small log takes little of a large buffer
         self._first = np.zeros(slots, np.uint64)
@@ -37,8 +39,9 @@ class OffsetMap:
         return self.capacity - self.count < max(1, self.capacity // _FULL_SHARE)
 
     def put(self, hashes: KeyHashes, offsets: np.ndarray) -> bool:
-        """Add rows (ascending offsets above those added before; null keys are left out). Returns False if some rows had
-        no room; `latest_offset` is then the last row with room."""
+        """Add rows; `offsets` ascend and are above all offsets added before. Rows with a null key are left out. Returns
+        False if the map became full before the last row; `latest_offset` then lies just before the first row that had
+        no room."""
         keyed = np.arange(len(offsets)) if hashes.null is None else np.flatnonzero(~hashes.null)
         done = 0
         while done < len(keyed):
@@ -59,7 +62,7 @@ class OffsetMap:
             empty = self._offsets[slots] == 0
             if empty.any():
                 claimed, rows = slots[empty], pending[empty]
-                # of several rows for one slot the last one gets it, in all three arrays
+                # if several rows claim one slot, the last row gets it, in all three arrays
                 self._first[claimed] = first[rows]
                 self._second[claimed] = second[rows]
                 self._offsets[claimed] = rows + 1
@@ -71,7 +74,7 @@ class OffsetMap:
             slots = self._next(slots[~found], second[pending])
 
     def get(self, hashes: KeyHashes) -> np.ndarray:
-        """Return the last offset of every row's key, int64; -1: not in the map."""
+        """Return the last offset of every row's key as int64; -1 for a key that is not in the map."""
         result = np.full(len(hashes.first), -1, np.int64)
         if not self.count:
             return result

@@ -1,16 +1,16 @@
-"""Choice of the rows of a group of segments that stay, and the rewriting of the group without the others.
+"""The choice of the rows that stay in a group of segments, and the rewriting of the group with only these rows.
 
 A row is removed if a later row of the log has its key, or if it is a tombstone whose batch's delete horizon has passed.
 Rows after the last offset of the map and rows without a key stay. All rows of an aborted transaction are removed. A
-batch without remaining rows is removed too, with two exceptions: the last batch of a segment (a segment must end where
-the next one begins), and the last batch of a producer that the log still knows (its sequence numbers must remain
-derivable). A transaction's marker stays until a run has found no data of the transaction any more and the delete
-horizon set by that run has passed.
+batch without remaining rows is removed too, with two exceptions: the last batch of a group (the rewritten segment must
+end where the next segment begins), and the last batch of a producer that the log still knows (its sequence numbers
+must remain derivable). A transaction's marker stays until a run finds no data of the transaction any more. That run
+sets a delete horizon, and the first run after the horizon removes the marker.
 
 A remaining row keeps its offset (`sparklog.format.offset_column`), and its batch keeps its base offset, last offset,
 leader epoch, append time, producer fields and compression. The largest timestamp in the header becomes that of the
-remaining rows, so look-ups by time stay exact. If a row without a timestamp of its own remains, the header's timestamp
-stays, because that row counts with it.
+remaining rows, so look-ups by time stay exact. If a row without a timestamp of its own remains, the header keeps its
+largest timestamp, because this is the timestamp of such a row.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from sparklog.log.segments.view import SegmentEnd, Tail
 logger = logging.getLogger(__name__)
 
 WRITE_BYTES = 1 << 20
-"""Batches are gathered up to this size for one write."""
+"""Batches are collected until they have at least this size, and are then written at once."""
 
 REWRITTEN_COPIES = 2
 """Copies of a batch's rows in memory: all rows, and the remaining ones."""
@@ -73,7 +73,7 @@ NO_TIMESTAMP_MS = -1
 
 
 def pass_freely(size_bytes: int) -> None:
-    """Throttle nothing."""
+    """Accept any number of bytes at once: the throttle of a run without a limit."""
 
 
 def always() -> bool:
@@ -82,8 +82,8 @@ def always() -> bool:
 
 
 class RunContext(Struct, frozen=True):
-    """Inputs of one run over one log. `throttle` is called with the bytes to be read or written next; it may wait, and
-    raises to end the run. `now_ms` is the time of the run."""
+    """Inputs of one run over one log. `throttle` is called with the number of bytes to be read or written next; it can
+    wait, and an exception from it ends the run. `now_ms` is the time of the run."""
 
     directory: Path
     owner: LogOwner
@@ -97,13 +97,13 @@ class RunContext(Struct, frozen=True):
     index_interval_bytes: int
     inflated_bytes_max: int
     inflated: InflatedMemory
-    """Memory of decompressed batches."""
+    """Budget for the memory of decompressed batches."""
     throttle: Callable[[int], None] = pass_freely
     deletions_may_go: Callable[[], bool] = always
-    """True if tombstones and markers may be removed now, after their time is over."""
+    """Returns True if the run is allowed to remove tombstones and markers whose delete horizon has passed."""
     aborted: AbortedRanges = field(default_factory=AbortedRanges)
     last_of_producers: frozenset[int] = frozenset()
-    """Base offsets of the last batch, or marker, of every producer that the log still knows."""
+    """For every producer that the log still knows, the base offset of its last batch or marker."""
 
 
 class SourceBatch(NamedTuple):
@@ -117,8 +117,8 @@ class SourceBatch(NamedTuple):
     def rows(
         self, context: RunContext, columns: Sequence[int] | None = None
     ) -> tuple[pa.RecordBatch, np.ndarray | None]:
-        """Return the rows, and their offsets, as `decode_rows` gives them. Raises LogCorruptError that says where the
-        batch is."""
+        """Return the rows and their offsets, as `decode_rows` does; `columns`: only these columns, by index. Raises
+        LogCorruptError, which says where the batch is."""
         schema = self.schema(context)
         try:
             return decode_rows(self.data, schema, self.header, columns, inflated_bytes_max=context.inflated_bytes_max)
@@ -126,8 +126,7 @@ class SourceBatch(NamedTuple):
             raise self._uncompacted_error(e) from e
 
     def decoding(self, context: RunContext, copies: int = 1) -> AbstractContextManager[None]:
-        """Return the context in which the rows, and this number of copies of them, may be in memory. Raises
-        LogCorruptError."""
+        """Return a context that reserves memory for `copies` times the decoded rows. Raises LogCorruptError."""
         try:
             return context.inflated.hold(copies * decoded_size_bytes(self.data, self.header))
         except CorruptBatchError as e:
@@ -157,12 +156,13 @@ def _uncompacted_error(segment: LogSegment, position: int, offset: int, error: C
 def source_batches(segment: LogSegment, context: RunContext, start_offset: int = 0) -> Iterator[SourceBatch]:
     """Yield the batches of `segment` that hold offsets from `start_offset` on.
 
-    Raises LogCorruptError for a damaged batch: it must not be copied, the copy would have a new, valid checksum.
+    Raises LogCorruptError for a damaged batch, which must not be copied: its copy would have a new, valid checksum.
+    Raises StorageError.
     """
     position = None
     if start_offset > segment.base_offset:
         position = segment.find(start_offset).position
-    shared = segment.acquire()  # open for the whole walk: the file may get another name meanwhile
+    shared = segment.acquire()  # open for the whole walk: the file can be renamed meanwhile
     try:
         for at, header in segment.headers_from(position):
             context.throttle(header.size_bytes)
@@ -180,7 +180,7 @@ def source_batches(segment: LogSegment, context: RunContext, start_offset: int =
 
 
 class KeyedRows(NamedTuple):
-    """Offset, key hashes and tombstone mark of every row of a batch (mark None: no row is a tombstone)."""
+    """Offset, key hashes and tombstone mark of every row of a batch. `tombstones`: None if no row is a tombstone."""
 
     offsets: np.ndarray
     hashes: KeyHashes
@@ -193,7 +193,7 @@ class KeyedRows(NamedTuple):
 
 
 def keyed_rows(batch: SourceBatch, context: RunContext, *, tombstones: bool) -> KeyedRows:
-    """Decode the keys of a batch; `tombstones` also finds those. Raises LogCorruptError."""
+    """Decode and hash the keys of a batch; with `tombstones`, find the tombstone rows too. Raises LogCorruptError."""
     schema = batch.schema(context)
     keys = sorted(schema.get_field_index(name) for name in context.owner.key_columns)
     values = value_columns(context.owner, schema) if tombstones else []
@@ -212,15 +212,17 @@ def keyed_rows(batch: SourceBatch, context: RunContext, *, tombstones: bool) -> 
 
 
 def value_columns(owner: LogOwner, schema: pa.Schema) -> list[int]:
-    """Return the columns that are all null in a tombstone; none: the topic has keys only, and no tombstones."""
+    """Return the indices of the columns that are all null in a tombstone. The list is empty for a topic with key
+    columns only, which has no tombstones."""
     if owner.value_columns:
         return [schema.get_field_index(name) for name in owner.value_columns]
     return [i for i, name in enumerate(schema.names) if name not in owner.key_columns]
 
 
 class BatchPlan(NamedTuple):
-    """The fate of one batch. `keep`: a mask of its rows, None for all. `horizon_ms`: its delete horizon afterwards.
-    `stays`: it is written even without rows. `may_go`: a marker that is removed when its horizon has passed."""
+    """The fate of one batch. `segment`: index in the group. `keep`: mask of the rows that stay; None: all rows.
+    `horizon_ms`: delete horizon after the run. `stays`: the batch is written even without rows. `may_go`: the batch is
+    a marker that a run removes once its horizon has passed."""
 
     segment: int
     position: int
@@ -236,7 +238,7 @@ class BatchPlan(NamedTuple):
 
     @property
     def is_unchanged(self) -> bool:
-        """True if a compacted segment can take the batch's bytes unchanged."""
+        """True if the batch's bytes can be copied unchanged into the compacted segment."""
         compacted = self.header.attributes & ATTRIBUTE_OFFSET_COLUMN
         return bool(compacted) and self.keep is None and self.horizon_ms == horizon_of(self.header)
 
@@ -247,7 +249,7 @@ def horizon_of(header: BatchHeader) -> int:
 
 
 class GroupPlan(Struct):
-    """The fate of a group of segments, which will become one segment."""
+    """The fate of a group of segments, which become one segment, or several if the rewritten batches are too large."""
 
     segments: Sequence[LogSegment]
     batches: list[BatchPlan] = field(default_factory=list)
@@ -278,8 +280,9 @@ class GroupPlan(Struct):
 def plan_group(
     segments: Sequence[LogSegment], keys: OffsetMap, context: RunContext, with_data: set[int] | None = None
 ) -> GroupPlan:
-    """Read all keys of the group. `with_data`: producers of whose transaction the run has met data and no marker yet;
-    the same set for all groups of a run. Raises LogCorruptError, StorageError."""
+    """Decide the fate of every batch of the group; this reads all its keys. `with_data`: the producers whose current
+    transaction has data, and no marker yet, in the batches so far. This call changes the set; pass the same set for all
+    groups of a run. Raises LogCorruptError, StorageError."""
     plan = GroupPlan(segments)
     with_data = set() if with_data is None else with_data
     over_ms = context.now_ms if context.deletions_may_go() else NEVER_MS
@@ -304,8 +307,8 @@ def plan_group(
 def _plan_marker(
     number: int, batch: SourceBatch, context: RunContext, plan: GroupPlan, with_data: set[int], over_ms: int
 ) -> BatchPlan:
-    """Plan a marker: it stays as long as there are data of its transaction; afterwards its horizon gives readers time,
-    as with a tombstone. `over_ms`: horizons up to this time have passed."""
+    """Plan a marker. It stays as long as its transaction has data in the log. Afterwards its delete horizon gives
+    readers time, as with a tombstone. `over_ms`: horizons up to this time have passed."""
     header, horizon_ms = batch.header, horizon_of(batch.header)
     if header.producer_id in with_data:
         with_data.discard(header.producer_id)
@@ -319,7 +322,7 @@ def _plan_marker(
 def _plan_batch(
     number: int, batch: SourceBatch, keys: OffsetMap, context: RunContext, plan: GroupPlan, over_ms: int
 ) -> BatchPlan:
-    """Return `over_ms`: horizons up to then have passed."""
+    """Plan a batch of records. `over_ms`: delete horizons up to this time have passed."""
     header = batch.header
     horizon_ms = horizon_of(header)
     if not header.record_count:
@@ -339,7 +342,7 @@ def _plan_batch(
         if horizon_ms != NO_HORIZON and over_ms >= horizon_ms:
             keep &= ~(rows.tombstones & in_map)
         elif horizon_ms == NO_HORIZON and in_map[-1] and (rows.tombstones & keep).any():
-            # only now has everything been removed that these tombstones delete: from now on readers get their time
+            # this run removes all that the tombstones delete; only now does the time for readers begin
             horizon_ms = context.now_ms + context.delete_retention_ms
             plan.horizons_set += 1
     if horizon_ms != NO_HORIZON and (rows.tombstones is None or not (rows.tombstones & keep).any()):
@@ -350,8 +353,8 @@ def _plan_batch(
 
 
 def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
-    """Write the remaining rows into new sealed segments (``.cleaned`` files, not yet fsynced): one, or more if the
-    offset column makes it larger than `segment.bytes`. A failure removes the written files again.
+    """Write the remaining rows into new sealed segments (``.cleaned`` files, not yet fsynced). It is one segment, or
+    several if the added offset column makes the data larger than `segment.bytes`. A failure removes the new files.
 
     Raises LogCorruptError, StorageError, StorageFullError.
     """
@@ -417,7 +420,8 @@ def _encode(source: SourceBatch, plan: BatchPlan, context: RunContext) -> memory
 
 
 def _timestamp_bounds_ms(rows: pa.RecordBatch, header: BatchHeader, timestamp_column: str | None) -> tuple[int, int]:
-    """Return the smallest and largest timestamp of the rows that are left."""
+    """Return the smallest and largest timestamp for the new header: those of the remaining rows if each row has its own
+    timestamp, else those of the old header."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return header.max_timestamp_ms, header.max_timestamp_ms
     if not rows.num_rows:

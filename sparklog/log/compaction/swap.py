@@ -1,24 +1,24 @@
-"""Replacement of old segments by compacted ones, such that a crash at any point leaves one set or the other.
+"""Replacement of old segments by compacted ones; a crash at any point leaves all old segments or all new ones.
 
 ===========================  ==============================================================================
 file                         meaning
 ===========================  ==============================================================================
 <base>.arrow.cleaned         incomplete; after a crash it does not count
-<base>.arrow.swap            complete and on the disk: it counts, regardless of other files
+<base>.arrow.swap            complete and fsynced: it counts, unless a ``.cleaned`` is left at or below it
 <base>.arrow.<n>.deleted     an old segment, kept for `file.delete.delay.ms` for running reads
 ===========================  ==============================================================================
 
 Order, the directory fsynced between the steps:
 
 1. every new file is fsynced as ``.cleaned``, with its indexes (``<base>.arrow.index``, ``<base>.arrow.timeindex``);
-2. each becomes ``.swap``, the highest base offset first: as long as a ``.cleaned`` is left, the ``.swap`` files at or
-   above it are a part only and do not count;
-3. the log uses the new segments; the old files become ``.deleted``, and their index files are renamed, too;
-4. each ``.swap`` gets its name, and so do its index files.
+2. each is renamed to ``.swap``, the highest base offset first: as long as a ``.cleaned`` is left, the ``.swap`` files
+   at or above its offset are only a part of the new segments and do not count;
+3. the log uses the new segments; the old files are renamed to ``.deleted``, and their index files too;
+4. each ``.swap`` is renamed to ``<base>.arrow``, and its index files get the matching names.
 
-`finish_swaps` completes these steps when a log is opened. It first checks the owner of the files: a file of another
-partition's segment, or one whose end is not the start of one of this log's segments, gets the ending ``.misplaced`` and
-changes nothing.
+`finish_swaps` completes these steps when a log is opened. It gives two kinds of files the ending ``.misplaced``, and
+these have no effect: a file with a segment of another partition or of another offset than its name, and a ``.swap``
+whose end is not the start of another segment of this log.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ def swap_segments(
     replace: Callable[[], bool],
     health: LogHealth,
 ) -> bool:
-    """Replace segments, in all steps. `replace` makes the log use `new`. It returns False, and `new` is removed, if the
-    log no longer has all of `old`. Called under the log's swap lock. Raises StorageError, StorageFullError.
+    """Replace the segments `old` by `new`, in the steps of the module; return the result of `replace`. `replace` makes
+    the log use `new`; if the log no longer has all of `old`, it returns False, and the files of `new` are removed. The
+    caller holds the log's swap lock. Raises StorageError, StorageFullError.
     """
-    names = files.open_directory(directory)  # half-way is no time to find that no descriptor is left
+    names = files.open_directory(directory)  # opened first: a lack of descriptors must not stop the swap half-way
     try:
         return _swap(files, directory, names, old, new, replace=replace, health=health)
     finally:
@@ -96,8 +97,8 @@ def _swap(
 
 @contextmanager
 def _fatal(directory: Path, health: LogHealth) -> Iterator[None]:
-    """Mark the log as failed if a swap stops half-way: the files must not change any more before the next start has
-    sorted them."""
+    """Mark the log as failed if a swap stops half-way: the files must not change before the next start has completed
+    the swap."""
     try:
         yield
     except SparklogError as e:
@@ -106,23 +107,23 @@ def _fatal(directory: Path, health: LogHealth) -> Iterator[None]:
 
 
 def commit(files: FileSystem, directory: Path, names: File, new: Sequence[LogSegment]) -> None:
-    """Do steps 1 and 2. After they are complete, the new segments count after a crash. `names`: the directory, open.
+    """Do steps 1 and 2. Once both are complete, a crash leaves the new segments in effect. `names`: the open directory.
     Raises StorageError, StorageFullError."""
     mine = {segment.path.name for segment in new}
     for name in files.list_directory(directory):
         if name.endswith(CLEANED_SUFFIX) and name not in mine:
-            files.remove(directory / name)  # of a run that failed: it would make ours look like a part only
+            files.remove(directory / name)  # left by a failed run; it would make this commit look incomplete
     for segment in new:
         sync_held(segment.hold_for_sync())
     names.sync()
     for segment in reversed(new):
         segment.move(directory / (segment_name(segment.base_offset) + SWAP_SUFFIX))
-        names.sync()  # after each: a power cut must not keep a lower one and lose a higher one
+        names.sync()  # after each rename: a power cut must not keep the rename of a lower file and lose a higher one's
 
 
 def withdraw(directory: Path, names: File, new: Sequence[LogSegment]) -> None:
-    """Withdraw a commit, finished or not: the lowest file becomes ``.cleaned`` again, so that no file of the commit
-    counts, and is removed last. Raises StorageError."""
+    """Remove the files of a commit, finished or not. The lowest file becomes ``.cleaned`` first, so that no file of the
+    commit counts after a crash, and it is removed last. Raises StorageError."""
     lowest = directory / (segment_name(new[0].base_offset) + CLEANED_SUFFIX)
     if new[0].path != lowest:
         new[0].move(lowest)
@@ -133,7 +134,7 @@ def withdraw(directory: Path, names: File, new: Sequence[LogSegment]) -> None:
 
 
 def install(directory: Path, names: File, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
-    """Do steps 3 (renaming the files) and 4. Raises StorageError; the next start then completes the swap."""
+    """Do the renames of steps 3 and 4. Raises StorageError; the next start then completes the swap."""
     for segment in old:
         segment.move(directory / f"{segment_name(segment.base_offset)}.{next(_numbers)}{DELETED_SUFFIX}")
     names.sync()
@@ -146,8 +147,8 @@ def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
     """Complete a swap that a crash has interrupted in the directory of `owner`: remove the files that do not count, and
     rename the files that do.
 
-    Raises LogCorruptError, before anything is removed, for a ``.swap`` file that is incomplete, which no crash can
-    leave.
+    Raises LogCorruptError, before a file is removed, for an incomplete ``.swap`` file, which no crash can leave.
+    Raises StorageError.
     """
     names = files.list_directory(directory)
     left = [n for n in names if n.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX))]
@@ -176,8 +177,8 @@ def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
 
 
 def _foreign(files: FileSystem, path: Path, owner: LogOwner) -> str | None:
-    """Return the owner of a segment that a file has in place of this log's at this offset; None: it is this log's, or
-    unreadable (a crash may leave an unreadable ``.cleaned`` file)."""
+    """Describe the segment in the file if it is not this log's segment at the offset of the file's name. Returns None
+    if it is, or if the file is unreadable: a crash can leave an unreadable ``.cleaned`` file."""
     file = files.open(path)
     try:
         info = decode_head(file.read).info
@@ -201,8 +202,9 @@ def _set_aside(files: FileSystem, path: Path, reason: str) -> None:
 def _fitting_segments(
     files: FileSystem, directory: Path, committed: Sequence[int], live: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return the committed segments, as (base offset, end), whose end is the start of another segment: the log's active
-    segment always lies after compacted ones. The others are set aside. Raises LogCorruptError."""
+    """Return the committed segments, as (base offset, end offset), whose end is the start of another segment; this
+    holds for all of a log's own, because its active segment follows them. The remaining files are set aside. Raises
+    LogCorruptError."""
     ends = {base: _end_of(files, directory / (segment_name(base) + SWAP_SUFFIX)) for base in committed}
     fit: list[tuple[int, int]] = []
     for base in sorted(committed, reverse=True):
@@ -215,7 +217,7 @@ def _fitting_segments(
 
 
 def _replace(files: FileSystem, directory: Path, committed: Sequence[tuple[int, int]], live: Sequence[int]) -> None:
-    """Remove the live segments that the committed ones replace, then give those their names."""
+    """Remove the live segments that committed segments replace, then rename the committed ones to ``<base>.arrow``."""
     for base, end in committed:
         for old in live:
             if base <= old < end:
@@ -233,7 +235,7 @@ def _base_of(name: str, suffix: str) -> int | None:
 
 
 def _end_of(files: FileSystem, path: Path) -> int:
-    """Return the offset after the last one of a sealed segment with at least one batch."""
+    """Return the offset after a sealed segment. Raises LogCorruptError if the segment is unsealed or has no batch."""
     file = files.open(path)
     try:
         blocks = decode_seal(file.read, file.size())

@@ -1,26 +1,30 @@
 """broker-epoch.json, in each log directory of a broker of a cluster: the broker's lives in which its logs were written.
 
-The file is ``{"clean": [n, …], "flushed": [n, …], "boot_id": s, "registers": false, "newest": {s: n, …}}``: broker
-epochs, the newest first, the machine's boot, and the newest life of each log directory, by `data_dir_id`. The broker
-writes it, atomically and durably, after each registration, and before it leads or copies anything in that life. From a
-life in `flushed`, all fsynced data exist. From a life in `clean`, all data exist: since then the broker has always been
-stopped cleanly, or killed on a machine that ran on (docs/internals/decisions/0018-killed-is-not-crashed.md). The broker
-keeps its place in ISR and ELR (KIP-966) if the file names the life that the controller knows. A life may be missing
-there: the controller knows of no life that ended before there was a controller.
+A life of a broker lasts from one registration with the controller to the next; its broker epoch numbers it. The file is
+``{"clean": [n, …], "flushed": [n, …], "boot_id": s, "registers": false, "newest": {s: n, …}}``. `clean` and `flushed`
+are broker epochs, the newest first; `boot_id` is the machine's boot; `newest` has the newest life of each log
+directory, by `data_dir_id`.
 
-`registers` is true from before a registration until the life is noted: in lives after the newest named one, nothing was
-written. An old copy of a directory has no such mark, so it is not mistaken for a life without writes. The mark stays
-true in a directory whose disk fails while the life is noted: the broker gives up then, so nothing was written in that
-life either.
+The broker writes the file, atomically and durably, after each registration, and before it leads or copies a partition
+in that life. All data that were fsynced in a life in `flushed` still exist. All data written in a life in `clean` still
+exist: since then the broker has always been stopped cleanly, or killed on a machine that ran on
+(docs/internals/decisions/0018-killed-is-not-crashed.md). The broker keeps its place in ISR and ELR (KIP-966) if the
+file names the life that the controller knows. The file can name lives that no controller has seen: those that ended
+while the cluster had no controller.
 
-A directory that cannot be used takes no part in a life: the other directories vouch without it, and the controller
-learns that its partitions are offline. In `newest`, the other directories record its last life. If the directory
-returns and this is its own newest life, nothing was written to it since. If it never returns and is removed from the
-list (`known.py`), its partitions begin empty, and the broker has lost everything. A directory that is new in `newest`
-was added, and had nothing to lose.
+`registers` is true from before a registration until the new life is noted in the file. It says that nothing was written
+to the directory in lives after the newest named life. An old copy of a directory lacks this mark, so its missing lives
+do not count as lives without writes. The mark stays true in a directory whose disk fails while the life is noted: the
+broker then stops using the directory, so nothing was written to it in that life either.
 
-A directory without the file has lost everything, and so has the broker: it copies the missing records and joins again.
-The file has no checksum: an unreadable file counts as lost.
+A directory that cannot be used takes no part in a life: the lives of the remaining directories count without it, and
+the controller learns that its partitions are offline. The remaining directories keep its last life in `newest`. If the
+directory returns and this life is the newest in its own file, nothing was written to it since. If it never returns and
+is removed from log-dirs.json (`known.py`), its partitions begin empty, and the broker counts as having lost all data. A
+directory that is not yet in `newest` was added to the broker, and had nothing to lose.
+
+If a directory in `newest` has no file, its data count as lost, and so do all data of the broker: the broker copies the
+missing records and joins again. The file has no checksum: an unreadable file counts as lost.
 """
 
 from __future__ import annotations
@@ -39,19 +43,19 @@ from sparklog.log.directories.log_directory import LogDirectory
 BROKER_EPOCH_FILE = "broker-epoch.json"
 NO_EPOCH = -1
 EPOCHS_KEPT = 20
-"""Lives between two controllers that have seen the broker."""
+"""Length limit of the lists: the life that the controller knows can be older than the newest life in the file."""
 
 
 class Lives(NamedTuple):
-    """Broker epochs, the newest first; see the module. In lives after `last_written` nothing was written; NO_EPOCH:
-    that is not known."""
+    """Broker epochs, the newest first; the module describes `clean` and `flushed`. In lives after `last_written`
+    nothing was written; NO_EPOCH: the last life with writes is not known."""
 
     clean: tuple[int, ...] = ()
     flushed: tuple[int, ...] = ()
     last_written: int = NO_EPOCH
 
     def then(self, broker_epoch: int) -> Lives:
-        """Return the lives with one more, in which nothing was lost so far."""
+        """Return the lives with `broker_epoch` as the newest, clean and flushed: nothing is lost in it so far."""
         clean = (broker_epoch, *(e for e in self.clean if e != broker_epoch))
         flushed = (broker_epoch, *(e for e in self.flushed if e != broker_epoch))
         return Lives(clean[:EPOCHS_KEPT], flushed[:EPOCHS_KEPT])
@@ -70,20 +74,21 @@ class _Content(Struct, frozen=True):
         return self.flushed[0] if self.flushed else NO_EPOCH
 
     def was_without(self, data_dir_id: str, content: _Content) -> bool:
-        """Return True if a directory has taken no part in any life between its own newest one and the present one."""
+        """Return True if the directory `data_dir_id`, whose own file has `content`, has taken no part in any life after
+        its own newest, up to the newest in this file."""
         return content.life < self.life and self.newest.get(data_dir_id) == content.life
 
 
 def noted_lives(directories: Iterable[LogDirectory], *, is_whole: bool = True) -> Lives:
-    """Return the lives that all usable directories agree on. `is_whole`: no directory is known to be away, so
-    partitions that no directory has begin empty. Raises StorageError."""
+    """Return the lives whose data exist in all usable directories. `is_whole`: log-dirs.json names no absent directory.
+    Then a directory of the last life that is missing is gone for good, and no life is returned. Raises StorageError."""
     contents = {d.data_dir_id: _read(d) for d in directories if d.failure is None}
     latest = max(contents.values(), key=lambda content: content.life, default=_Content())
     lost = [i for i in latest.newest if i not in contents or not contents[i].flushed]
     if is_whole and any(i not in contents for i in lost):
         return Lives()
     if latest.newest and not lost:
-        contents = {i: content for i, content in contents.items() if content.flushed}  # the others were added
+        contents = {i: content for i, content in contents.items() if content.flushed}  # the rest were added
     noted = [_lives(content, was_away=latest.was_without(i, content)) for i, content in contents.items()]
     last = [lives.last_written for lives in noted]
     return Lives(
@@ -94,8 +99,8 @@ def noted_lives(directories: Iterable[LogDirectory], *, is_whole: bool = True) -
 
 
 def _common(lists: list[tuple[int, ...]], last_written: list[int]) -> tuple[int, ...]:
-    """Return the epochs of which each directory has everything: they are named there, or nothing was written to it
-    since one that is."""
+    """Return the epochs whose data each directory has: its list names the epoch, or nothing was written to the
+    directory after an older epoch that its list names."""
     return tuple(
         epoch
         for epoch in sorted({epoch for named in lists for epoch in named}, reverse=True)
@@ -110,8 +115,8 @@ def _lives(content: _Content, *, was_away: bool) -> Lives:
 
 
 def _read(directory: LogDirectory) -> _Content:
-    """Return the present content of a usable directory's file; an empty one if the file cannot be read. Raises
-    StorageError."""
+    """Return the content of a usable directory's file; an empty content if the file cannot be read. `clean` is emptied
+    if the last stop was unclean and the machine has restarted. Raises StorageError."""
     data = read_hint(directory.files, directory.path / BROKER_EPOCH_FILE)
     content = (None if data is None else decode(data, _Content)) or _Content()
     same_boot = directory.same_boot and content.boot_id == directory.files.boot_id()
@@ -119,8 +124,8 @@ def _read(directory: LogDirectory) -> _Content:
 
 
 def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
-    """Return the broker and the cluster of a data directory whose metadata is in ZooKeeper; None for another directory.
-    Raises StorageError."""
+    """Return meta.json (broker and cluster) of a data directory whose metadata is in ZooKeeper. Returns None for any
+    other directory, or if meta.json is missing or cannot be decoded. Raises StorageError."""
     if not files.exists(directory / CLUSTER_IMAGE_FILE):
         return None
     data = read_whole(files, directory / META_FILE)
@@ -128,15 +133,15 @@ def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
 
 
 def newest_life(files: FileSystem, directory: Path) -> int:
-    """Return the newest broker epoch that a directory names; NO_EPOCH if it names none. Raises StorageError."""
+    """Return the newest broker epoch in a directory's file; NO_EPOCH without one. Raises StorageError."""
     data = read_whole(files, directory / BROKER_EPOCH_FILE)
     content = None if data is None else decode(data, _Content)
     return NO_EPOCH if content is None else max((*content.clean, *content.flushed), default=NO_EPOCH)
 
 
 def note_registration(directories: Iterable[LogDirectory]) -> None:
-    """Store the epoch of a life that is about to begin; nothing else is written before. Raises StorageFullError,
-    StorageError."""
+    """Set the mark `registers`, which the module describes, in every directory with a life, before the broker
+    registers. Raises StorageFullError, StorageError."""
     for directory in directories:
         content = _read(directory)
         if content.flushed:
@@ -144,8 +149,8 @@ def note_registration(directories: Iterable[LogDirectory]) -> None:
 
 
 def note_lives(directories: Iterable[LogDirectory], lives: Lives, away: Collection[str] = ()) -> None:
-    """Store that `directories` take part in the newest of `lives`, those `away` (data_dir_id) do not. Raises
-    StorageFullError, StorageError."""
+    """Write `lives` into the file of each of `directories`, which take part in the newest life. The last lives of the
+    directories `away` (data_dir_ids), which take no part, stay in `newest`. Raises StorageFullError, StorageError."""
     taking_part = list(directories)
     newest: dict[str, int] = {}
     for directory in taking_part:

@@ -17,8 +17,8 @@ _DATA_DIR_SETTING = "data.dir, --data-dir"
 
 
 class DirectorySet:
-    """All log directories of a broker. `all` never changes. Any thread may ask for failures; only one thread at a time
-    may change a directory."""
+    """All log directories of a broker. `all` has the failed directories too, in the order of the setting, and never
+    changes. Any thread is allowed to read failures; only one thread at a time is allowed to change a directory."""
 
     def __init__(
         self,
@@ -28,8 +28,13 @@ class DirectorySet:
         broker_id: int,
         on_failure: Callable[[], None],
     ) -> None:
-        """Create the directories if needed and lock them, the data directory too. `on_failure` is called by any thread
-        when one fails. Raises DataDirLockedError, StorageError."""
+        """Create the log directories `paths` and `data_dir` if they do not exist, and lock each of them. `data_dir` has
+        the metadata; it is a log directory only if `paths` names it. When a log directory fails, the thread that
+        notices the failure calls `on_failure`.
+
+        Raises DataDirLockedError, and StorageError if no log directory can be used, or if `data_dir` is not one of them
+        and cannot be used.
+        """
         self.data_dir = data_dir
         self.all: list[LogDirectory] = []
         self._files = files
@@ -66,12 +71,12 @@ class DirectorySet:
 
     @property
     def live(self) -> list[LogDirectory]:
-        """Return the usable directories."""
+        """The log directories that have not failed."""
         return [d for d in self.all if d.failure is None]
 
     @property
     def failed(self) -> dict[Path, StorageError]:
-        """The log directories that cannot be used, and why."""
+        """The log directories that cannot be used, each with its error."""
         return {d.path: d.failure for d in self.all if d.failure is not None}
 
     def unlock(self) -> None:
@@ -82,7 +87,7 @@ class DirectorySet:
             self._lock.close()
 
     def by_id(self) -> dict[str, Path]:
-        """Return the usable log directories by their ids. Raises StorageError if two have the same."""
+        """Return the paths of the usable log directories by their ids. Raises StorageError if two have the same id."""
         by_id: dict[str, Path] = {}
         for directory in self.live:
             other = by_id.setdefault(directory.data_dir_id, directory.path)
@@ -94,7 +99,8 @@ class DirectorySet:
         return by_id
 
     def with_partitions(self) -> dict[str, list[LogDirectory]]:
-        """Return the log directories with a partition directory of each name."""
+        """Return the usable log directories that have a partition directory of a name, by that name. Raises
+        StorageError."""
         found: dict[str, list[LogDirectory]] = {}
         for directory in self.live:
             try:
@@ -109,8 +115,9 @@ class DirectorySet:
     def without_deleted(
         self, found: Mapping[str, list[LogDirectory]], deleted: Collection[str]
     ) -> dict[str, list[LogDirectory]]:
-        """Return the directories without those of deleted topics, which a crash has left under their names. The
-        directory itself names its owner: another topic may have the name by now."""
+        """Return `found` (from `with_partitions`) without the partition directories of the topics `deleted` (ids), and
+        move these aside; a crash has left them. The file in the directory names its topic: by now, a new topic can
+        have the same name. Raises StorageError."""
         kept: dict[str, list[LogDirectory]] = {}
         for name, directories in found.items():
             for directory in directories:
@@ -123,7 +130,8 @@ class DirectorySet:
         return kept
 
     def in_each(self, job: Callable[[LogDirectory], int | None]) -> list[int]:
-        """Call `job` for every usable directory; then raise the error of the first directory that has not failed."""
+        """Call `job` for every usable directory, and return its results (0 for None). An error of a directory that has
+        failed by then is ignored; of the remaining errors, the first is raised after all calls."""
         results, errors = [], []
         for directory in self.live:
             try:
@@ -136,12 +144,12 @@ class DirectorySet:
         return results
 
     def look_at_data_dir(self) -> None:
-        """Check that the data directory, which has the metadata, is still the locked one. Raises StorageError. Where it
-        is a log directory, too, `look` does it."""
+        """Check that the data directory, which has the metadata, is still the locked one. Does nothing if it is a log
+        directory, because `DirectoryHealth.look` checks each of these. Raises StorageError."""
         if self._lock is not None:
             self._files.check_in_place(self.data_dir / LOCK_FILE, self._lock.identity())
 
     @property
     def look_age_s(self) -> float:
-        """Return the age of the oldest last check among the log directories, in seconds."""
+        """Seconds since the last check of the usable log directory whose last check is the oldest; 0 without one."""
         return max((d.health.look_age_s for d in self.live), default=0.0)

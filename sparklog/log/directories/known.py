@@ -1,7 +1,7 @@
 """log-dirs.json in the data directory: all log directories that have been used, so that a missing one is noticed.
 
-A disk that is not mounted leaves an empty directory behind, and a setting can name one directory less than before. The
-partitions of the missing directory must not begin empty somewhere else.
+A disk that is not mounted leaves an empty directory behind, and an operator can leave a directory out of `log.dirs`.
+The partitions of the missing directory must not begin empty in another directory.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ logger = logging.getLogger(__name__)
 
 
 def read_known_directories(files: FileSystem, data_dir: Path) -> list[Path]:
-    """Return the last places of the log directories, as far as the file in `data_dir` names them. Raises
-    StorageError."""
+    """Return the paths of the log directories that the file in `data_dir` names; an empty list if the file is missing
+    or cannot be read. Raises StorageError."""
     data = read_whole(files, data_dir / LOG_DIRS_FILE)
     found = decode(data, KnownLogDirs) if data is not None else None
     return [Path(path) for path in found.directories.values()] if found is not None else []
 
 
 class KnownDirectories:
-    """Identities (`data_dir_id`) of log directories, and where each was last."""
+    """Identities (`data_dir_id`) of log directories, and the last path of each."""
 
     def __init__(self, files: FileSystem, data_dir: Path) -> None:
         self._files = files
@@ -35,8 +35,8 @@ class KnownDirectories:
         self._absent_directories: dict[str, str] = {}
 
     def compare(self, present: Mapping[str, Path]) -> None:
-        """Read the file: a directory in the file that is not in `present` (path by identity) is missing. Raises
-        StorageError."""
+        """Read the file. Directories that the file names and `present` (path by identity) lacks count as absent from
+        now on. Raises StorageError."""
         data = read_hint(self._files, self._path)
         found = decode(data, KnownLogDirs) if data is not None else None
         if data is not None and found is None:
@@ -51,11 +51,11 @@ class KnownDirectories:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Ids of the present directories, and of the missing ones."""
+        """Ids of the directories in the file, present or absent."""
         return frozenset(self._written)
 
     def check_none_absent(self, name: str) -> None:
-        """Raise StorageError if the missing partition directory `name` may be in an absent log directory."""
+        """Raise StorageError if a log directory is absent: the missing partition directory `name` can be in it."""
         if not self._absent_directories:
             return
         away = ", ".join(f"{path} (data_dir_id {i})" for i, path in self._absent_directories.items())
@@ -66,8 +66,8 @@ class KnownDirectories:
         )
 
     def remember(self, present: Mapping[str, Path], *, all_found: bool) -> None:
-        """Write the present directories into the file, and the absent ones too, unless every partition is in a present
-        one (`all_found`)."""
+        """Write the present directories into the file. The absent directories stay in the file, unless every partition
+        is in a present directory (`all_found`). A failure to write is only logged."""
         known = {} if all_found else dict(self._absent_directories)
         known |= {i: str(path) for i, path in present.items()}
         if known == self._written:

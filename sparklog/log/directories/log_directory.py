@@ -54,33 +54,35 @@ DELETED_ENDING, STRAY_ENDING, REMOVED_ENDING = "delete", "stray", "removed"
 DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
 STRAY = re.compile(r".+\.[0-9a-f]{32}-stray")
 REMOVED = re.compile(r".+\.[0-9a-f]{32}-removed")
-"""Name of a replica that is on other brokers now: its objects in the object store belong to them, and stay."""
+"""Pattern of the directory names of removed replicas: other brokers have the partition now, and its objects in the
+object store, which belong to these brokers, stay."""
 
 
 def is_moved_aside(name: str) -> bool:
-    """Return True if a directory of this name belongs to no partition any more: it is deleted, removed, a stray, or
-    misplaced."""
+    """Return True if the name marks a directory that is no partition's any more: a deleted partition, a removed
+    replica, a stray, or a misplaced directory."""
     return name.endswith(MISPLACED_SUFFIX) or any(kind.fullmatch(name) for kind in (DELETED, STRAY, REMOVED))
 
 
 _NAME_CHARS_KEPT = 200
-"""Kept characters of a directory's name when an ending is added: file systems allow 255 bytes."""
+"""Length to which a directory's name is cut before an ending is added: file systems allow 255 bytes."""
 
 
 def _shortened(name: str) -> str:
-    """Return the part of a partition directory's name that stays when it is moved aside: of a long one both ends,
-    because the partition's number stands last."""
+    """Return the part of a partition directory's name that stays when the directory is moved aside. A long name loses
+    its middle, because the partition's number stands last."""
     half = _NAME_CHARS_KEPT // 2
     return name if len(name) <= _NAME_CHARS_KEPT else name[:half] + name[-half:]
 
 
 def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
-    """Make the directory if needed and locks it. Raises DataDirLockedError, StorageError (naming `setting`)."""
+    """Create the directory if it does not exist, and lock it. Raises DataDirLockedError, StorageError; their texts name
+    `setting`, the setting that chooses the directory."""
     try:
         files.make_directory(directory)
         lock = files.lock(directory / LOCK_FILE)
         if lock is not None:
-            files.check_in_place(directory / LOCK_FILE, lock.identity())  # it may have been exchanged meanwhile
+            files.check_in_place(directory / LOCK_FILE, lock.identity())  # replaced meanwhile?
     except StorageError as e:
         raise StorageError(
             f"data directory {directory} cannot be used: {e}; choose another one ({setting}) or let this user write "
@@ -95,7 +97,7 @@ def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
 
 
 class LogDirectory:
-    """A locked log directory. One that cannot be used has a `failure` from the start."""
+    """A log directory, locked by this process. If the directory cannot be used, its `failure` is set from the start."""
 
     def __init__(
         self,
@@ -106,25 +108,26 @@ class LogDirectory:
         setting: str,
         on_failure: Callable[[LogDirectory], None],
     ) -> None:
-        """Lock the directory. Raises DataDirLockedError."""
+        """Create the directory if it does not exist, and lock it. Raises DataDirLockedError; any other error becomes
+        `failure`. `on_failure` is called when the directory fails, by the thread that notices the failure."""
         self.path = path
         self.broker_id = broker_id
         self.health = DirectoryHealth(path, files, lambda: on_failure(self))
         self.files = WatchedFiles(files, self.health)
         """File system for everything in the directory."""
         self.points: dict[str, PartitionPoints] = {}
-        """The checkpoint that was there at the start, by the partition directories' names; of a partition that was put
-        aside since, its points of that moment."""
+        """The checkpoint as read at the start, by names of partition directories. For a partition that was put aside
+        since, its points at that moment."""
         self.has_stale_points = False
-        """True if the checkpoint on the disk may still name replicas that were removed. A new replica in the place of
-        such a one would inherit wrong points. So a new checkpoint is written before a new replica is created, and
-        before the moved directories are unlinked, which record the removal until then."""
+        """True if the checkpoint on the disk can still name removed replicas. A new replica of the same partition would
+        inherit wrong points. So a new checkpoint is written before a replica is created. It is also written before the
+        directories of removed replicas are unlinked, because until then their names record the removal."""
         self._clean: CleanShutdown | None = None
         self._taken_back: set[str] = set()
         self._meta: DataDirMeta | None = None
         self._lock: File | None = None
         self.same_boot = False
-        """True if the machine has run since the last write of a broker here: no written data can have been lost."""
+        """True if the machine has not restarted since a broker last wrote here: no written data can have been lost."""
         try:
             self._lock = take_lock(files, path, setting)
             self.health.hold(self._lock)
@@ -143,28 +146,29 @@ class LogDirectory:
 
     @property
     def data_dir_id(self) -> str:
-        """ProducerIdAndEpoch of the directory's content, as in meta.json. Known after `load`."""
+        """Identity of the directory's content, from meta.json. Raises StorageError before `load`."""
         if self._meta is None:
             raise StorageError(f"{self.path} is not loaded yet")
         return self._meta.data_dir_id
 
     @property
     def started_clean(self) -> bool:
-        """True if the last stop was clean."""
+        """True if the last broker in this directory stopped cleanly."""
         return self._clean is not None
 
     def is_clean(self, name: str) -> bool:
-        """True if the last stop vouches for the partition directory `name`."""
+        """True if the last stop closed the log in the partition directory `name` cleanly."""
         return self._clean is not None and name not in self._clean.unclean and not self.was_put_aside(name)
 
     def was_put_aside(self, name: str) -> bool:
-        """True if the partition directory `name` was put aside and taken back: no clean stop covers it."""
+        """True if the partition directory `name` was put aside and taken back since: no clean stop covers it."""
         return name in self._taken_back
 
     # --- start ---
 
     def load(self, cluster_id: str) -> None:
-        """Check whose directory it is and read its checkpoints. Raises StorageError (see also `failure`)."""
+        """Check that the directory belongs to this broker and to `cluster_id`, and read its checkpoint. A new directory
+        gets its meta.json. Raises StorageError, StorageFullError; `failure` is set too if the disk has failed."""
         for name in self.files.list_directory(self.path):
             path, target = self.path / name, name.removesuffix(TEMPORARY_SUFFIX)
             if name in _OWN_FILES or target not in (*_OWN_FILES, PROBE_FILE):
@@ -221,8 +225,8 @@ class LogDirectory:
                 logger.warning("%s: the removal of replicas is not recorded yet: %s", self.path, e)
 
     def _follow_moved(self, names: set[str]) -> None:
-        """Move the points of a partition whose replica was moved before a crash: those of a replica put aside go with
-        it, those of a removed one are forgotten.
+        """Correct the points of replicas that were moved shortly before a crash. The points of a replica that was put
+        aside move to its new name; the points of a removed replica are forgotten.
         """
         for moved in sorted(n for n in names if REMOVED.fullmatch(n) or STRAY.fullmatch(n)):
             owner = self.owner_of(moved)
@@ -236,7 +240,8 @@ class LogDirectory:
                 self.has_stale_points = True
 
     def _follow_taken_back(self, names: set[str]) -> None:
-        """Restore the points of a stray that was taken back, before a crash came ahead of the next checkpoint."""
+        """Restore the points of strays that were taken back shortly before a crash: the checkpoint still has the points
+        under the stray's name."""
         for stray in [n for n in self.points if STRAY.fullmatch(n) and n not in names]:
             points, kept = self.points.pop(stray), stray.rpartition(".")[0]
             for name in names - self.points.keys():
@@ -248,7 +253,8 @@ class LogDirectory:
     # --- partition directories ---
 
     def entries(self) -> list[str]:
-        """Return the names of possible partition directories, without deleted ones and those moved aside."""
+        """Return the names of all entries except the directory's own files and what `is_moved_aside`: the possible
+        partition directories."""
         return [
             name for name in self.files.list_directory(self.path) if not is_moved_aside(name) and name not in _OWN_FILES
         ]
@@ -265,8 +271,8 @@ class LogDirectory:
         return entries[-1].epoch if entries else -1
 
     def strays(self) -> dict[tuple[str, int], str]:
-        """Return the names of partition directories that were put aside, by topic id and partition; of several the one
-        with the newest records."""
+        """Return the names of partition directories that were put aside, by topic id and partition. If a partition has
+        several, the one with the newest records counts."""
         found: dict[tuple[str, int], tuple[bool, int, str]] = {}
         for name in filter(STRAY.fullmatch, self.files.list_directory(self.path)):
             owner = self.owner_of(name)
@@ -281,7 +287,8 @@ class LogDirectory:
         return sum(bool(STRAY.fullmatch(name)) for name in self.files.list_directory(self.path))
 
     def take_back(self, owner: LogOwner, stray: str) -> None:
-        """Give the directory `stray`, which was put aside, its name again. Raises StorageError."""
+        """Rename the directory `stray`, which was put aside, back to the name of `owner`, and restore its points.
+        Raises StorageError."""
         self._taken_back.add(owner.directory_name)
         self.files.rename(self.path / stray, self.path / owner.directory_name)
         self.files.sync_directory(self.path)
@@ -291,8 +298,8 @@ class LogDirectory:
         logger.info("%s was put aside as %s and is restored", self.path / owner.directory_name, stray)
 
     def make_partitions(self, owners: Iterable[LogOwner]) -> None:
-        """Make the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the
-        disk lets it. Raises StorageFullError, StorageError."""
+        """Create the directories of new partitions, durable on return. After a failure, all these directories are
+        removed, as far as the disk permits. Raises StorageFullError, StorageError."""
         epochs = encode_epochs(FIRST_ENTRIES)
         wanted = {
             self.path / owner.directory_name: {
@@ -313,14 +320,15 @@ class LogDirectory:
         return any(parse_segment_name(n) is not None for n in self.files.list_directory(self.path / name))
 
     def points_of(self, owner: LogOwner) -> PartitionPoints | None:
-        """Return the last checkpoint's points of the partition; None if it has none, or only those of an earlier topic
-        of that name."""
+        """Return the partition's points from `points`; None if there are none, or only those of an earlier topic of the
+        same name."""
         points = self.points.get(owner.directory_name)
         return points if points is not None and points.topic_id == owner.topic_id else None
 
     def move_aside(self, name: str, ending: str) -> Path:
-        """Rename the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`. The points
-        of a stray are kept: when it is taken back, it begins where it began."""
+        """Rename the partition directory `name` so that it is not loaded, and return its new path. `ending` is
+        DELETED_ENDING, STRAY_ENDING or REMOVED_ENDING. The points of a stray are kept for `take_back`. Raises
+        StorageError."""
         target = self.path / f"{_shortened(name)}.{uuid.uuid4().hex}-{ending}"
         self.files.rename(self.path / name, target)
         self.files.sync_directory(self.path)
@@ -331,8 +339,9 @@ class LogDirectory:
         return target
 
     def purge_deleted(self) -> int:
-        """Unlink the files of deleted partitions and removed replicas; return how many there were. The journal of a
-        deleted partition stays while the partition has objects in the store. Raises StorageError."""
+        """Unlink the directories of deleted partitions and removed replicas, and return their number. The directory of
+        a deleted partition that has objects in the store stays, with only its journal, and does not count. Raises
+        StorageError."""
         in_tier = self.deleted_in_tier()
         for path in in_tier:
             for name in self.files.list_directory(path):
@@ -345,7 +354,8 @@ class LogDirectory:
         return len(paths)
 
     def deleted_in_tier(self) -> list[Path]:
-        """Return the deleted partitions with a journal of their objects in the object store. Raises StorageError."""
+        """Return the directories of deleted partitions with a journal, which lists their objects in the object store.
+        Raises StorageError."""
         return [path for path in self._deleted_directories() if self.files.exists(path / JOURNAL_FILE)]
 
     def _deleted_directories(self) -> list[Path]:
@@ -358,23 +368,24 @@ class LogDirectory:
         self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
 
     def note_boot(self) -> None:
-        """Write the machine's boot id into the lock file. The caller first writes a checkpoint of the state found at
-        the start: an older checkpoint may rely on data that a power cut has taken. Raises StorageFullError,
-        StorageError."""
+        """Write the machine's boot id into the lock file, from which the next start gets `same_boot`. The caller first
+        writes a checkpoint of the state found at the start: an older checkpoint can rely on data that a power cut has
+        taken. Raises StorageFullError, StorageError."""
         now = self.files.boot_id().encode()
         if self._lock is not None and now and not self.same_boot:
             self._lock.truncate(0)
             self._lock.write(0, now)
 
     def forget_boot(self) -> None:
-        """Remove the boot id, because the disk has failed and may have lost accepted data: the next start must not rely
-        on them. Errors are ignored."""
+        """Remove the boot id from the lock file: the disk has failed and can have lost accepted data, so the next start
+        must not rely on these data. Errors are ignored."""
         if self._lock is not None:
             with contextlib.suppress(StorageError):
                 self._lock.truncate(0)
 
     def write_clean_mark(self, unclean: Iterable[str]) -> None:
-        """Write the mark of a clean stop. Raises StorageFullError, StorageError."""
+        """Write the mark of a clean stop, which does not cover the partition directories `unclean`. Raises
+        StorageFullError, StorageError."""
         mark = CleanShutdown(self.broker_id, sorted(unclean))
         self.files.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, encode(mark))
 
@@ -399,8 +410,9 @@ _OWN_FILES = frozenset(
 def make_new_partitions(
     directories: list[LogDirectory], counts: Counter[Path], owners: Iterable[LogOwner]
 ) -> dict[str, LogDirectory]:
-    """Make the directories of new partitions together, each in the log directory with the fewest (`counts`); return
-    their places by name. Partitions that have a directory, and those of a failing log directory, are left out.
+    """Create the directories of new partitions together, each in the log directory with the fewest partitions
+    (`counts`, which this call updates). Returns the chosen log directories by directory name. Left out are partitions
+    that have a directory already, and partitions whose log directory fails.
     """
     chosen: dict[LogDirectory, list[LogOwner]] = {}
     made: dict[str, LogDirectory] = {}
@@ -424,8 +436,9 @@ def make_new_partitions(
 
 
 def directory_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
-    """Return the one of several log directories with a partition directory of this name that holds the partition.
-    Raises LogCorruptError if more than one does: an operator has to decide."""
+    """Return the log directory that holds the partition, if several `candidates` have a directory of its name; the
+    first one if none holds it. Raises StorageError, and LogCorruptError if several hold it: an operator has to
+    decide."""
     name = owner.directory_name
     owners = {d.path: d.owner_of(name) for d in candidates}
     ours = [d for d in candidates if (o := owners[d.path]) is not None and o.topic_id == owner.topic_id]

@@ -22,12 +22,12 @@ def place_of_known(
     *,
     made: bool,
 ) -> LogDirectory:
-    """Return the log directory that a partition of the metadata store is in, or, unless it was `made` before, is to be
-    in. `candidates` have a directory of its name. `usable` gives those of `directories` that can be used, the best
-    place for a new partition first.
+    """Return the log directory that holds a partition of the metadata store. A partition whose directory was never
+    created (`made` is False) gets a place. `candidates`: the log directories with a directory of its name. `usable`
+    returns the usable ones of `directories`, the best place for a new partition first.
 
-    Raises LogCorruptError if it is in two, or in none though its directory was made, StorageError if it may be in one
-    that has failed.
+    Raises LogCorruptError if the partition is in several log directories, or in none although `made` is True. Raises
+    StorageError if it can be in a log directory that has failed or is absent.
     """
     name = owner.directory_name
     if len(candidates) > 1:
@@ -52,8 +52,9 @@ def place_of_known(
 
 
 def places_for_new(owner: LogOwner, directories: list[LogDirectory]) -> list[LogDirectory]:
-    """Return the possible places of the new partition, the best first: only the one of `directories` in which an
-    earlier attempt began, else all. A directory of the same name of another topic is moved aside, not deleted.
+    """Return the possible places of a new partition, the best first. This is the log directory in which an earlier
+    attempt began, if there is one, else all of `directories`. A directory that belongs to another topic of the same
+    name is moved aside, not deleted.
 
     Raises StorageError.
     """
@@ -62,7 +63,7 @@ def places_for_new(owner: LogOwner, directories: list[LogDirectory]) -> list[Log
         if directory.files.exists(directory.path / name):
             found = directory.owner_of(name)
             if found is not None and found.topic_id == owner.topic_id:
-                directory.files.sync_directory(directory.path)  # it may be of a run that did not come to that
+                directory.files.sync_directory(directory.path)  # the earlier attempt can have stopped before its fsync
                 return [directory]
             aside = directory.move_aside(name, STRAY_ENDING)
             logger.warning("%s belongs to no topic, it was moved to %s", directory.path / name, aside)

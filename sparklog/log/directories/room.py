@@ -1,5 +1,5 @@
-"""Rule by which a log directory counts as full, with hysteresis: after a write has failed for lack of space it stays
-full for HOLD_S, and until enough is free. So leaderships do not go back and forth with every file that is deleted."""
+"""The rule by which a log directory counts as full. After a write has failed for lack of space, the directory counts as
+full for HOLD_S, and then until enough space is free. So leaderships do not move with every file that is deleted."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ FREE_BYTES_MAX = 1 << 30
 
 
 def is_enough(size_bytes: int, free_bytes: int) -> bool:
-    """True if a disk of this size has the free space that a broker needs to go on."""
+    """True if a disk of `size_bytes` has enough free space to accept writes again."""
     return free_bytes >= min(FREE_BYTES_MAX, FREE_SHARE * size_bytes)
 
 
 class Room(NamedTuple):
-    """State of one directory. `shortages`: number of failed writes that are taken into account."""
+    """State of one log directory. `shortages`: number of failed writes for lack of space, at the last `look`."""
 
     shortages: int = 0
     full_since_s: float | None = None
-    """Time of the last failed write that was noticed; None: the directory has room."""
+    """Time of the last `look` that found a new failed write; None: the directory has room."""
 
     @property
     def is_full(self) -> bool:
@@ -29,13 +29,14 @@ class Room(NamedTuple):
         return self.full_since_s is not None
 
     def look(self, shortages: int, now_s: float) -> Room:
-        """Take into account the failed writes for lack of space; `shortages` is their number so far."""
+        """Return the new state. If `shortages`, the number of failed writes for lack of space so far, has changed, the
+        directory counts as full from now on."""
         return self if shortages == self.shortages else Room(shortages, now_s)
 
     def wants_space(self, now_s: float) -> bool:
-        """True if it is time to read the free space."""
+        """True if the directory is full and HOLD_S has passed, so that its free space is to be measured."""
         return self.full_since_s is not None and now_s - self.full_since_s >= HOLD_S
 
     def measure(self, size_bytes: int, free_bytes: int, now_s: float) -> Room:
-        """Take the free space of the disk into account."""
+        """Return the new state: not full any more if HOLD_S has passed and enough space is free."""
         return Room(self.shortages) if self.wants_space(now_s) and is_enough(size_bytes, free_bytes) else self

@@ -1,11 +1,14 @@
-"""Adoption of copies that another replica has made: they are found by their manifests in the object store, and entered
-into the own journal.
+"""Adoption of copies that another replica has made: this replica finds their manifests in the object store, and enters
+the copies into its own journal.
 
-A manifest is the last object of a copy, so a copy with a manifest is complete. A copy is adopted if it belongs to this
-log: its offsets are in the log, with the same leader epochs (an unclean election may have changed them), it covers
-every gap of the copy, and it overlaps with no known copy. Of two copies of the same offsets the later one counts. On
-request, copies wholly below the log start are adopted, too: they are to be deleted, and the replica that has made them
-may be gone.
+A manifest is the last object of a copy, so a copy with a manifest is complete. A copy is adopted under these
+conditions:
+
+- Its offsets are in the log, with the same leader epochs (an unclean election can have changed these).
+- If this log has a gap there (records that a repair could not save), the copy has gaps too.
+- It overlaps with no known copy. Of two copies of the same offsets, the later one is adopted.
+
+On request, copies wholly below the log start are adopted too, to be deleted: the replica that made them can be gone.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from sparklog.log.tiering.state import CopyFinished, CopyStarted, Phase, RemoteS
 
 
 def adopt_copies(log: PartitionLog, store: ObjectStore, *, with_deleted: bool) -> int:
-    """List the store once; return how many copies are new here. `with_deleted`: also those below the log start.
+    """Adopt the copies of other replicas that `is_wanted`, and return their number; this lists the store once.
+    `with_deleted`: adopt copies wholly below the log start too.
 
     Raises RemoteStorageError, StorageError, StorageFullError.
     """
@@ -47,7 +51,7 @@ def _manifests(log: PartitionLog, store: ObjectStore) -> list[RemoteSegmentMetad
 
 
 def find_copy(store: ObjectStore, started: CopyStarted) -> RemoteSegmentMetadata | None:
-    """Return the copy, if it has its manifest. Raises RemoteStorageError."""
+    """Return the copy from its manifest in the store; None without a manifest. Raises RemoteStorageError."""
     for key in store.manifests(started.prefix):
         manifest = decode_manifest(store.read_unchecked(key))
         if manifest is not None and manifest.segment.id == started.id:
@@ -56,7 +60,8 @@ def find_copy(store: ObjectStore, started: CopyStarted) -> RemoteSegmentMetadata
 
 
 def is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_deleted: bool) -> bool:
-    """Return True if the copy belongs to this log, and no known copy has its offsets."""
+    """Return True if the copy belongs to this log, and no known copy has any of its offsets. A copy wholly below the
+    log start is wanted if `with_deleted`."""
     if metadata.next_offset <= log.log_start_offset:
         return with_deleted
     if metadata.next_offset > log.tierable_end:
@@ -72,8 +77,8 @@ def is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_delete
 def has_its_records(log: PartitionLog, metadata: RemoteSegmentMetadata) -> bool:
     """Return True if the log, which has the copy's offsets, has the same records there.
 
-    The records may differ after an unclean election, which the leader epochs show (one side may not know the epoch of
-    its first record), or after a leader has lost some for good.
+    The records can differ after an unclean election; the leader epochs show this, and an unknown epoch of the first
+    record counts as equal. They can also differ after a leader has lost records for good; the gaps show this.
     """
     is_lost = any(first < metadata.next_offset and metadata.base_offset < behind for first, behind in log.gaps)
     if is_lost and not metadata.has_gaps:

@@ -1,9 +1,10 @@
 """Compaction of one log, and the choice of the next log.
 
 cleaner-point.json in the partition's directory records the compacted part of the log: ``{"topic_id",
-"first_dirty_offset", "next_horizon_ms"}`` (the earliest delete horizon of a remaining tombstone, -1: none). It is
-written whole after a run, and removed when the log is cut back, because records appended afterwards below its offset
-have not been compacted. If it is lost, or belongs to another topic, the next run reads the whole log again.
+"first_dirty_offset", "next_horizon_ms"}``. `next_horizon_ms` is the earliest delete horizon of a remaining tombstone or
+marker, -1 without one. The file is replaced as a whole after a run. It is removed when the log is cut back, because
+records appended afterwards below its offset are not compacted. If the file is lost, or belongs to another topic, the
+next run reads the whole log again.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class CleanerPoint(Struct, frozen=True):
 
 
 class DueLog(NamedTuple):
-    """A log that is due, and the bounds of its parts. `deletions_may_go`: as with `due_for_compaction`."""
+    """A log that is due, and the bounds of its parts. `deletions_may_go`: the argument of `due_for_compaction`."""
 
     log: PartitionLog
     section: DirtySection
@@ -72,11 +73,11 @@ class CompactionResult(Struct):
     segments_before: int = 0
     segments_after: int = 0
     complete: bool = True
-    """False: the log has been cut, or has lost segments, meanwhile; the rest is left to the next run."""
+    """False if the log was cut or lost segments during the run: the next run then begins at the same offset."""
 
 
 def load_point(context: RunContext) -> CleanerPoint:
-    """Read the cleaner's position. Raises StorageError."""
+    """Read the cleaner's position; it is offset 0 if the file is missing or not this topic's. Raises StorageError."""
     data = read_hint(context.files, context.directory / CLEANER_POINT_FILE)
     point = decode(data, CleanerPoint) if data is not None else None
     return (
@@ -87,17 +88,17 @@ def load_point(context: RunContext) -> CleanerPoint:
 
 
 def cleaned_to(log: PartitionLog) -> int:
-    """Return the end of the compacted part of the log: records below it may have been removed because of later ones.
-    Raises StorageError."""
+    """Return the end of the compacted part of the log. Records below this offset can be missing, because a later record
+    has their key. Raises StorageError."""
     return load_point(log.replacement.context(pass_freely)).first_dirty_offset
 
 
 def due_for_compaction(log: PartitionLog, deletions_may_go: Callable[[], bool] = always) -> DueLog | None:
     """Return the log if it is to be compacted now, else None. Rolls the last segment if it holds overdue records.
 
-    `deletions_may_go`: returns True if tombstones and markers may be removed at this moment, after their time is over.
-    A replica that lacks a tombstone, but has the records below it, would keep these forever. The function is called
-    again during the run. Raises LogCorruptError, StorageError.
+    `deletions_may_go` returns True if tombstones and markers whose delete horizon has passed are allowed to go at this
+    moment. A replica that lacks a tombstone, but has older records of its key, would otherwise keep these records
+    forever. The function is called again during the run. Raises LogCorruptError, StorageError, StorageFullError.
     """
     policy = log.config.compaction
     if not policy.compacts or log.is_closed or log.has_remote_segments or not log.owner.key_columns:
@@ -141,9 +142,11 @@ def _first_timestamp_ms(segment: LogSegment) -> int | None:
 
 
 def compact_log(due: DueLog, keys: OffsetMap, throttle: Callable[[int], None] = pass_freely) -> CompactionResult:
-    """Compact a log; `keys` is empty. A log has one run at a time; appends and reads continue meanwhile.
+    """Compact a log. `keys` must be empty; the run fills it. Only one run at a time is allowed for a log; appends and
+    reads continue meanwhile.
 
-    `throttle` is called with the bytes to be read or written next; an exception from it ends the run without a loss.
+    `throttle` is called with the number of bytes to be read or written next. An exception from it ends the run and does
+    no harm to the log.
     Raises LogCorruptError, StorageError, StorageFullError.
     """
     log, section = due.log, due.section
@@ -204,8 +207,8 @@ def _count(result: CompactionResult, before: Sequence[LogSegment], after: Sequen
 
 
 def _fill(keys: OffsetMap, segments: Sequence[LogSegment], section: DirtySection, context: RunContext) -> None:
-    """Enter the keys of the dirty part until the map is full. The clean part was read by earlier runs, so all of it
-    counts as known."""
+    """Enter the keys of the dirty part into the map until it is full. The map's `latest_offset` begins at the end of
+    the clean part, which earlier runs have read."""
     keys.latest_offset = section.first_dirty_offset - 1
     for segment in segments:
         if segment.next_offset <= section.first_dirty_offset:

@@ -1,6 +1,6 @@
 """The clock that measures the age of records and of other state that expires.
 
-The wall clock may jump. A jump forward of eight days would make everything eight days older at once, and the next run
+The wall clock can jump. A jump forward of eight days would make everything eight days older at once, and the next run
 of retention would delete all of it. This clock follows a jump forward at a limited rate, `rate` times as fast as real
 time, until it has caught up. The machine's uptime, which does not jump, measures real time. A clock that is set back
 only makes records younger: this clock follows at once.
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 EXPIRY_CLOCK_FILE = "expiry-clock.json"
 JUMP_MS_MIN = 60_000
-"""A smaller difference is caught up within moments and not worth a word."""
+"""Lag behind the wall clock, in ms, from which on the lag is logged and reported."""
 
 
 class ClockState(Struct, frozen=True):
-    """Time of the clock at the machine's uptime `uptime_ms`, in the boot `boot_id`."""
+    """Content of the file: the clock showed `time_ms` at the machine's uptime `uptime_ms`, in the boot `boot_id`."""
 
     time_ms: int
     uptime_ms: int
@@ -41,14 +41,16 @@ class ClockState(Struct, frozen=True):
 
 
 def advanced(before_ms: int, wall_ms: int, elapsed_ms: int, rate: int) -> int:
-    """Return the clock's time `elapsed_ms` after it showed `before_ms`, while the wall clock shows `wall_ms`."""
+    """Return the clock's time `elapsed_ms` after it showed `before_ms`: the time of the wall clock, `wall_ms`, unless
+    this is ahead. Then the clock goes on, at most `rate` times as fast as real time."""
     if wall_ms <= before_ms + elapsed_ms:
         return wall_ms
     return min(wall_ms, before_ms + elapsed_ms * rate)
 
 
 def resumed(found: ClockState | None, wall_ms: int, uptime_ms: int, boot_id: str, rate: int) -> int:
-    """Return the clock's time at a start, with the state `found` in the file."""
+    """Return the clock's time at a start. `found`: the state in the file; None: the clock shows the wall clock's time.
+    If the state is from an earlier boot of the machine, all time since then counts as a jump."""
     if found is None:
         return wall_ms
     known = bool(boot_id) and found.boot_id == boot_id and uptime_ms >= found.uptime_ms
@@ -56,7 +58,7 @@ def resumed(found: ClockState | None, wall_ms: int, uptime_ms: int, boot_id: str
 
 
 class ExpiryClock:
-    """A `Clock`; may be used by several threads."""
+    """The clock that the module describes, as a `Clock`. Several threads can use it."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class ExpiryClock:
         rate: int,
         uptime_ms: Callable[[], int],
     ) -> None:
-        """Reads the file. Raises StorageError."""
+        """Read the file. `uptime_ms` returns the machine's uptime. Raises StorageError."""
         self._wall = wall
         self._files = files
         self._path = data_dir / EXPIRY_CLOCK_FILE
@@ -93,8 +95,8 @@ class ExpiryClock:
 
     @property
     def behind_ms(self) -> int:
-        """Lead of the wall clock in ms: deletions that are due only by this lead are held back. 0 unless the clock has
-        jumped."""
+        """Lead of the wall clock over this clock, in ms; 0 for a lead below JUMP_MS_MIN. Deletions that are due by the
+        wall clock only are held back."""
         behind_ms = self._wall.now_ms() - self.now_ms()
         return behind_ms if behind_ms >= JUMP_MS_MIN else 0
 
@@ -114,7 +116,7 @@ class ExpiryClock:
         self._is_reported = behind_ms >= JUMP_MS_MIN
 
     def save(self) -> None:
-        """Write the file; a failure is logged: after a restart the clock then goes on from an older state."""
+        """Write the file. A failure is only logged: after a restart, the clock then continues from an older state."""
         now_ms = self.now_ms()
         try:
             self._files.write_atomic(self._path, encode(ClockState(now_ms, self._uptime_ms(), self._boot_id)))

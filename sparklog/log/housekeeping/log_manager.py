@@ -1,7 +1,8 @@
-"""All partitions' logs of a broker: which log directory each is in, start, checkpoints, failing disks, and stop.
+"""All logs of a broker: their log directories, start, checkpoints, failing disks, and stop.
 
-Order of a start: `LogManager(...)` takes the locks, the metadata store is opened, `load` opens the partitions it names.
-A log directory that fails (at the start or later) takes its partitions offline; the others continue.
+Order of a start: `LogManager(...)` takes the locks, the caller opens the metadata store, and `load` opens the logs of
+the partitions in the store. When a log directory fails (at the start or later), its partitions go offline, and the
+partitions of the remaining directories continue.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class PartitionSpec(Struct, frozen=True):
     schema_of: SchemaOf
     newest_schema_id: int = 1
     made: bool | None = False
-    """True if the directory was created before: its absence is then a loss, and it is not created again. None: assume
-    so if a checkpoint names the partition."""
+    """True if the partition's directory was created before: a missing directory is then a loss, and is not created
+    again. None: as True if a checkpoint names the partition, else as False."""
 
 
 class DirectoryFailure(Struct, frozen=True):
-    """A log directory that has failed, why, and the partitions that are offline because of it."""
+    """A log directory that has failed, its error, and the partitions that are offline because of the failure."""
 
     path: Path
     error: StorageError
@@ -71,7 +72,7 @@ class DirectoryFailure(Struct, frozen=True):
 
 
 class LogManager:
-    """The logs of all log directories. Methods that change something may be called by one thread at a time."""
+    """The logs of all log directories. Methods that change something must be called by only one thread at a time."""
 
     def __init__(
         self,
@@ -86,12 +87,14 @@ class LogManager:
         inflated: InflatedMemory | None = None,
         remote: RemoteAccess = NO_ACCESS,
     ) -> None:
-        """Make the directories if necessary, and lock them.
+        """Create the directories that do not exist, and lock all of them.
 
-        `log_dirs` hold the partitions; without them `data_dir` does. An unusable log directory counts as failed, unless
-        all are. `expiry_rate`: rate of the expiry clock (`retention/expiry_clock.py`); None: the machine's clock.
+        `log_dirs` hold the partitions; if it is empty, `data_dir` does. A log directory that cannot be used counts as
+        failed. `expiry_rate`: rate of the expiry clock (`housekeeping/expiry_clock.py`); None: ages are measured with
+        `clock`.
 
-        Raises DataDirLockedError, StorageError.
+        Raises DataDirLockedError, and StorageError if no log directory can be used, or if `data_dir` is not one of them
+        and cannot be used.
         """
         self.data_dir = data_dir.absolute()
         self.broker_id = broker_id
@@ -108,14 +111,15 @@ class LogManager:
         self._settled: set[Path] = set()
         """Failed directories whose partitions have been taken offline."""
         self.on_directory_failure: Callable[[], None] = lambda: None
-        """Called by any thread when a directory has failed; `settle_failures` has to follow, elsewhere."""
+        """Called when a directory has failed, by the thread that notices the failure. It must not wait; it makes
+        another thread call `settle_failures`."""
         self._known_directories = KnownDirectories(self._files, self.data_dir)
         paths = [path.absolute() for path in log_dirs] or [self.data_dir]
         self.directories = DirectorySet(
             self.data_dir, paths, self._files, broker_id, lambda: self.on_directory_failure()
         )
         self.was_used = any(map(_has_meta, self.directories.live))
-        """True if a broker has had a log directory before."""
+        """True if a usable log directory was used before: it has a meta.json."""
         self.expiry_clock: Clock = self._clock
         if expiry_rate is not None:
             try:
@@ -136,9 +140,10 @@ class LogManager:
         *,
         puts_aside: bool = False,
     ) -> None:
-        """Open the logs of `specs`. A log that cannot be opened goes offline with its error, and the others continue.
-        Files of the `deleted` topics (ids) are moved aside, and `purge_deleted` unlinks them. `puts_aside`: a directory
-        of another topic is no damage; it is put aside, and taken back when its topic returns.
+        """Open the logs of `specs`. A log that cannot be opened goes offline with its error, and loading continues.
+        Directories of the `deleted` topics (ids) are moved aside, and `purge_deleted` unlinks them. With `puts_aside`,
+        a directory that belongs to another topic of the same name is put aside, and a directory that was put aside is
+        taken back if its topic is in `specs`. Without, a directory of another topic takes the partition offline.
 
         Raises StorageError if a directory belongs to another broker or cluster, or if no directory can be used.
         """
@@ -146,7 +151,7 @@ class LogManager:
             try:
                 directory.load(cluster_id)
             except OddFileError as e:
-                directory.health.fail(e)  # whose directory it is, is said nowhere
+                directory.health.fail(e)  # no readable file says which broker it belongs to
             except SparklogError:
                 if directory.failure is None:
                     raise
@@ -172,7 +177,7 @@ class LogManager:
         self.directories.in_each(self._note_boot)
         self.settle_failures()
         self.directories.check_one_left()
-        self.save_expiry_clock()  # a machine may crash before the first flush, and start again with another time
+        self.save_expiry_clock()  # the machine can crash before the first flush, and start again with another time
 
     def _put_others_aside(self, found: dict[str, list[LogDirectory]], specs: Iterable[PartitionSpec]) -> None:
         for spec in specs:
@@ -191,7 +196,8 @@ class LogManager:
                 del found[name]
 
     def _take_back(self, specs: Iterable[PartitionSpec]) -> Iterator[tuple[LogDirectory, PartitionSpec]]:
-        """Rename directories that were put aside, and belong to `specs`, back to their names."""
+        """Rename directories that were put aside back to their names, if they belong to `specs`. Yields each log
+        directory with its spec."""
         strays = [(directory, directory.strays()) for directory in self.directories.live]
         if not any(its for _, its in strays):
             return
@@ -204,8 +210,7 @@ class LogManager:
 
     @property
     def put_aside(self) -> int:
-        """Return the number of partition directories that were put aside, in all log directories. Raises
-        StorageError."""
+        """Number of partition directories that are put aside, in all usable log directories. Raises StorageError."""
         return sum(directory.count_strays() for directory in self.directories.live)
 
     def _note_boot(self, directory: LogDirectory) -> None:
@@ -220,12 +225,12 @@ class LogManager:
 
     @property
     def has_all_directories(self) -> bool:
-        """True if every log directory that has ever been used is present and usable. Valid after `load`."""
+        """True if every log directory in the setting or in log-dirs.json is present and usable. Valid after `load`."""
         return not self.directories.failed and not self._known_directories.has_absent
 
     @property
     def directories_away(self) -> frozenset[str]:
-        """Ids of log directories that cannot be used now, and may come back. Known after `load`."""
+        """Ids of the known log directories that have failed or are absent, and can come back. Valid after `load`."""
         return self._known_directories.ids - {d.data_dir_id for d in self.directories.live}
 
     def _load_partition(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> None:
@@ -243,7 +248,7 @@ class LogManager:
             self._offline[tp] = e
 
     def _by_partitions(self) -> list[LogDirectory]:
-        """Return the usable log directories, the one with the fewest partitions first, ties in the order of the
+        """Return the usable log directories, sorted by their numbers of partitions, then in the order of the
         setting."""
         counts = self._partition_counts()
         return sorted(self.directories.live, key=lambda d: counts[d.path])
@@ -303,7 +308,8 @@ class LogManager:
         return dict(self._offline)
 
     def get(self, tp: TopicPartition) -> PartitionLog:
-        """Return the partition's log. Raises UnknownTopicOrPartitionError, or why the partition is offline."""
+        """Return the partition's log. Raises UnknownTopicOrPartitionError, or the error that took the partition
+        offline."""
         log = self._logs.get(tp)
         if log is None:
             offline = self._offline.get(tp)
@@ -325,7 +331,8 @@ class LogManager:
         return [tp for tp, directory in self._place.copy().items() if directory.path in paths]
 
     def expire_producers(self, expiration_ms: int) -> int:
-        """Make every log forget the producers that have written nothing for this time; returns their number."""
+        """Make every log forget the producers that have written nothing for `expiration_ms`, and return their
+        number."""
         now_ms = self.expiry_clock.now_ms()
         return sum(log.appender.expire_producers(now_ms, expiration_ms) for log in self.logs.values())
 
@@ -333,8 +340,11 @@ class LogManager:
 
     def create_partitions(self, specs: Iterable[PartitionSpec], *, take_back: bool = False) -> None:
         """Create the partitions like `create_partition`. Their directories are created together, which takes far fewer
-        fsyncs; if that fails, one after the other. `take_back`: a partition whose directory was put aside gets it
-        back."""
+        fsyncs; if that fails, one after the other. `take_back`: a partition whose directory was put aside gets this
+        directory back.
+
+        Raises StorageFullError, StorageError, LogCorruptError.
+        """
         specs = [spec for spec in specs if spec.owner.topic_partition not in self._logs]
         self.directories.in_each(self._forget_stale_points)
         if take_back:
@@ -349,8 +359,9 @@ class LogManager:
                 self._create_in_one_of([directory, *others], spec)
 
     def create_partition(self, spec: PartitionSpec) -> PartitionLog:
-        """Make an empty log in the directory with the fewest partitions; if that fails, in the next. A directory of
-        that name left over from another topic is moved aside, not deleted.
+        """Create an empty log in the log directory with the fewest partitions; if that fails, in the next. Returns the
+        log that is open already, if there is one. A directory that an earlier attempt left is used. A directory of
+        another topic of the same name is moved aside, not deleted.
 
         Raises StorageFullError, StorageError, LogCorruptError.
         """
@@ -375,7 +386,8 @@ class LogManager:
         raise type(error)(str(error)) from error
 
     def _create_in(self, directory: LogDirectory, spec: PartitionSpec) -> PartitionLog:
-        """Create a partition in a directory. After a failure nothing is left behind, as far as the disk permits."""
+        """Create a partition in a log directory. After a failure, the partition's directory is removed, unless it has
+        segments or the disk has failed."""
         path = directory.path / spec.owner.directory_name
         self._forget_stale_points(directory)
         known = directory.points_of(spec.owner) if directory.files.exists(path) else None
@@ -415,9 +427,9 @@ class LogManager:
             directory.files.write_atomic(path, content)
 
     def delete_partition(self, tp: TopicPartition) -> None:
-        """Remove a partition at once; the next `purge_deleted` unlinks its files. An unknown partition is ignored.
-
-        Its files in a failed directory stay; when the disk returns, they belong to no topic.
+        """Close the partition's log and move its directory aside; the next `purge_deleted` unlinks the files. An
+        unknown partition is ignored. Files in a failed log directory stay; when the disk returns, they belong to no
+        topic. Raises StorageError.
         """
         log = self._logs.pop(tp, None)
         self._offline.pop(tp, None)
@@ -431,8 +443,8 @@ class LogManager:
 
     def remove_replica(self, owner: LogOwner, error: SparklogError, ending: str = REMOVED_ENDING) -> None:
         """Remove a partition that other brokers have now; users of its log get `error`. Its objects in the object store
-        stay, because they belong to those brokers. The next `purge_deleted` unlinks its files, unless `ending` puts
-        them aside. An unknown partition is ignored."""
+        stay, because they belong to those brokers. The next `purge_deleted` unlinks its files, unless `ending` is
+        STRAY_ENDING, which puts them aside. An unknown partition is ignored. Raises StorageError."""
         tp = owner.topic_partition
         log = self._logs.pop(tp, None)
         self._offline.pop(tp, None)
@@ -450,9 +462,10 @@ class LogManager:
         *,
         ending: str = REMOVED_ENDING,
     ) -> int:
-        """Move directories without an open log aside, and return their number: those of `names`, or of all, for which
-        `is_elsewhere` is true. `is_elsewhere` is called with the leader epoch of the newest records. `purge_deleted`
-        unlinks them, unless `ending` puts them aside."""
+        """Move aside the partition directories for which `is_elsewhere` returns True, and return their number. Only
+        directories of `names` count (None: all), and none whose partition has a log here, open or offline.
+        `is_elsewhere` gets the owner and the leader epoch of the newest records (-1: unknown). `purge_deleted` unlinks
+        the directories, unless `ending` is STRAY_ENDING. Raises StorageError."""
         open_here = {str(tp) for tp in [*self._logs, *self._offline]}
         wanted = None if names is None else set(names)
         count = 0
@@ -467,8 +480,8 @@ class LogManager:
         return count
 
     def purge_deleted(self) -> int:
-        """Unlink the files of deleted partitions; return how many there were. Raises StorageFullError,
-        StorageError."""
+        """Unlink the files of deleted partitions and removed replicas, and return the number of directories. Raises
+        StorageFullError, StorageError."""
         self.directories.in_each(self._forget_stale_points)
         return sum(self.directories.in_each(LogDirectory.purge_deleted))
 
@@ -478,20 +491,20 @@ class LogManager:
                 self._checkpoint(directory)
 
     def deleted_in_tier(self) -> list[tuple[FileSystem, Path]]:
-        """Return directories of deleted partitions that still have something in the object store.
-        Raises StorageError."""
+        """Return the directories of deleted partitions that still have objects in the object store, each with its file
+        system. Raises StorageError."""
         return [(d.files, path) for d in self.directories.live for path in d.deleted_in_tier()]
 
     # --- while running, and stop ---
 
     def look(self, path: Path) -> None:
-        """Notice that the log directory, or a file in it that was appended to since the last look, is gone or was
-        replaced: writes to the open files would succeed and be lost. Any thread may call it, but only one thread for
-        each directory."""
+        """Check that the log directory `path`, and each of its files that was appended to since the last call, is in
+        place. If it is gone or was replaced, the log directory fails: writes to the open files would succeed and be
+        lost. Any thread can call this, but only one thread at a time for a directory."""
         directory = next(d for d in self.directories.all if d.path == path)
         if directory.failure is not None or not directory.health.look():
             return
-        for tp, log in self._logs.copy().items():  # another thread may add one meanwhile
+        for tp, log in self._logs.copy().items():  # a copy, because another thread can add a log meanwhile
             if self._place.get(tp) is directory:
                 try:
                     log.flusher.look()
@@ -500,7 +513,8 @@ class LogManager:
                         return
 
     def settle_failures(self) -> list[DirectoryFailure]:
-        """Take the partitions of directories that have failed since the last call offline."""
+        """Take the partitions of the log directories that have failed since the last call offline, and return these
+        failures."""
         settled = []
         for directory in self.directories.all:
             error = directory.failure
@@ -548,8 +562,9 @@ class LogManager:
         self._of_each_log("written to", recover)
 
     def _of_each_log(self, done: str, job: Callable[[PartitionLog], bool]) -> bool:
-        """Call `job` for every log; returns True if it has done anything. Failures are logged; shortages, which concern
-        many logs alike, in one line. Logs of topics that have been deleted meanwhile do not count."""
+        """Call `job` for every log; return True if a call returned True. Failures are logged, with the participle
+        `done` in the text. Logs whose storage is unavailable for the moment share one line. Errors of closed logs are
+        ignored."""
         did = False
         short: list[TopicPartition] = []
         last: SparklogError | None = None
@@ -568,14 +583,15 @@ class LogManager:
         return did
 
     def save_expiry_clock(self) -> None:
-        """Save the clock, so that a restart does not trust a wall clock that has jumped."""
+        """Save the expiry clock, so that a restart does not trust a wall clock that has jumped. Raises StorageError if
+        the data directory is not the locked one any more."""
         if isinstance(self.expiry_clock, ExpiryClock) and self.data_dir not in self.directories.failed:
             self.directories.look_at_data_dir()
             self.expiry_clock.save()
 
     def checkpoint(self) -> None:
-        """Write recovery-points.json in every directory. Raises StorageFullError, StorageError after the attempts at
-        all of them."""
+        """Write recovery-points.json in every usable log directory. Raises StorageFullError, StorageError, after every
+        directory was tried."""
         with self._checkpoint_lock:
             self.directories.in_each(self._checkpoint)
 
@@ -598,8 +614,8 @@ class LogManager:
                 log.retention.note_checkpoint(points[str(tp)].log_start_offset)
 
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
-        """Return the points of the directory's partitions for the checkpoint; for a partition without an open log
-        (offline, put aside, or of a topic that the metadata do not name today), those of the last checkpoint."""
+        """Return the points of the directory's partitions for the checkpoint. A partition without an open log (offline,
+        put aside, or of a topic that the metadata do not name now) keeps its points of the last checkpoint."""
         logs = {str(tp): _points_of(log) for tp, log in self._logs.copy().items() if self._place.get(tp) is directory}
         offline = set(map(str, list(self._offline)))
         rest = {n: p for n, p in directory.points.copy().items() if n not in logs}
@@ -608,8 +624,8 @@ class LogManager:
     def close(self) -> bool:
         """Seal and fsync all logs, write the checkpoints and the clean-shutdown marks, and unlock the directories.
 
-        Returns True if everything succeeded. Failures are logged, and the next start scans the logs concerned. Before
-        `load` has succeeded, only the locks are released.
+        Returns True if everything succeeded. Failures are logged, and the next start scans the logs concerned. If
+        `load` has not succeeded, no checkpoints and no marks are written.
         """
         unclean = set(self._offline)
         try:

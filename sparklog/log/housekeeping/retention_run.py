@@ -1,8 +1,8 @@
-"""One run of retention over many logs, in the order that a crash at any point leaves sound.
+"""One run of retention over many logs, in an order that survives a crash at any point.
 
-First the log starts are raised, then they are written to the checkpoint, then the segments leave the logs, and only
-after `file.delete.delay.ms` their files are unlinked (by a later run). A log always keeps its last segment file, an
-empty one if need be: its name says where the log ends, even when the checkpoint is lost.
+First the log starts are raised, then they are written to the checkpoint, then the segments leave the logs. Only after
+`file.delete.delay.ms`, a later run unlinks their files. A log always keeps a last segment file, if necessary an empty
+one: the file's name says where the log ends, even when the checkpoint is lost.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 class RetentionResult(NamedTuple):
-    """The result of one run. `raised`: the partitions whose log start has been raised. `removed_count`: segments whose
-    files are gone."""
+    """The result of one run. `raised`: the partitions whose log start was raised. `removed_count`: number of segments
+    whose files were unlinked; earlier runs had deleted these segments."""
 
     raised: list[TopicPartition]
     removed_count: int
@@ -29,8 +29,8 @@ class RetentionResult(NamedTuple):
 def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Callable[[], None]) -> RetentionResult:
     """Delete the expired segments of `logs`. A log that fails is logged, and the others continue.
 
-    `checkpoint` makes the log starts durable. Must not run beside a flush of the same logs. Raises StorageError if the
-    checkpoint cannot be written; a full disk does not stop the run, because the run makes room.
+    `checkpoint` makes the log starts durable. The run must not overlap with a flush of the same logs. Raises
+    StorageError if the checkpoint cannot be written; a full disk does not stop the run, because the run makes room.
     """
     removed = remove_dropped(logs)
     raised = []
@@ -61,7 +61,7 @@ def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Calla
 
 
 class HeldBack(NamedTuple):
-    """Segments that are too old by the wall clock only."""
+    """Numbers of the partitions, segments and bytes that are expired by the wall clock, but not by the expiry clock."""
 
     partitions: int
     segments: int
@@ -69,7 +69,7 @@ class HeldBack(NamedTuple):
 
 
 def held_back(logs: Mapping[TopicPartition, PartitionLog]) -> HeldBack:
-    """Return the segments of `logs` that only the jumped clock keeps from deletion."""
+    """Count the segments of `logs` that are kept only because the expiry clock is behind the wall clock."""
     partitions = segments = size_bytes = 0
     for log in logs.values():
         try:

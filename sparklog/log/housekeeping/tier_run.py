@@ -1,18 +1,18 @@
 """One round of tiering over one log. Its order leaves a sound state after a crash at any point.
 
-Only the leader makes copies; other replicas find them in the store (`adopt.py`) when they could release local files for
-them, or when they begin to lead.
+Only the leader makes copies. Another replica searches for them in the store (`adopt.py`) when it could release local
+files, or when it begins to lead.
 
-1. Remains of an earlier attempt (started but not finished, or half deleted) are deleted. A copy that has its manifest
-   is no such remain, even if its maker got an error for the manifest or died then: other replicas may have found it,
-   and released local files for it. It counts as finished. A copy above a cut of this log (which had lost records or
-   began empty) is no such remain either: it counts again when the log has its records again.
+1. Incomplete copies of an earlier attempt (started but not finished, or half deleted) are deleted, with two exceptions.
+   A copy that has its manifest counts as finished, even if its maker got an error for the manifest or died at that
+   moment: other replicas can have found the copy and released local files for it. A copy above a cut of this log (which
+   had lost records or began empty) stays: it counts again when the log has its records again.
 2. Segments that are due are copied: "started" is on the disk before the first object is created, "finished" after the
    last.
 3. Local segments that are no longer needed are replaced by their copies; the files are deleted after
    `file.delete.delay.ms`.
-4. Copies that the log does not have any more are deleted, the manifest first. Before, retention or delete-records has
-   raised the log start and recorded it.
+4. Copies wholly below the log start are deleted, the manifest first. Before, retention or delete-records has raised the
+   log start and recorded it.
 
 A failure ends the round for this log; the next round begins with step 1.
 """
@@ -72,7 +72,7 @@ def never_stop() -> None:
 
 
 class TierResult(NamedTuple):
-    """Numbers of segments copied, released locally and deleted in the store, and of remains deleted."""
+    """Numbers of segments copied, released locally and deleted in the store; `cleaned`: incomplete copies deleted."""
 
     copied: int = 0
     released: int = 0
@@ -91,7 +91,8 @@ class Role(Enum):
 
 
 def tier_log(log: PartitionLog, store: ObjectStore, clock: Clock, role: Role, stop: Stop = never_stop) -> TierResult:
-    """Run one round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
+    """Run one round, with the steps of the module. If the topic is not tiered, only steps 1 and 4 are done. Raises
+    RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
     cleaned = 0
     for copy in log.tier.state.orphans:
         stop()
@@ -131,8 +132,8 @@ def _copy_due(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop) -
 
 
 def _copy_segment(log: PartitionLog, segment: LogSegment, store: ObjectStore, clock: Clock, stop: Stop) -> None:
-    """Copy one sealed segment. When it fails, its objects are deleted, now or with the next round, unless others may
-    have found it whole."""
+    """Copy one sealed segment. If this fails, the copy's objects are deleted, now or in the next round, unless its
+    manifest exists: other replicas can have found the copy then."""
     copy_id = uuid.uuid4().hex
     prefix = copy_prefix(log.owner, segment.base_offset, copy_id)
     log.tier.record(CopyStarted(copy_id, prefix, segment.base_offset, segment.next_offset))
@@ -149,20 +150,21 @@ def _copy_segment(log: PartitionLog, segment: LogSegment, store: ObjectStore, cl
 
 
 def _keep_if_whole(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> bool:
-    """Return True if the copy, which its maker has not recorded as finished, has its manifest and is needed."""
+    """Return True if an unfinished copy has its manifest and is not below the log start. If the copy is wanted here, it
+    is recorded as finished."""
     if copy.phase is not Phase.COPYING or copy.started.next_offset <= log.log_start_offset:
         return False
     found = find_copy(store, copy.started)
     if found is not None and is_wanted(log, found, with_deleted=False):
         log.tier.record(CopyFinished(found))
-    return found is not None  # one that is not wanted here may be elsewhere: it stays until the log start has passed it
+    return found is not None  # other replicas can want an unwanted copy: it stays until the log start has passed it
 
 
 def _keep_if_cut(log: PartitionLog, store: ObjectStore, copy: RemoteCopy, role: Role) -> bool:
-    """Return True if the copy, whose offsets were cut from this log, must be kept: other replicas may have released
-    local files for it. It counts again when the log has its records again. If the log has other records, after an
-    unclean election, a replica with the copy's records may lead after the next election. So the copy stays until the
-    log start has passed it."""
+    """Return True if a copy whose offsets were cut from this log must stay in the store: other replicas can have
+    released local files for it. The copy counts again when the log has its records again. If the log has other records
+    now, after an unclean election, a replica with the copy's records can lead after the next election. So the copy
+    stays until the log start has passed it."""
     if copy.phase is not Phase.DELETING or copy.segment is None or copy.started.next_offset <= _deleted_to(log, role):
         return False
     has_its_offsets = log.log_start_offset < copy.started.next_offset <= log.tierable_end
@@ -250,7 +252,7 @@ def _columns(segment: LogSegment, file: File, seal: SealedBlocks) -> bytes | Non
 
 
 def _pieces(read: Callable[[int, int], bytes], size: int, checksums: list[int], stop: Stop) -> Iterator[bytes]:
-    """Yield the file's pieces; their checksums are entered as they go by."""
+    """Yield the pieces of a file, and append the CRC of each to `checksums`."""
     for position in range(0, size, PIECE_BYTES):
         stop()
         piece = read(position, min(PIECE_BYTES, size - position))
@@ -262,7 +264,8 @@ def _pieces(read: Callable[[int, int], bytes], size: int, checksums: list[int], 
 
 
 def _due_locally(log: PartitionLog, clock: Clock, copied_to: int) -> int:
-    """Return the number of oldest local segments that can be released if everything below `copied_to` is copied."""
+    """Return the number of oldest local segments that are to be released, given that all below `copied_to` is
+    copied."""
     return to_release(
         log.local_segments,
         log.config.tiering.local,
@@ -280,8 +283,8 @@ def _would_release(log: PartitionLog, clock: Clock) -> bool:
 
 
 def _release(log: PartitionLog, clock: Clock) -> int:
-    """Replace local segments by their copies, as far as `local.retention.*` allows. A copy made by another replica may
-    contain several local segments.
+    """Replace local segments by their copies, as far as `local.retention.*` demands, and return their number. A copy
+    made by another replica can contain several local segments.
     """
     local, state = log.local_segments, log.tier.state
     count = _due_locally(log, clock, state.copied_to)
@@ -311,8 +314,8 @@ def _release(log: PartitionLog, clock: Clock) -> int:
 
 
 def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop, role: Role) -> int:
-    """Delete the copies wholly below the log start. A follower only forgets the copies that it has adopted: their
-    leader deletes them."""
+    """Delete the copies wholly below the log start, and return their number. A follower only forgets the copies that it
+    has adopted, because the leader deletes these."""
     held = {s.base_offset for s in log.segments}
     below, deleted_to = log.log_start_offset, _deleted_to(log, role)
     gone = [
@@ -336,8 +339,8 @@ def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop, role: Role) 
 
 
 def _deleted_to(log: PartitionLog, role: Role) -> int:
-    """Return the offset below which whole copies may be deleted. A follower whose own retention is ahead must not
-    delete copies that its leader still shows."""
+    """Return the offset below which whole copies can be deleted. A follower whose own retention is ahead must not
+    delete copies that its leader still serves."""
     return min(log.log_start_offset, log.retention.leader_log_start) if role is Role.FOLLOWER else log.log_start_offset
 
 
@@ -357,8 +360,8 @@ def _delete_copy(
 
 
 def delete_all(files: FileSystem, directory: Path, store: ObjectStore, stop: Stop = never_stop) -> int:
-    """Delete everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; return
-    how many copies. Raises RemoteStorageError, StorageError, LogCorruptError."""
+    """Delete all copies in the journal of `directory`, a deleted partition, and then the journal; return the number of
+    copies. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
     journal = Journal(files, directory)
     copies = list(journal.state.copies.values())
     try:

@@ -1,13 +1,14 @@
 """Rules of compaction: which log is due, which comes first, and which segments are merged. Pure functions of state and
 time.
 
-A log has three parts. In the clean part, [log start, first dirty offset), a key occurs at most once, apart from keys
-that the dirty part repeats. A run reads the dirty part, up to the first uncleanable offset. The rest is left alone: the
-last segment (it accepts appends), everything above the last stable offset, and everything from the first segment with a
-record younger than `min.compaction.lag.ms`.
+A log has three parts. In the clean part, [log start, first dirty offset), a key occurs at most once. The dirty part
+follows, up to the first uncleanable offset; a run reads its keys. The rest is left alone: the last segment (it accepts
+appends), everything above the last stable offset, and everything from the first segment with a record younger than
+`min.compaction.lag.ms`.
 
-A log is due when the dirty part has `min.cleanable.dirty.ratio` of the bytes of both, or holds a record older than
-`max.compaction.lag.ms`, or when tombstones may go (their delete horizon has passed).
+A log is due in any of three cases: the dirty part has at least `min.cleanable.dirty.ratio` of the bytes of the clean
+and dirty parts together; the dirty part holds a record older than `max.compaction.lag.ms`; the delete horizon of a
+tombstone or marker has passed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
 
 NO_HORIZON = -1
 CLEANER_POINT_FILE = "cleaner-point.json"
-"""See `sparklog.log.housekeeping.cleaner`."""
+"""Name of the file with the cleaner's position in a log, which `sparklog.log.housekeeping.cleaner` describes."""
 
 
 class CompactionPolicy(Struct, frozen=True):
@@ -62,7 +63,7 @@ class DirtySection(Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """Share of the dirty part in both; 0 for an empty log."""
+        """Share of `dirty_bytes` in the sum of `clean_bytes` and `dirty_bytes`; 0 if the sum is 0."""
         both = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / both if both else 0.0
 
@@ -76,8 +77,8 @@ def dirty_section(
     now_ms: int,
     largest_timestamp_of: Callable[[S], int | None],
 ) -> DirtySection:
-    """Return the parts of the log with `segments` (ascending). A `first_dirty_offset` that the log does not have
-    (records were deleted, or cut off) gives way to the nearest one it has."""
+    """Return the parts of the log with `segments` (ascending). A `first_dirty_offset` outside the log, after records
+    were deleted or cut off, is replaced by the nearest offset in the log."""
     if not segments:
         return DirtySection(0, 0, 0, 0)
     first_dirty = min(max(first_dirty_offset, segments[0].base_offset), segments[-1].base_offset)
@@ -112,8 +113,8 @@ def is_due(
 ) -> bool:
     """Return True if a log with this `section` is to be compacted now.
 
-    `first_dirty_timestamp_ms`: of the first batch of the dirty part; `next_horizon_ms`: the earliest delete horizon in
-    the clean part, or NO_HORIZON.
+    `first_dirty_timestamp_ms`: timestamp of the first batch of the segment in which the dirty part begins; None:
+    unknown. `next_horizon_ms`: the earliest delete horizon in the clean part, or NO_HORIZON.
     """
     if next_horizon_ms != NO_HORIZON and now_ms >= next_horizon_ms:
         return True
@@ -125,7 +126,7 @@ def is_due(
 
 
 def is_overdue(policy: CompactionPolicy, timestamp_ms: int | None, now_ms: int) -> bool:
-    """Return True if a record of that time should have been compacted by now."""
+    """Return True if `timestamp_ms` is longer ago than `max.compaction.lag.ms`; False if it is None."""
     return timestamp_ms is not None and now_ms - timestamp_ms > policy.max_compaction_lag_ms
 
 
@@ -133,7 +134,7 @@ K = TypeVar("K")
 
 
 def dirtiest_first(sections: Mapping[K, DirtySection]) -> list[K]:
-    """Sort the logs in the order of their compaction: by the dirty share, then by the dirty bytes."""
+    """Return the logs in the order of their compaction: the largest dirty share first, then the most dirty bytes."""
     return sorted(sections, key=lambda k: (-sections[k].ratio, -sections[k].dirty_bytes))
 
 
@@ -159,9 +160,11 @@ def group_segments(segments: Sequence[S], *, bytes_max: int, schema_id_of: Calla
 
 
 FAILURES_MAX = 5
-"""A log whose compaction fails so often in a row is left alone until the broker is restarted or the topic altered."""
+"""A log whose compaction has failed this many times in a row is left alone until the broker is restarted or the topic
+altered."""
 
 
 def retry_after_ms(failures: int, backoff_ms: int) -> int | None:
-    """Return the time that a log waits after `failures` failed compactions in a row; None: it is not tried again."""
+    """Return the time in ms until the next attempt after `failures` (at least 1) failed compactions of a log in a row;
+    None: no further attempt. The time doubles with each failure."""
     return None if failures >= FAILURES_MAX else backoff_ms << (failures - 1)

@@ -8,7 +8,7 @@ NEVER = -1
 
 
 class FlushPolicy(Struct, frozen=True):
-    """Conditions for an fsync of a topic's appends, in addition to the background's interval."""
+    """Conditions for an fsync of a topic's appends, in addition to the broker's periodic flush."""
 
     messages: int = NEVER
     """Number of unflushed records that makes an fsync due; NEVER: no limit."""
@@ -19,7 +19,7 @@ class FlushPolicy(Struct, frozen=True):
 
     @property
     def at_append(self) -> bool:
-        """True if an append may have to wait for the disk."""
+        """True if an append can have to wait for an fsync."""
         return self.group or self.messages != NEVER
 
     def durable_end(self, flushed: int, written: int) -> int:

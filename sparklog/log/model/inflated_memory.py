@@ -1,8 +1,9 @@
-"""The memory that decompressed batches may take: `queued.max.inflated.bytes` for all threads of the broker together.
+"""The limit for the memory of decompressed batches: `queued.max.inflated.bytes` for all threads of the broker together.
 
-A few kilobytes of a request can become gigabytes, and the topic's own settings allow it: its creator chooses them. The
-broker therefore takes the decompressed size from the batch's metadata before anything is decompressed. It refuses a
-batch that alone would need more than the limit, and lets threads wait until the other batches have gone.
+A few kilobytes of a request can become gigabytes, and the topic's settings, which its creator chooses, can allow this
+size. The broker therefore reads the decompressed size from the batch's metadata before it decompresses the batch. A
+batch that alone would need more than the limit is refused (`batch_bytes_max`). A thread whose batch does not fit now
+waits until other threads have released their batches.
 
 A thread holds memory for one batch at a time and waits for nothing else meanwhile, so the wait ends.
 """
@@ -17,11 +18,11 @@ from sparklog.format.body_layout import INFLATED_BYTES_MAX
 from sparklog.settings import MIB
 
 UNCOUNTED_BYTES = 2 * MIB
-"""Sizes up to this one are not counted. The event loop appends only smaller batches itself, so it never waits."""
+"""Batches up to this size are not counted. The event loop itself appends only such batches, so it never waits."""
 
 
 class InflatedMemory:
-    """Counts the bytes of decompressed batches. Any thread."""
+    """Budget for the bytes of decompressed batches, shared by all threads."""
 
     def __init__(self, limit_bytes: int = INFLATED_BYTES_MAX) -> None:
         self.limit_bytes = limit_bytes
@@ -33,12 +34,14 @@ class InflatedMemory:
         self._release = threading.Condition()
 
     def batch_bytes_max(self, topic_bytes_max: int) -> int:
-        """Return bytes that one batch of a topic may take, of the bound in the topic's settings."""
+        """Return the largest decompressed size of a batch of a topic: `topic_bytes_max`, the bound from the topic's
+        settings, but at most the limit and INFLATED_BYTES_MAX."""
         return min(topic_bytes_max, self.limit_bytes, INFLATED_BYTES_MAX)
 
     @contextmanager
     def hold(self, size_bytes: int) -> Iterator[None]:
-        """Wait for `size_bytes`, at most the limit, and hold them inside the context."""
+        """Wait until `size_bytes` are free, and hold them inside the context. A larger size than the limit counts as
+        the limit."""
         held = min(size_bytes, self.limit_bytes)
         if held <= UNCOUNTED_BYTES:
             yield

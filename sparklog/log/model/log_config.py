@@ -28,9 +28,9 @@ class LogOwner(Struct, frozen=True):
     partition: int
     timestamp_column: str | None = None
     key_columns: tuple[str, ...] = ()
-    """The columns compaction goes by: "key" for an envelope topic."""
+    """The columns of the key for compaction: "key" for an envelope topic. Empty: the log is never compacted."""
     value_columns: tuple[str, ...] = ()
-    """The columns that are null in a tombstone: "value" for an envelope topic; empty: all that are not of the key."""
+    """The columns that are null in a tombstone: "value" for an envelope topic. Empty: all columns outside the key."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -61,7 +61,7 @@ class LogConfig(Struct, frozen=True):
     flush: FlushPolicy
     tiering: TieringPolicy
     lake_holds: bool = False
-    """True if records that the topic's Delta table lacks are neither deleted nor compacted."""
+    """True if records that are not in the topic's Delta table yet are neither deleted nor compacted."""
 
     @classmethod
     def from_settings(cls, given: Mapping[str, object]) -> Self:
@@ -109,11 +109,11 @@ class LogConfig(Struct, frozen=True):
 
 
 class AppendInfo(NamedTuple):
-    """The place of an appended payload: offsets of its first and last record, and the broker's clock. `record_count`
-    and `size_bytes` count the written records only.
+    """The place of an appended payload: the offsets of its first and last record, and its append time. `batch_count`,
+    `record_count` and `size_bytes` count only the batches that were written by this append.
 
-    `base_offsets`: of every batch, if they are not contiguous because some were in the log already. `duplicate`: all
-    were, and nothing was written.
+    `base_offsets`: the base offset of every batch, if the batches are not contiguous because some were in the log
+    already; else empty. `duplicate`: all batches were in the log already, and nothing was written.
     """
 
     base_offset: int
@@ -127,8 +127,8 @@ class AppendInfo(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """A producer as a partition knows it. -1: none (`last_sequence`, `transaction_first_offset`,
-    `coordinator_epoch`)."""
+    """A partition's state of a producer. `last_sequence`, `transaction_first_offset` and `coordinator_epoch` are -1 if
+    the producer has none."""
 
     producer_id: int
     producer_epoch: int

@@ -1,4 +1,4 @@
-"""Usability of a log."""
+"""The failure, if any, that makes a log unusable."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ class LogHealth:
     def check(self) -> None:
         """Raise the failure if there is one."""
         if self.failure is not None:
-            raise type(self.failure)(str(self.failure))  # fresh: one raised again and again gathers tracebacks
+            raise type(self.failure)(str(self.failure))  # a new object: the same one would collect tracebacks

@@ -1,13 +1,13 @@
-"""Retention: the choice of segments that a partition no longer keeps, and of the moment when segments roll. Pure
-functions of state and time.
+"""Retention: the choice of the segments to delete, and the jitter of the time at which segments roll. Pure functions of
+state and time.
 
-A segment can go when all of it lies below the high watermark and
+A segment can be deleted if all of it lies below the high watermark, in one of these cases:
 
-- it lies below the log start (records were deleted on request), regardless of the policy, or the policy deletes and
-- its largest record timestamp is older than `retention.ms`, or
-- the segments after it hold `retention.bytes` or more.
+- All of it lies below the log start, because records were deleted on request. This holds under every policy.
+- The policy deletes, and the segment's largest record timestamp is older than `retention.ms`.
+- The policy deletes, and the segments after it hold `retention.bytes` or more.
 
-Segments go oldest first; the first one that stays ends it, so that a log never has holes.
+Segments are deleted from the oldest on, up to the first segment that stays, so a log never has holes.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class RetentionSegment(Protocol):
 
 
 class ExpiredSegments(Struct, frozen=True):
-    """Number of the oldest segments that can be deleted, in all and by reason (a segment counts for its first
-    reason)."""
+    """Number of the oldest segments that can be deleted, in all and by reason. A segment with several reasons counts
+    for one of them."""
 
     count: int
     below_log_start: int = 0
@@ -60,7 +60,7 @@ class ExpiredSegments(Struct, frozen=True):
     too_much: int = 0
 
     def without_last(self) -> ExpiredSegments:
-        """Return the result with one segment less, the newest."""
+        """Return the result without the newest of these segments."""
         kept_back = next(name for name in ("too_old", "too_much", "below_log_start") if getattr(self, name))
         return replace(self, count=self.count - 1, **{kept_back: getattr(self, kept_back) - 1})
 
@@ -85,11 +85,11 @@ def expired(
     now_ms: int,
     largest_timestamp_of: Callable[[S], int | None],
 ) -> ExpiredSegments:
-    """Return the number of `segments` (ascending, without gaps) that can be deleted. An empty segment never can: it
-    only marks an offset.
+    """Return the number of the oldest of `segments` (ascending) that can be deleted. An empty segment cannot: its name
+    marks an offset.
 
-    `largest_timestamp_of` may have to read a file, so it is called for as few segments as possible. None: unknown, so
-    the segment is not too old.
+    `largest_timestamp_of` can have to read a file, so it is called for as few segments as possible. If it returns None
+    (unknown), the segment is not too old.
     """
     left_bytes = sum(s.data_bytes for s in segments)
     below = old = much = 0
@@ -143,8 +143,8 @@ def deletion_offset(
 
 
 def roll_jitter_ms(segment_jitter_ms: int, segment_ms: int, seed: str) -> int:
-    """Return the deduction from `segment.ms`: evenly spread over [0, segment.jitter.ms], always the same for a `seed`,
-    and less than `segment.ms`."""
+    """Return the deduction from `segment.ms`: spread evenly over [0, segment.jitter.ms], less than `segment.ms`, and
+    always the same for a `seed`."""
     if segment_jitter_ms <= 0:
         return 0
     drawn = int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "little")

@@ -56,7 +56,7 @@ def check_tiering(name: str, configs: Mapping[str, object]) -> None:
             "rewrites segments, but tiered segments cannot be changed; use cleanup.policy=delete"
         )
     for local, total in (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes")):
-        if local not in configs or total not in configs:  # the broker may have another default
+        if local not in configs or total not in configs:  # the broker can have another default
             continue
         kept, kept_at_all = int(str(setting(local))), int(str(setting(total)))
         if kept != AS_RETENTION and kept_at_all != UNLIMITED and (kept == UNLIMITED or kept > kept_at_all):
@@ -79,8 +79,8 @@ S = TypeVar("S", bound=TieringSegment)
 def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierable_end: int) -> list[S]:
     """Return the local segments (ascending, the last one active) that are to be copied now, in their order.
 
-    `copied_to`: the offset after the last copied record, or -1. Segments go one after the other, so that the copied
-    part has no holes: the first one that cannot go ends it.
+    `copied_to`: the offset after the last copied record, or -1. The copied part must have no holes, so the list ends
+    before the first segment that cannot be copied now.
     """
     found: list[S] = []
     for segment in local[:-1]:
@@ -88,7 +88,7 @@ def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierab
             continue
         if not segment.is_sealed or not segment.data_bytes or segment.next_offset > tierable_end:
             break
-        if segment.base_offset < copied_to:  # a part of it is there: the log was cut since
+        if segment.base_offset < copied_to:  # a part of the segment is copied: the log was cut since
             break
         found.append(segment)
     return found

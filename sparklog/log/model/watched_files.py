@@ -42,11 +42,10 @@ LOOK_AGE_S_MAX = 1.0
 
 
 class DirectoryHealth:
-    """Usability of a log directory. `failure` is set once and stays; any thread may set it.
+    """Usability of a log directory. `failure` is set once and stays; any thread can set it.
 
-    `hold` records the directory's identity. From then on a write first checks the identity itself if the last check is
-    older than LOOK_AGE_S_MAX. So a check that hangs, on a dead mount, delays the writes, not only the thread of the
-    check.
+    `hold` records the directory's identity. From then on, every write checks the identity first if the last check is
+    older than LOOK_AGE_S_MAX. So if checks hang, on a dead mount, no write is acknowledged without a recent check.
     """
 
     def __init__(
@@ -71,11 +70,12 @@ class DirectoryHealth:
         """Durations of successful fsyncs of files."""
         self.sync_failures = 0
         self.shortages = 0
-        """Writes that have failed because the disk is full."""
+        """Number of writes that have failed because the disk is full."""
         self._count_lock = threading.Lock()
 
     def hold(self, lock: File) -> None:
-        """Note that the directory contains `lock`, its lock file. Raises StorageError."""
+        """Record the identities of the directory and of its lock file `lock`, with which later checks compare. Raises
+        StorageError."""
         held = self._files.open_directory(self.directory)
         try:
             self._identities = [
@@ -92,7 +92,8 @@ class DirectoryHealth:
         return self._now_s() - self._looked_s if self._identities else 0.0
 
     def sync(self, file: File) -> None:
-        """Fsync a file, and count the time. Raises StorageError."""
+        """Fsync a file, and record the duration. An error counts as a sign of a failing disk. Raises StorageFullError,
+        StorageError."""
         began_s = self._now_s()
         try:
             file.sync()
@@ -108,7 +109,7 @@ class DirectoryHealth:
             self.syncs.observe(self._now_s() - began_s)
 
     def note_shortage(self) -> None:
-        """Note that a write has failed because the disk is full."""
+        """Count a write that has failed because the disk is full."""
         with self._count_lock:
             self.shortages += 1
 
@@ -130,7 +131,8 @@ class DirectoryHealth:
         self._on_failure()
 
     def note(self, error: StorageError) -> None:
-        """Note a failed operation in the directory: with the disk, or only for that file."""
+        """Handle the error of an operation in the directory. An error of the disk fails the directory; a lack of
+        descriptors or memory is ignored; any other error starts a `probe`."""
         cause = error.__cause__
         number = cause.errno if isinstance(cause, OSError) else None
         if number in SHORTAGE_ERRNOS:
@@ -141,8 +143,9 @@ class DirectoryHealth:
             self.probe(error)
 
     def probe(self, suspicion: object = "a check") -> None:
-        """Find out whether the directory is still there and can be written to. Probes run one after the other: two at a
-        time would mistake each other's file for one that the disk has lost."""
+        """Check that the directory is in place, and that a file can be written in it and removed. If not, the directory
+        fails; a full disk is no failure. `suspicion`: the error that led to the probe, for the text of the failure.
+        Probes run one after the other: two at a time would remove each other's file."""
         if self.failure is not None or not self.look():
             return
         probe = self.directory / PROBE_FILE
@@ -158,9 +161,9 @@ class DirectoryHealth:
             self.fail(e if isinstance(suspicion, str) else f"{suspicion}; then: {e}")
 
     def look(self) -> bool:
-        """Check cheaply whether the path still leads to the directory and the lock file that this process holds.
-        After another one has been put there (restored, mounted, copied back), writes to the files that are open would
-        go nowhere, and another broker may hold the new lock."""
+        """Check cheaply that the path still leads to the directory and the lock file that this process holds; if not,
+        the directory fails. Returns False if the check failed. If another directory was put there (restored, mounted,
+        copied back), writes to the open files would be lost, and another broker could hold the new lock."""
         with self._look_lock:
             began_s = self._now_s()
             try:
@@ -174,19 +177,20 @@ class DirectoryHealth:
         return True
 
     def look_before_write(self) -> None:
-        """Check the directory if the last check is too old. Raises StorageError if the directory has failed."""
+        """Check the directory if the last check is too old. Raises StorageError if the directory has failed, or
+        StorageUnavailableError if the check was not possible."""
         if self.failure is None and self.look_age_s > LOOK_AGE_S_MAX and not self.look() and self.failure is None:
             raise StorageUnavailableError(f"cannot verify that {self.directory} is still the same directory; try again")
         self.check()
 
 
 def _is_shortage(error: StorageError) -> bool:
-    """Return True if the error is a shortage and no sign of a faulty disk."""
+    """Return True if the error is a lack of descriptors or memory, and no sign of a faulty disk."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in SHORTAGE_ERRNOS
 
 
 class WatchedFile:
-    """A file of a watched directory."""
+    """A file of a watched directory: errors are reported to the directory's health."""
 
     __slots__ = ("_health", "_inner")
 
@@ -246,7 +250,8 @@ class WatchedFile:
 
 
 class WatchedFiles:
-    """A `FileSystem` whose errors the directory's health learns of, and that refuses everything once it has failed."""
+    """A `FileSystem` that reports every error to the directory's health, and refuses everything once the directory has
+    failed."""
 
     def __init__(self, inner: FileSystem, health: DirectoryHealth) -> None:
         self._inner = inner
@@ -264,7 +269,7 @@ class WatchedFiles:
             raise
 
     def _change(self, operation: Callable[[], T]) -> T:
-        """Run an operation that creates or removes a file by its name, after a check of the directory: such an
+        """Run an operation that creates, renames or removes a file by its path, after a check of the directory: the
         operation would do harm in another directory at the same path. Such operations are rare.
         """
         if self._health.failure is None and not self._health.look():
@@ -313,7 +318,8 @@ class WatchedFiles:
         return self._do(lambda: self._inner.lock(path))
 
     def check_in_place(self, path: Path, identity: FileIdentity) -> None:
-        """Fail the directory if the file at `path` is not the one that this process writes: its data are lost."""
+        """Check that the file at `path` is still the file with `identity`. If not, the data that this process has
+        written to it are lost: the directory fails. Raises StorageError."""
         self._health.check()
         try:
             self._inner.check_in_place(path, identity)

@@ -1,4 +1,4 @@
-"""Finding committed transactions by the headers of batches, from an append time on."""
+"""Search for committed transactions in the headers of batches, from an append time on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ logger = logging.getLogger(__name__)
 
 
 def commits_in(segments: Sequence[SegmentView], offset: int, since_ms: int) -> list[Commit]:
-    """Return the committed transactions of some segments; see `LogReader.commits`.
+    """Return the committed transactions of some segments, for `LogReader.commits`.
 
-    Append times never go back within a log, so the first batch is found by bisection.
+    Append times never go back within a log, so the first batch to read is found by bisection.
 
     Args:
         segments: Segments with batches, in offset order.
@@ -45,7 +45,7 @@ def _reaches(segment: SegmentView, offset: int, since_ms: int) -> bool:
 
 
 def _position(segment: SegmentView, offset: int, since_ms: int) -> int | None:
-    """Return the position of the first batch to read; None: the segment's first one."""
+    """Return the position of the first batch to read; None: the first batch of the segment."""
     low, high = segment.base_offset, min(max(offset, segment.base_offset), segment.next_offset - 1)
     while low < high:
         middle = (low + high) // 2

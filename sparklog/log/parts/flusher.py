@@ -1,4 +1,4 @@
-"""Fsync of one log beside its appends: one thread syncs for all waiting ones."""
+"""Fsync of one log while appends continue: the fsync of one thread serves all threads that wait for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sparklog.log.state.log_state import LogState
 
 
 class LogFlusher:
-    """Flusher of one log: takes the dirty segments under the log's write lock, fsyncs without it, then moves the
-    offsets.
+    """Flusher of one log. It takes the list of dirty segments under the log's write lock, fsyncs them without the lock,
+    then moves the offsets.
 
     After a failed fsync the content of the disk is unknown: the log accepts no more appends, and the fsync is never
-    repeated. A file that could not be opened has not been fsynced: it stays dirty, and the next flush tries again.
-    `lock` is held during a flush; it is taken before the write lock, never inside it.
+    repeated. A file that could not be opened was not fsynced: it stays dirty, and the next flush tries again. `lock` is
+    held during a flush; it must be acquired before the write lock, never while the write lock is held.
     """
 
     def __init__(self, state: LogState) -> None:
@@ -26,8 +26,8 @@ class LogFlusher:
         self._looked_to = state.offsets.written
 
     def flush_if_due(self) -> bool:
-        """Flush if `flush.ms` has passed, or if a rolled segment is due. Returns True if it did. Raises
-        StorageError."""
+        """Flush everything if `flush.ms` has passed. Otherwise flush the rolled segments and the files about producers,
+        if any are not fsynced. Returns True if it flushed. Raises StorageError."""
         dirty = self._state.writer.dirty
         due = self._state.config.flush.due(dirty.since_ms, self._state.clock.now_ms())
         if self._state.health.failure is not None or not (due or dirty.rolled or self._state.producer_files.is_dirty):
@@ -36,8 +36,9 @@ class LogFlusher:
         return True
 
     def make_durable(self, next_offset: int) -> None:
-        """Fsync if flush.mode or flush.messages demand it, unless everything below `next_offset` is on the disk by now:
-        the first thread syncs for all. Call it after an append, before the acknowledgement."""
+        """Fsync if flush.mode or flush.messages demand it, unless everything below `next_offset` is fsynced by now: the
+        first thread syncs for all. Call this after an append, before the acknowledgement. Raises StorageError, and
+        RequestTimedOutError if the storage is unavailable for the moment."""
         if self._state.config.flush.due_after_append(next_offset - self._state.offsets.flushed):
             try:
                 self.flush_to(next_offset)
@@ -47,16 +48,17 @@ class LogFlusher:
                 ) from e
 
     def flush_to(self, next_offset: int) -> None:
-        """Bring everything below `next_offset` to the disk, regardless of the settings. Raises StorageError."""
+        """Fsync everything below `next_offset`, regardless of the settings. Raises StorageError."""
         with self.lock:
             if self._state.offsets.flushed < next_offset:
                 self._flush(active=True, snapshots=False)  # no append waits for those
 
     def flush(self, *, active: bool = True) -> None:
-        """Fsync all data that are not on the disk yet, and move the recovery point; with `active` False only rolled
-        segments.
+        """Fsync all data that are not fsynced yet, and move the recovery point. With `active` False, only rolled
+        segments are fsynced.
 
-        May run beside appends. Raises StorageError; the log then accepts no more appends.
+        Appends can continue meanwhile. Raises StorageUnavailableError if a file cannot be opened now. Raises
+        StorageError if an fsync fails; the log then accepts no more appends.
         """
         with self.lock:
             self._flush(active=active, snapshots=True)
@@ -101,8 +103,8 @@ class LogFlusher:
         sync_held(held)
 
     def look(self) -> None:
-        """Check that the data appended since the last check went into files that still exist. Raises StorageError; the
-        log directory has failed then."""
+        """Check that the files with the data appended since the last check are still in place. Raises StorageError; the
+        log directory has then failed."""
         end = self._state.offsets.written
         if end == self._looked_to:
             return
@@ -114,7 +116,8 @@ class LogFlusher:
         self._looked_to = end
 
     def recover_writes(self) -> None:
-        """Undo a failed append that could not be undone at once. Raises StorageUnavailableError, StorageError."""
+        """Cut off the bytes of a failed append, if this was not possible at once. Raises StorageUnavailableError,
+        StorageError."""
         if self._state.writer.blocked is not None and not self._state.health.is_closed:
             with self._state.write_lock:
                 self._state.finish_take_back()

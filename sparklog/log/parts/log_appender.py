@@ -22,7 +22,7 @@ PRODUCER_EXPIRATION_MS = 86_400_000
 
 
 class LogAppender:
-    """Appends batches to the log. One thread at a time, under the log's write lock."""
+    """Appends batches to the log. Every method acquires the log's write lock, so one thread appends at a time."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -35,14 +35,15 @@ class LogAppender:
         guard: Guard | None = None,
         issued: Issued = any_id,
     ) -> AppendInfo:
-        """Append the batches in the writable `payload`, which are stamped in place, or nothing if any batch is wrong. A
-        batch that its producer has sent before is not written again; the result has its offsets.
+        """Append the batches in the writable `payload`, which are stamped in place; nothing if any batch is wrong. A
+        batch that its producer has sent before is not written again; the result has the offsets of its first append.
 
-        `guard`: of `begin_verification`, for the first batch of a transaction. `issued`: called for producer ids that
-        are unknown here. Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError,
-        InvalidProducerIdMappingError, InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
-        ConcurrentTransactionsError (nothing was tried), StorageFullError, StorageError (written bytes have been cut off
-        again).
+        `guard`: result of `begin_verification`, for the first batch of a transaction. `issued`: called with producer
+        ids that are unknown here; returns True if the id was issued. Raises CorruptBatchError, MessageTooLargeError,
+        UnknownSchemaError, InvalidTimestampError, InvalidRequestError, InvalidProducerIdMappingError,
+        InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError,
+        FencedLeaderEpochError (all before the first write), StorageFullError, StorageError (written bytes are cut off
+        again, at once or before the next write).
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()
@@ -53,8 +54,8 @@ class LogAppender:
             return self._append_new(view, found, leader_epoch, guard, issued=issued)
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
-        """Append the broker's own batches: of any size, with transactions that need no verification, and producers
-        without sequence numbers (-1)."""
+        """Append batches of the broker itself. They can have any size, their transactions need no verification, and
+        their producers can leave out sequence numbers (-1). Raises the same errors as `append`."""
         view = memoryview(payload).cast("B")
         self._state.health.check()
         found = check_payload(
@@ -87,7 +88,8 @@ class LogAppender:
         `started_ms`: time at which the transaction began, the same in the markers of all its participants; -1: not
         known.
 
-        Raises InvalidProducerEpochError, CoordinatorFencedError (nothing was tried), StorageFullError, StorageError.
+        Raises InvalidProducerEpochError, CoordinatorFencedError, FencedLeaderEpochError (all before the first write),
+        StorageFullError, StorageError.
         """
         with self._state.write_lock:
             self._state.health.check()
@@ -112,8 +114,9 @@ class LogAppender:
             return self._append_checked(view, [(0, decode_header(view))], leader_epoch)[0]
 
     def begin_verification(self, producer_id: int, producer_epoch: int) -> Guard | None:
-        """Return the guard for the first batch of a transaction, to be taken before the coordinator is asked; None: the
-        transaction is open here, so the coordinator need not be asked. A marker in between makes the guard void.
+        """Return the guard that `append` needs for the first batch of a transaction. Take the guard before you ask the
+        coordinator: a marker that is written after this moment makes the guard void. Returns None if the transaction is
+        open here, so the coordinator need not be asked.
 
         Raises InvalidProducerEpochError.
         """
@@ -130,7 +133,7 @@ class LogAppender:
         verified: bool = False,
         issued: Issued = any_id,
     ) -> AppendInfo:
-        """Append the batches that are not in the log yet, if their producers may write them."""
+        """Append the batches that are not in the log yet, after a check of their producers' state."""
         if all(header.producer_id < 0 for _, header in found):
             return self._append_checked(view, found, leader_epoch)[0]
         headers = [header for _, header in found]
@@ -148,7 +151,7 @@ class LogAppender:
     def _append_checked(
         self, view: memoryview, found: Sequence[tuple[int, BatchHeader]], leader_epoch: int
     ) -> tuple[AppendInfo, list[PlacedBatch]]:
-        """Stamp and write the batches that fill `view`; returns them with their stamps."""
+        """Stamp and write the batches `found`, which fill `view`. Returns the result, and the batches with stamps."""
         reach("log.before-append")
         now_ms = max(self._state.clock.now_ms(), self._state.append_time_ms)
         self._state.epochs.begin(leader_epoch, self._state.offsets.written)
@@ -162,7 +165,7 @@ class LogAppender:
         ), batches
 
     def roll(self) -> None:
-        """Seal the active segment; the next append begins a new one. Without batches it does nothing."""
+        """Seal the active segment; the next append begins a new segment. Does nothing if the segment has no batch."""
         with self._state.write_lock:
             self._state.health.check()
             last = self._state.segments.active
@@ -172,7 +175,7 @@ class LogAppender:
                 self._state.writer.roll_next = True
 
     def begin_segment(self) -> None:
-        """Seal the last segment and begin an empty one, so that all that was written so far can be compacted."""
+        """Seal the last segment and begin an empty one, so that all records written so far can be compacted."""
         with self._state.write_lock:
             self._state.health.check()
             last = self._state.segments.last
@@ -183,7 +186,7 @@ class LogAppender:
     # --- producers ---
 
     def expire_producers(self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> int:
-        """Forget producers that have written nothing for this time and have no transaction open; returns their
+        """Forget producers that have written nothing for `expiration_ms` and have no open transaction; return their
         number."""
         with self._state.write_lock:
             return self._state.producers.states.expire(now_ms, expiration_ms)

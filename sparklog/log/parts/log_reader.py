@@ -1,7 +1,7 @@
 """Reads of a log. This module neither changes the log nor takes its locks.
 
-Readers take the list of segments first and check the log start afterwards; code that removes segments uses the opposite
-order.
+Readers take the list of segments first and check the log start afterwards. Code that removes segments uses the opposite
+order: it raises the log start first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparklog.types import OffsetAndTimestamp
 
 
 class LogReader:
-    """Reader of one log. Any number of threads may read at a time."""
+    """Reader of one log. Any number of threads can read at a time."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -34,13 +34,14 @@ class LogReader:
         may_wait: bool = True,
         to_log_end: bool = False,
     ) -> FileSlice | None:
-        """Return a slice of whole batches, the first of which holds `offset`: at most `max_bytes`, but with
-        `min_one_batch` at least one batch; within one segment, below the high watermark and `end`. None if there is
-        nothing (yet).
+        """Return a slice of whole batches of one segment, the first of which holds `offset`. All its records are below
+        the high watermark and below `end`. It has at most `max_bytes`, but with `min_one_batch` at least one batch.
+        Returns None if there is no such batch (yet).
 
-        `to_log_end`: for a follower, which also reads uncommitted records. Raises OffsetOutOfRangeError below the log
-        start and above the log end, RemoteReadRequired if the object store would have to be waited for and `may_wait`
-        is False, RemoteStorageError if the store fails.
+        `to_log_end`: read up to the log end, for a follower, which also copies uncommitted records. Raises
+        OffsetOutOfRangeError below the log start and above the log end, RemoteStorageError if the object store fails,
+        RemoteReadRequired if the read has to wait for the object store and `may_wait` is False, LogCorruptError,
+        StorageError.
         """
         offsets = self._state.offsets
         limit = offsets.written if to_log_end else offsets.high_watermark
@@ -62,27 +63,28 @@ class LogReader:
 
     def locate(self, start_offset: int, end_offset: int, *, ranges_max: int = LOCATE_RANGES_MAX) -> list[LocatedRange]:
         """Return the file ranges of the whole batches that hold [start_offset, end_offset), below the high watermark;
-        at most `ranges_max`.
+        at most the first `ranges_max` ranges.
 
-        Of the part in the object store, only the first LOCATE_REMOTE_BYTES or so are returned, as files of the read
-        cache, and nothing after them, because they have to be fetched. Raises OffsetOutOfRangeError when
-        `start_offset` is out of range, RemoteStorageError.
+        If the ranges begin in the object store, about the first LOCATE_REMOTE_BYTES of them are fetched, and the result
+        has only one range, in a file of the read cache. Raises OffsetOutOfRangeError if `start_offset` is out of range,
+        RemoteStorageError, LogCorruptError, StorageError.
         """
         segments = self._state.segments.from_offset(start_offset)  # before the check, as in `read`
         self._check_readable(start_offset)
         return ranges_between(segments, start_offset, end_offset, self._state.offsets.high_watermark, ranges_max)
 
     def bytes_available(self, offset: int, *, end: int | None = None) -> int:
-        """Return bytes of batches in [offset, high watermark), and below `end`, rounded to the nearest batches the
-        index knows. O(log n)."""
+        """Return the number of bytes of the batches from `offset` up to `end` or the high watermark, estimated from the
+        index. O(log n)."""
         bound = self._state.offsets.high_watermark if end is None else min(end, self._state.offsets.high_watermark)
         return self._state.segments.bytes_between(offset, bound) if offset < bound else 0
 
     def commits(self, offset: int, since_ms: int) -> list[Commit]:
-        """Return the transactions that are committed by a marker after `offset`, or by one appended since `since_ms`.
+        """Return the transactions that are committed by a marker from `offset` on, or by a marker appended since
+        `since_ms`.
 
         Only headers of local segments are read, from the first batch appended since `since_ms`, or from `offset` if
-        that lies before. So the records of a transaction that began earlier may be known in part.
+        that lies before. So the result can have only a part of the records of a transaction that began earlier.
 
         Args:
             offset: Offset from which on all markers count.
@@ -104,18 +106,18 @@ class LogReader:
         return TopicSchemas(self._state.schema_of, self._state.inflated_bytes_max, self._state.inflated)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp:
-        """Return the first record, in log order, with at least this timestamp; (-1, -1) when none is below the high
-        watermark.
+        """Return the first record, in log order, with at least this timestamp; (-1, -1) if no such record is below the
+        high watermark.
 
-        May read from the disk. Raises CorruptBatchError, StorageError.
+        The look-up can read files. Raises CorruptBatchError, LogCorruptError, StorageError, RemoteStorageError.
         """
         self._check_readable(self._state.offsets.log_start)
         view, bounds = self._state.segments, (self._state.offsets.log_start, self._state.offsets.high_watermark)
         return self._times.first_from(view.all, view.bases, bounds, timestamp_ms, self._schemas)
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp:
-        """Return the first record with the largest timestamp below the high watermark; (-1, -1) when there is no
-        record."""
+        """Return the first record with the largest timestamp below the high watermark; (-1, -1) if there is no record.
+        Raises the same errors as `offset_for_timestamp`."""
         self._check_readable(self._state.offsets.log_start)
         view, bounds = self._state.segments, (self._state.offsets.log_start, self._state.offsets.high_watermark)
         return self._times.largest(view.all, view.bases, bounds, self._schemas)

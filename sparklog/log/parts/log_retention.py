@@ -11,12 +11,13 @@ from sparklog.log.state.log_state import LogState
 
 
 class LogRetention:
-    """Retention of one log. It may run beside appends and reads: one thread at a time."""
+    """Retention of one log. Appends and reads can continue meanwhile. Only one thread at a time is allowed to use
+    it."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self.leader_log_start = 0
-        """The leader's log start, as far as it was ahead of this log's since this log was opened."""
+        """The highest log start that this log has taken over from its leader since it was opened; 0: none."""
         self._lake_offset: int | None = None
         """Next offset of the partition in the topic's Delta table; None: no worker has reported it since the start."""
 
@@ -36,11 +37,10 @@ class LogRetention:
         return offset if held is None else min(offset, held)
 
     def delete_records(self, before_offset: int) -> int:
-        """Raise the log start to `before_offset`, at most to the high watermark (-1: the high watermark); returns the
-        log start.
+        """Raise the log start to `before_offset` (-1: to the high watermark), and return the log start.
 
-        Records below it cannot be read any more; `retain` frees their space. Raises OffsetOutOfRangeError,
-        InvalidRequestError (the topic is only compacted).
+        Records below it cannot be read any more; `retain` frees their space. Raises OffsetOutOfRangeError above the
+        high watermark, InvalidRequestError if the topic is only compacted or its Delta table lacks the records.
         """
         with self._state.write_lock:
             self._state.health.check()
@@ -75,12 +75,13 @@ class LogRetention:
         self._state.durable_log_start = log_start_offset
 
     def retain(self) -> ExpiredSegments:
-        """Raise the log start above the segments that need not be kept; `drop_below_log_start` follows when the new
-        start has been written. If no segment would stay, an empty one is begun, whose name keeps the offset.
+        """Raise the log start above the segments that can be deleted, and return their number. The caller then writes
+        the checkpoint and calls `drop_below_log_start`. If no segment would stay, an empty one is begun, whose name
+        keeps the offset.
 
         Raises StorageError, LogCorruptError.
         """
-        found = self._expired_segments(self._state.segments)  # may read index files: not while appends wait
+        found = self._expired_segments(self._state.segments)  # this can read index files, so without the lock
         if not found.count:
             return found
         with self._state.write_lock:
@@ -97,8 +98,8 @@ class LogRetention:
             return found
 
     def held_back(self) -> tuple[int, int]:
-        """Return the number of segments, and bytes, that only the expiry clock, which has not followed a jump yet,
-        keeps from deletion. Raises StorageError, LogCorruptError."""
+        """Return the number and the bytes of the segments that are expired by the wall clock, but not yet by the expiry
+        clock, which follows a jump slowly. Raises StorageError, LogCorruptError."""
         segments = self._state.segments
         now, later = (
             self._expired_segments(segments).count,
@@ -117,8 +118,8 @@ class LogRetention:
         )
 
     def drop_below_log_start(self) -> int:
-        """Remove the segments wholly below the log start from the log; returns their number. The last one stays. Their
-        files stay for `file.delete.delay.ms`."""
+        """Remove the segments wholly below the log start from the log, and return their number. The log's last segment
+        stays. The files of the removed segments stay for `file.delete.delay.ms`."""
         with self._state.write_lock:
             if self._state.health.is_closed:
                 return 0
@@ -141,7 +142,8 @@ class LogRetention:
 
 
 def _age_timestamp_ms(segment: SegmentView) -> int | None:
-    """Return the timestamp for `retention.ms`; for a segment without records (markers only) that of its last append."""
+    """Return the timestamp for `retention.ms`; for a segment without records (markers only) its last append time.
+    None: unknown."""
     largest = segment.largest_timestamp
     if largest is not None and largest[0] == LOWEST_TIMESTAMP_MS:
         return segment.append_time_ms or None

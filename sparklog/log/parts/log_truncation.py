@@ -1,7 +1,7 @@
 """Truncation of a log. Its order leaves a sound state after a crash at any point.
 
-The newest segments are removed first: the remainder is a log at any moment. `truncation_mark.py` handles the promises
-of the checkpoint on the disk.
+The newest segments are removed first, so the remaining files are a log at any moment. The offsets in the last
+checkpoint can lie above the cut; `truncation_mark.py` records the cut for them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class LogTruncation:
         self._flusher = flusher
 
     def truncate_to(self, offset: int) -> int:
-        """Cut the log back so that it ends at `offset`, or at the start of the batch that holds it; returns the log
-        end.
+        """Cut the log back so that it ends at `offset`, or at the start of the batch that holds `offset`; return the
+        log end.
 
-        Cut records do not return after a crash. Epochs that begin at or above the new end are forgotten, also if
-        nothing is cut. Below the log start, the log is emptied and continues at `offset`. Raises StorageError,
-        StorageFullError; the log then accepts no more appends.
+        Cut records do not return after a crash. Leader epochs that begin at or above the new end are forgotten, even if
+        no record is cut. If `offset` is below the log start, the log is emptied and continues at `offset`. Raises
+        StorageError; the log then accepts no more appends.
         """
         with self._state.swap_lock, self._flusher.lock, self._state.write_lock:
             self._state.health.check()
@@ -47,9 +47,8 @@ class LogTruncation:
             return self._state.offsets.written
 
     def restart_at(self, offset: int) -> None:
-        """Empty the log, which continues at `offset`, which may be any offset: the old records are of no use to a
-        follower whose leader's log begins after its end. Raises StorageError, StorageFullError; the log takes no more
-        appends then."""
+        """Empty the log; it continues at `offset`, which can be any offset. A follower needs this if its leader's log
+        begins after the follower's end. Raises StorageError; the log then accepts no more appends."""
         with self._state.swap_lock, self._flusher.lock, self._state.write_lock:
             self._state.health.check()
             self._state.finish_take_back()
@@ -69,7 +68,7 @@ class LogTruncation:
         is_emptied = whole or is_emptied or offset < self._state.offsets.log_start or not segments
         end = offset if is_emptied else end_of_cut(segments, offset)
         self._state.files.remove(self._state.directory / CLEANER_POINT_FILE)
-        # Until the next checkpoint the one on the disk promises too much, or lets the log begin too early.
+        # the checkpoint on the disk has too high offsets, or too low a log start, until the next checkpoint
         self._state.truncation_mark.write(end, is_emptied=is_emptied)
         self._state.producer_files.cut(end)
         if is_emptied:
@@ -99,18 +98,19 @@ class LogTruncation:
 
     @property
     def count(self) -> int:
-        """Return the number of cuts since the log was opened."""
+        """A number that rises with every cut of the log."""
         return self._state.truncation_mark.count
 
     def unless_cut(self, count: int, job: Callable[[], None]) -> bool:
-        """Call `job` if the log has not been cut since `count` was `count`; returns True if it did."""
+        """Call `job` if the number of cuts is still `count`. Returns True if `job` was called."""
         with self._state.swap_lock:
             if self.count == count:
                 job()
             return self.count == count
 
     def forget(self, count: int) -> None:
-        """Forget `count` truncations, because a later checkpoint is on the disk. Raises StorageError."""
+        """Remove the record of the cuts, because a checkpoint written after `count` cuts is on the disk; does nothing
+        if the log was cut again since. Raises StorageError."""
         self._state.truncation_mark.forget(count)
 
 
@@ -123,8 +123,8 @@ def remove_segments(segments: Sequence[SegmentView], files: FileSystem) -> None:
 
 
 def end_of_cut(segments: Sequence[SegmentView], offset: int) -> int:
-    """Return the end of a log after a cut to `offset`, which lies in it: the offset, or the start of the batch that
-    holds it, or the start of a gap directly before that. Raises LogCorruptError."""
+    """Return the end of a log after a cut to `offset`, which lies in the log. It is `offset`, or the start of the batch
+    that holds `offset`, or the start of a gap directly before this batch. Raises LogCorruptError."""
     segment = segments[max(0, sum(s.base_offset < offset for s in segments) - 1)]
     if not segment.compacted and not segment.has_gaps:
         return segment.end_below(offset).next_offset
@@ -137,8 +137,9 @@ def end_of_cut(segments: Sequence[SegmentView], offset: int) -> int:
 
 
 def end_of_remote_cut(segments: Sequence[SegmentView], offset: int, log_start_offset: int) -> tuple[int, bool]:
-    """Return the end of a cut to `offset` that reaches into the object store, and True if nothing of the log remains
-    then: a copy is not changed, but removed as a whole. Without remote segments there, the end is `offset`."""
+    """Return the end of the log after a cut to `offset`, as far as remote segments decide it, and True if nothing of
+    the log remains. A copy in the object store is not changed: a cut inside a copy removes the whole copy from the log.
+    If `offset` is in no copy, the end is `offset`."""
     if offset < log_start_offset:
         return offset, True
     for i, segment in enumerate(segments):
@@ -150,10 +151,10 @@ def end_of_remote_cut(segments: Sequence[SegmentView], offset: int, log_start_of
 def cut_segments(
     segments: Sequence[SegmentView], offset: int, files: FileSystem, interval_bytes: int, committed: int = 0
 ) -> list[SegmentView]:
-    """Cut a log's segments, the first of which begins at or below `offset` (see `end_of_cut`); returns the remaining
-    ones.
+    """Cut a log's segments at `offset`, a result of `end_of_cut`, and return the remaining segments. The first segment
+    begins at or below `offset`.
 
-    `committed`: records below it may have been shown to readers that map the files. Raises LogCorruptError,
+    `committed`: readers that map the files can have seen the records below this offset. Raises LogCorruptError,
     StorageError.
     """
     kept = [s for s in segments if s.base_offset < offset] or list(segments[:1])

@@ -1,4 +1,4 @@
-"""Opening of a log: combines the content of its directory and its journal to the log's working state."""
+"""Opening of a log: its working state is built from the files of its directory and from its journal."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def open_state(
     checkpointed: bool,
     safeguards: Safeguards,
 ) -> LogState:
-    """Open the state, with the arguments of `PartitionLog.open`; `points`: log start, high watermark and recovery point
-    of the last checkpoint.
+    """Build the state of a log, with the arguments of `PartitionLog.open`. `points`: log start, high watermark and
+    recovery point of the last checkpoint.
 
-    Raises LogCorruptError, StorageError.
+    Raises LogCorruptError, StorageError, StorageFullError.
     """
     tier = PartitionTier(files, directory, owner, remote)
     truncation = TruncationMark(files, directory)
@@ -105,8 +105,9 @@ def _check_beginning(
     *,
     is_known: bool,
 ) -> None:
-    """Check the beginning of the log. If the log start `is_known` from a clean stop, missing segments were not deleted.
-    After a crash they may have been, on a disk that was too full to record it. Raises LogCorruptError."""
+    """Check that the first segment begins at or below the log start. `is_known`: the log start is from a clean stop, so
+    retention has not deleted the missing segments; raises LogCorruptError then. After a crash nothing is checked: the
+    disk can have been too full to record a deletion."""
     start = log_start_offset
     for first, behind in gaps:  # losses that a repair has accepted
         if first <= start < behind:
@@ -128,8 +129,8 @@ def _offsets(
     clean: bool,
     written_to: int,
 ) -> LogOffsets:
-    """Return the offsets that the segments and the checkpoint's `points` give together. Raises LogCorruptError if
-    segments are missing."""
+    """Return the log's offsets, from its segments and from the checkpoint's `points`. Raises LogCorruptError if
+    segments are missing at the end."""
     log_start_offset, high_watermark, recovery_point = points
     if not segments:
         log_start_offset = max(log_start_offset, *(behind for _, behind in gaps), 0)  # a repair gave all of it up
@@ -168,8 +169,9 @@ def segment_files_missing(end: int, segment_count: int) -> str:
 
 
 def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, made: bool) -> None:
-    """Make the directory if necessary, and check or write its owner. Raises LogCorruptError, also for a directory that
-    was `made` before and has lost everything, unless a repair has accepted the loss.
+    """Create the directory if it does not exist, and check its owner, or write it. Raises LogCorruptError for another
+    partition's directory. Raises it too for an empty directory that was created with files before (`made`): a repair
+    that accepts the loss leaves a file.
     """
     expected = PartitionMeta(owner.topic, owner.topic_id, owner.partition)
     files.make_directory(directory)

@@ -17,7 +17,7 @@ LOCATE_RANGES_MAX = 1_000
 def slice_from(
     segments: SegmentList, offset: int, bound: int, max_bytes: int, *, min_one_batch: bool, may_wait: bool
 ) -> FileSlice | None:
-    """Return whole batches of one segment from the one on that holds `offset`, below `bound`; None if there is nothing.
+    """Return whole batches of one segment, from the batch with `offset` on, below `bound`; None if there are none.
 
     Raises RemoteReadRequired, RemoteStorageError, LogCorruptError.
     """
@@ -52,8 +52,8 @@ def ranges_between(
     segments: Sequence[SegmentView], start_offset: int, end_offset: int, high_watermark: int, ranges_max: int
 ) -> list[LocatedRange]:
     """Return the file ranges of the whole batches in `segments` that hold [start_offset, end_offset), below the high
-    watermark; the first `ranges_max` of them. Of the part in the object store, only the first LOCATE_REMOTE_BYTES or
-    so, and nothing after them."""
+    watermark; only the first `ranges_max` ranges. A range in the object store has about LOCATE_REMOTE_BYTES at most,
+    and is the last one."""
     stop = min(end_offset, high_watermark)
     ranges: list[LocatedRange] = []
     for segment in segments:
@@ -80,5 +80,5 @@ def ranges_between(
                 )
             )
         if segment.is_remote:
-            break  # more could push it out of the cache again
+            break  # a further range could push this one out of the cache
     return ranges

@@ -1,4 +1,4 @@
-"""Replacement of a log's segments by others: compacted ones, or their copies in the object store."""
+"""Replacement of a log's segments, by compacted segments or by their copies in the object store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from sparklog.log.tiering.remote_segment import RemoteLogSegment
 
 
 class SegmentReplacement:
-    """Replacement of one log's segments. It may run beside appends and reads: one thread at a time."""
+    """Replacement of one log's segments. Appends and reads can continue meanwhile. The log's swap lock admits one
+    replacement at a time."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -56,8 +57,8 @@ class SegmentReplacement:
             return replaced
 
     def _forget_markers(self, new: Sequence[LogSegment]) -> None:
-        """Forget the aborted transactions whose markers are not in the compacted segments `new`: their data were
-        removed earlier."""
+        """Forget the aborted transactions whose markers the compaction to `new` has removed: it removes a marker only
+        after the records of its transaction."""
         start, end = new[0].base_offset, new[-1].next_offset
         if next(self._state.producers.aborted.entries(start, end), None) is None:
             return
@@ -68,8 +69,9 @@ class SegmentReplacement:
             self._state.save_producers()
 
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
-        """Replace the oldest local segments `old` by their copies `new`; their files go after `file.delete.delay.ms`.
-        Returns False if the log no longer has all of `old`. Raises StorageError, StorageFullError."""
+        """Replace the oldest local segments `old` by their copies `new`; the files of `old` are unlinked after
+        `file.delete.delay.ms`. Returns False, without a change, if `old` are not the oldest local segments any more, or
+        if no local segment would stay. Raises StorageError, StorageFullError."""
         then = self._state.tier.producers_behind(old, self._state.config.producers_max)
         with self._state.swap_lock, self._state.write_lock:
             self._state.health.check()

@@ -1,9 +1,9 @@
-"""Appends to a follower's log: the leader's batches unchanged, and the beginnings of leader epochs.
+"""Appends to a follower's log: the leader's batches unchanged, and the start offsets of leader epochs.
 
 The leader has checked the content of the batches and stamped them. The follower checks only their checksums, and that
-they continue its log. A batch that the leader has compacted may leave out offsets before it, and is stored in a
-compacted segment. Every other batch begins at the log end, or after a gap that the leader has named: offsets that a
-repair could not save there. A segment begins after a gap.
+they continue its log. Before a batch that the leader has compacted, offsets can be missing; such a batch is stored in a
+compacted segment. Every other batch begins at the log end, or after a gap that the leader has named. A gap is a range
+of offsets whose records a repair of the leader's log could not save. After a gap, a new segment begins.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from sparklog.log.state.log_state import LogState
 
 
 class ReplicaAppender:
-    """Appends a leader's batches to a follower's log. One thread at a time, under the log's write lock."""
+    """Appends a leader's batches to a follower's log. Every change acquires the log's write lock."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._first_follow: tuple[int, int] | None = None
-        """The number of cuts of the log, and the wall clock in ms, when the first batches since the last cut
+        """The number of cuts of the log, and the wall clock in ms, when the first batches after the last cut
         arrived."""
         self._last_ms = 0
         """Time in ms at which the leader appended the last batch of the log."""
         self._has_deletions = False
-        """False if the leader cannot have removed records that this log lacks."""
+        """True if the leader cannot have removed records that this log lacks; False: this is not known yet."""
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Begin to lead in `leader_epoch`, which begins at the log end, with or without records. The epoch is on the
-        disk before its first record. Raises FencedLeaderEpochError."""
+        """Begin `leader_epoch` at the log end, because this replica leads now. The epoch is in memory only until its
+        first record is appended. Raises FencedLeaderEpochError, StorageError, StorageFullError."""
         with self._state.write_lock:
             self._state.health.check()
             self._state.gaps.cut(self._state.offsets.written)
@@ -55,14 +55,14 @@ class ReplicaAppender:
         raise CorruptBatchError("the leader has sent no batch")
 
     def may_lack_deletions(self, payload: bytes | bytearray | memoryview) -> bool:
-        """Return True if the leader may have removed tombstones or markers of aborted transactions before or between
-        the batches of `payload`: this log would keep forever the records that they delete. Called before each `append`.
-        Raises CorruptBatchError.
+        """Return True if the leader can have removed tombstones or markers of aborted transactions before or between
+        the batches of `payload`: this log would keep forever the records that they delete. Call this before each
+        `append`. Raises CorruptBatchError.
 
-        While a replica is not in sync, none are removed. But after a power cut or a repair, a replica may lack records
-        and still count as in sync. The missing records were appended after its last batch, and removed at the earliest
-        `delete.retention.ms` later. So nothing is missing if the log was followed again by then. A log that begins
-        empty has nothing that could have been deleted.
+        While a replica is not in sync, the leader removes no tombstones or markers. But after a power cut or a repair,
+        a replica can lack records and still count as in sync. The missing records were appended after its last batch,
+        and removed at the earliest `delete.retention.ms` later. So nothing is missing if the replica has followed its
+        leader again by then. An empty log has no records that a missing tombstone could delete.
         """
         state = self._state
         cuts = state.truncation_mark.count
@@ -89,14 +89,14 @@ class ReplicaAppender:
         segments: Sequence[int] = (),
         gaps: Sequence[Gap] = (),
     ) -> AppendInfo:
-        """Append whole batches of the leader's log, with its stamps. The first batch begins at the log end; a compacted
-        batch, or one after a gap in `gaps` (those of the leader's log), may begin later.
+        """Append whole batches of the leader's log, with the leader's stamps. The first batch must begin at the log
+        end; a compacted batch, or a batch after one of `gaps` (the gaps of the leader's log), can begin later.
 
-        `epochs`: the beginnings of leader epochs in the appended batches, by the leader's knowledge; compaction may
-        have removed their first records. `segments`: the beginnings of segments at the leader; others begin as the
-        settings demand. Nothing is appended if anything is wrong. Raises CorruptBatchError, OffsetOutOfRangeError (the
-        batches do not continue the log), UnknownSchemaError (the topic's metadata have not arrived yet),
-        FencedLeaderEpochError, StorageFullError, StorageError.
+        `epochs`: start offsets of leader epochs in the appended batches, from the leader, because compaction can have
+        removed the first records of an epoch. `segments`: base offsets of the leader's segments, at which segments
+        begin here too; further segments begin as the settings demand. Nothing is appended if a batch is wrong. Raises
+        CorruptBatchError, OffsetOutOfRangeError (the batches do not continue the log), UnknownSchemaError (the topic's
+        metadata have not arrived yet), FencedLeaderEpochError, StorageFullError, StorageError.
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()
@@ -114,9 +114,9 @@ class ReplicaAppender:
             return self._append(view, found, epochs, segments, gaps)
 
     def skip(self, gaps: Sequence[Gap], epochs: Sequence[EpochEntry] = ()) -> None:
-        """Continue the log after the first of `gaps`, which begins at the log's end: the leader's log has no records in
-        the gap, and none after it yet. `epochs` may have begun in the gap. Raises OffsetOutOfRangeError,
-        StorageFullError, StorageError.
+        """Continue the log after the first of `gaps`, which must begin at the log end. The leader's log has no records
+        in the gap, and none after it yet. `epochs`: leader epochs, some of which can begin in the gap. Raises
+        OffsetOutOfRangeError, StorageFullError, StorageError.
         """
         with self._state.write_lock:
             self._state.health.check()
@@ -133,8 +133,8 @@ class ReplicaAppender:
             self._begin_behind(behind, last.info.schema_id if last is not None else self._state.newest_schema_id)
 
     def _note(self, gaps: Sequence[Gap], first: BatchHeader) -> None:
-        """Record the gaps on the disk before the records after them. The records before a gap are on the disk too;
-        otherwise a log that has lost all its segments would begin after a gap."""
+        """Record the gaps on the disk, before the records after them. A log without segments gets an empty one at its
+        end first: a log with a gap and no segment would begin after the gap."""
         state = self._state
         if state.segments.last is None and gaps[0][0] > state.offsets.written:
             start = state.writer.begin(state.offsets.written, first.schema_id, compacted=_is_compacted(first))
@@ -143,7 +143,7 @@ class ReplicaAppender:
         state.gaps.add(gaps, state.offsets.written)
 
     def _begin_behind(self, offset: int, schema_id: int) -> None:
-        """Begin a segment at `offset`, where a gap ends; the segment's name records the offset even if nothing
+        """Begin a segment at `offset`, the end of a gap. The segment's name records the offset even if no batch
         follows."""
         self._state.writer.begin(offset, schema_id)
         self._state.offsets.reserve(offset)
@@ -217,7 +217,7 @@ class ReplicaAppender:
         )
 
     def _begin_epochs(self, epochs: Iterable[EpochEntry], end_offset: int) -> None:
-        """Begin the epochs that are new here, and begin below `end_offset`."""
+        """Begin those of `epochs` that are newer than this log's and begin below `end_offset`."""
         state = self._state
         for epoch, start_offset in sorted(epochs):
             if state.epochs.latest < epoch and start_offset < end_offset:
@@ -225,7 +225,7 @@ class ReplicaAppender:
 
 
 def _split_at(batches: list[PlacedBatch], offsets: Collection[int]) -> Iterator[list[PlacedBatch]]:
-    """Yield the batches in runs, each of which begins at one of the offsets, but perhaps the first."""
+    """Yield the batches in runs. Each run after the first begins at one of `offsets`."""
     begin = 0
     for i in range(1, len(batches)):
         if batches[i].header.base_offset in offsets:
@@ -235,15 +235,15 @@ def _split_at(batches: list[PlacedBatch], offsets: Collection[int]) -> Iterator[
 
 
 def _follows(header: BatchHeader, end: int, gaps: Collection[Gap]) -> bool:
-    """Return True if a batch can follow a log that ends at `end`, while the leader's log has `gaps`."""
+    """Return True if the batch can be appended to a log that ends at `end`, given the `gaps` of the leader's log."""
     if header.base_offset <= end:
         return header.base_offset == end
     return _is_compacted(header) or bool(_led_over(gaps, end, header.base_offset))
 
 
 def _led_over(gaps: Collection[Gap], end: int, base_offset: int) -> list[int]:
-    """Return the offsets after the gaps that lead, one after the other, from the log's end to a batch: two repairs may
-    leave gaps on both sides of a segment's start. Empty if the gaps do not lead to the batch."""
+    """Return the ends of the adjacent gaps that reach from the log end to a batch at `base_offset`. Two repairs can
+    leave adjacent gaps, on both sides of a segment's start. Empty if the gaps do not reach to the batch."""
     found = [end]
     behind_of = dict(gaps)
     while (behind := behind_of.get(found[-1], -1)) > found[-1]:
@@ -258,8 +258,8 @@ def _is_compacted(header: BatchHeader) -> bool:
 
 
 def _has_its_offsets(header: BatchHeader) -> bool:
-    """Return True if a batch has exactly one record for each of its offsets; after compaction some offsets have no
-    record."""
+    """Return True if the batch's numbers of records and offsets agree: equal, unless the batch is a marker or
+    compaction has removed records."""
     if _is_compacted(header):
         return 0 <= header.record_count <= header.last_offset_delta + 1
     is_marker = header.attributes & ATTRIBUTE_CONTROL and not header.record_count

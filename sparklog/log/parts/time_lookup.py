@@ -1,4 +1,5 @@
-"""Finding offsets by timestamp: segment by its largest timestamp, index, batch headers, and one decoded column."""
+"""Search for offsets by timestamp. It goes from the largest timestamps of the segments to the time index of a segment,
+to batch headers, and to one decoded column of a batch."""
 
 from __future__ import annotations
 
@@ -23,31 +24,34 @@ NOT_FOUND = OffsetAndTimestamp(-1, -1)
 
 
 class TopicSchemas(NamedTuple):
-    """Decoding of the topic's batches: the schemas by id, and the largest decompressed size of a batch."""
+    """Inputs for decoding the topic's batches: the schemas by id, and the largest decompressed size of a batch."""
 
     schema_of: SchemaOf
     inflated_bytes_max: int
     inflated: InflatedMemory
-    """Memory of decompressed batches."""
+    """Budget for the memory of decompressed batches."""
 
 
 Bounds = tuple[int, int]
-"""Log start offset and high watermark: readers see the records between them."""
+"""Log start offset and high watermark; a look-up finds only records between them."""
 
 _LOWEST = np.iinfo(np.int64).min
 
 
 class _Summary(NamedTuple):
-    """Largest timestamp per segment, and of all segments up to it. The last segment, which may grow, is not in it."""
+    """Largest timestamp per segment, and largest timestamp of all segments up to it. The last segment is left out,
+    because it can grow."""
 
     segments: Sequence[SegmentView]
     largest: np.ndarray
     largest_so_far: np.ndarray
     is_exact: bool
-    """False: a record with the largest timestamp may have gone by compaction, so that it is only a bound."""
+    """False if a segment is compacted: the record with its largest timestamp can be gone, so `largest` is only an upper
+    bound."""
 
     def falling(self, start: int, stop: int) -> list[int]:
-        """Return the segments [start, stop) in the order in which they may hold the largest timestamp."""
+        """Return the numbers of the segments in [start, stop) to search for the largest timestamp, in this order; only
+        one if `largest` is exact."""
         if stop <= start:
             return []
         if self.is_exact:
@@ -56,8 +60,8 @@ class _Summary(NamedTuple):
 
 
 class TimeLookup:
-    """Looks timestamps up in the segments of one log. The cost does not depend on the number of segments, except for
-    the first lookup after segments have come or gone. May be used by several threads."""
+    """Look-ups of timestamps in the segments of one log. The cost does not depend on the number of segments, except for
+    the first look-up after segments were added or removed. Several threads can use it."""
 
     def __init__(self, owner: LogOwner) -> None:
         self._owner = owner
@@ -73,7 +77,8 @@ class TimeLookup:
     ) -> OffsetAndTimestamp:
         """Return the first record in `bounds` with at least `timestamp_ms`, in log order, or (-1, -1).
 
-        `segments` must be another object whenever they are other segments; `bases` are their base offsets.
+        `segments` must be a new object whenever a segment was added or removed, because a summary of the object is
+        cached. `bases` are the segments' base offsets. Raises CorruptBatchError, StorageError.
         """
         for i in self._candidates(segments, max(0, bisect_right(bases, bounds[0]) - 1), timestamp_ms):
             if segments[i].base_offset >= bounds[1]:
@@ -86,13 +91,13 @@ class TimeLookup:
     def largest(
         self, segments: Sequence[SegmentView], bases: Sequence[int], bounds: Bounds, schemas: TopicSchemas
     ) -> OffsetAndTimestamp:
-        """Return the first record in `bounds` with the largest timestamp of all, or (-1, -1) when
-        there is no record."""
+        """Return the first record in `bounds` with the largest timestamp in `bounds`, or (-1, -1) if there is no
+        record. Raises CorruptBatchError, StorageError."""
         log_start, high_watermark = bounds
         first = max(0, bisect_right(bases, log_start) - 1)
         stop = bisect_left(bases, high_watermark)
         summary = self._summarise(segments)
-        # whole segments by their largest timestamp, those that a bound cuts through one by one
+        # segments wholly in the bounds are chosen by their largest timestamp; all others are searched
         whole_from = first if stop and bases[first] >= log_start else first + 1
         whole_to = min(len(summary.largest), stop)
         if whole_to > whole_from and segments[whole_to - 1].next_offset > high_watermark:
@@ -108,7 +113,8 @@ class TimeLookup:
         return best
 
     def _candidates(self, segments: Sequence[SegmentView], first: int, timestamp_ms: int) -> Iterator[int]:
-        """Yield the segments from number `first` on that may hold such a record, in order."""
+        """Yield the numbers of the segments, from `first` on, that can hold a record with at least `timestamp_ms`, in
+        log order."""
         summary = self._summarise(segments)
         count = len(summary.largest)
         start = int(np.searchsorted(summary.largest_so_far, timestamp_ms))
@@ -155,12 +161,12 @@ def _first_in_segment(
 def _largest_in_segment(
     segment: SegmentView, bounds: Bounds, owner: LogOwner, schemas: TopicSchemas
 ) -> OffsetAndTimestamp | None:
-    """Return the first record with the segment's largest timestamp within the bounds."""
+    """Return the first record with the largest timestamp that the segment has in `bounds`; None without a record."""
     log_start, high_watermark = bounds
     if log_start >= segment.next_offset:
         return None
     found = segment.largest_timestamp
-    is_exact = not segment.compacted  # a record with that timestamp may have gone
+    is_exact = not segment.compacted  # compaction can have removed the record
     if found is not None and is_exact and found[1] >= log_start and segment.next_offset <= high_watermark:
         at = segment.find(found[1])
         position, header = next(segment.headers_from(at.position))
@@ -189,7 +195,7 @@ def _largest_in_segment(
 
 
 def _later(best: OffsetAndTimestamp, found: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
-    """Return the result with the larger timestamp; of equal ones the first in the log."""
+    """Return the result with the larger timestamp; of equal timestamps the record that is first in the log."""
     if found is None or best is NOT_FOUND:
         return best if found is None else found
     return min(best, found, key=lambda o: (-o.timestamp_ms, o.offset))
@@ -198,9 +204,9 @@ def _later(best: OffsetAndTimestamp, found: OffsetAndTimestamp | None) -> Offset
 def _record_timestamps_ms(
     segment: SegmentView, position: int, header: BatchHeader, owner: LogOwner, schemas: TopicSchemas
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return offset and timestamp of every record of a batch, rounded down to ms. A null counts as the batch's largest
-    one, as readers show it. Raises CorruptBatchError that says where the batch is: the answer comes from here, so it is
-    checked here."""
+    """Return offset and timestamp of every record of a batch, rounded down to ms. A null timestamp counts as the
+    batch's largest timestamp, as for readers. The batch's checksum is verified, because its content becomes the answer
+    of a look-up. Raises CorruptBatchError, which says where the batch is."""
     shared = segment.acquire()
     try:
         data = shared.file.read(position, header.size_bytes)

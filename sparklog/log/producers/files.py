@@ -2,10 +2,10 @@
 
 They are written at every roll, clean close, compaction and truncation. None is ever required: missing state is replayed
 from the headers of the batches, and an empty file counts as missing. A snapshot names the files of aborted transactions
-that it relies on, with their numbers of entries, so an older or newer file is not mistaken for its own. A snapshot
-beyond the end of the log is removed, for good, before any append there. A snapshot before the first local batch is not
-used either: the records in between cannot be replayed. A transaction that ended there would stay open forever, and a
-stored batch would be accepted again.
+that it relies on, with their numbers of entries and checksums, so an older or newer file is not mistaken for its own. A
+snapshot beyond the log end is removed durably before any append there. A snapshot before the first local batch is not
+used either, because the records between them cannot be replayed: a transaction that ended there would stay open
+forever, and a stored batch would be accepted again.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class LogBounds(NamedTuple):
 
 
 class BeforeLocal(NamedTuple):
-    """State from the object store's journal about the part that is only there: the producers at `offset`, the beginning
-    of the local files, and the aborted transactions by the base offset of the segment with their markers."""
+    """State of the log's part that is only in the object store, from the journal. `offset`: where the local files
+    begin. `states`: the producers at that offset. `aborted`: the aborted transactions by the base offset of the segment
+    with their markers."""
 
     offset: int = 0
     states: Sequence[ProducerState] = ()
@@ -63,13 +64,13 @@ class ProducerFiles:
         self._files = files
         self._directory = directory
         self._snapshots: list[int] = []
-        """Offsets, ascending."""
+        """Offsets of the snapshots, ascending."""
         self._aborted: dict[int, AbortedFile] = {}
-        """Content of the files, by the base offset in their names."""
+        """Descriptions of the files of aborted transactions, by the base offset in their names."""
         self._saved_to = 0
-        """All markers below are in the files."""
+        """All abort markers below this offset are in the files."""
         self._dirty: list[Path] = []
-        """Written since the last fsync."""
+        """Files written since the last fsync."""
 
     # --- loading ---
 
@@ -83,8 +84,8 @@ class ProducerFiles:
         limit: int = PRODUCERS_MAX,
     ) -> PartitionProducers:
         """Return the producers (at most `limit`) of a log with these local `segments`. The sources are the newest
-        usable snapshot and the headers after it; without a snapshot, the state `before` the segments and all their
-        headers. Raises StorageError."""
+        usable snapshot and the batch headers after it; without a usable snapshot, the state `before` the segments and
+        all their headers. Raises StorageError, StorageFullError."""
         names = set(self._files.list_directory(self._directory))
         self._snapshots = sorted(_offsets_in(names, producer_snapshot.SUFFIX))
         self.cut(bounds.log_end)
@@ -101,7 +102,7 @@ class ProducerFiles:
         found.open.on_high_watermark(high_watermark)
         self._remove_unknown(names)
         if bounds.log_end > offset and not self._snapshots and segments:
-            self.save(found, [s.base_offset for s in segments], bounds.log_end)  # not all of it once more
+            self.save(found, [s.base_offset for s in segments], bounds.log_end)  # so the next start replays less
         return found
 
     def _resume(self, offset: int, bounds: LogBounds, safeguards: Safeguards, limit: int) -> PartitionProducers | None:
@@ -138,7 +139,8 @@ class ProducerFiles:
         safeguards: Safeguards,
         limit: int,
     ) -> PartitionProducers:
-        """Replay all local headers, after the state that the journal has of the part in the object store."""
+        """Return the producers from the state `before` the local segments and all headers of these segments. All
+        existing snapshots are removed."""
         self._remove_snapshots(self._snapshots)
         self._aborted, self._saved_to = {}, 0
         for base, found in before.aborted:
@@ -160,9 +162,9 @@ class ProducerFiles:
     # --- saving ---
 
     def save(self, producers: PartitionProducers, bases: Sequence[int], offset: int, *, fsync: bool = True) -> None:
-        """Write a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has; `bases`
-        are those of the segments. A failure only makes the next start replay more. Without `fsync` the next flush does
-        not fsync the snapshot.
+        """Write a snapshot at `offset`, the log end. The aborted transactions that no file has yet are written before;
+        `bases`: the segments' base offsets, for the names of these files. A failure is only logged: the next start
+        replays more. Without `fsync`, the next flush does not fsync the snapshot.
         """
         if offset in self._snapshots or (not bases and not len(producers.states)):
             return
@@ -202,40 +204,40 @@ class ProducerFiles:
         return bool(self._dirty)
 
     def take_dirty(self) -> list[Path]:
-        """Remove the files to fsync from the list, and return them in the order of their fsyncs. Some may be deleted
-        before."""
+        """Return the files to fsync, in the order of their fsyncs, and empty the list. Some can be deleted before their
+        fsync."""
         dirty, self._dirty = self._dirty, []
         return dirty
 
     def put_back(self, paths: Sequence[Path]) -> None:
-        """Put files back that were not fsynced."""
+        """Put files that were not fsynced back at the front of the list."""
         self._dirty[:0] = paths
 
     # --- when the log loses something ---
 
     def cut(self, end_offset: int) -> None:
-        """Remove the snapshots beyond `end_offset`, for good. Raises StorageError."""
+        """Remove the snapshots above `end_offset`, durably. Raises StorageError."""
         gone = [offset for offset in self._snapshots if offset > end_offset]
         if gone:
             self._remove_snapshots(gone)
             self._files.sync_directory(self._directory)
 
     def clear(self) -> None:
-        """Remove everything: the log is emptied. Raises StorageError."""
+        """Remove all snapshots and all files of aborted transactions, for an emptied log. Raises StorageError."""
         self.cut(-1)
         for base in list(self._aborted):
             self._files.remove(self._path_of_aborted(base))
         self._aborted, self._saved_to = {}, 0
 
     def drop_below(self, log_start_offset: int) -> None:
-        """Remove the files of aborted transactions all of which lie below the log start. Raises StorageError."""
+        """Remove the files whose aborted transactions all end below the log start. Raises StorageError."""
         for file in [f for f in self._aborted.values() if f.last_offset < log_start_offset]:
             self._files.remove(self._path_of_aborted(file.base_offset))
             del self._aborted[file.base_offset]
 
     def forget_aborted(self, start_offset: int, end_offset: int) -> None:
-        """Remove the files with markers in [start_offset, end_offset), which have changed, and the snapshots, which
-        rely on these files. `save` follows. Raises StorageError."""
+        """Remove the files of aborted transactions for the segments in [start_offset, end_offset), which were
+        compacted, and all snapshots, which rely on these files. The caller then calls `save`. Raises StorageError."""
         self.cut(-1)
         self._saved_to = min(self._saved_to, start_offset)
         for base in [b for b in self._aborted if start_offset <= b < end_offset]:
@@ -252,15 +254,15 @@ class ProducerFiles:
 
 
 def newest_snapshot_offset(files: FileSystem, directory: Path) -> int:
-    """Return the end of the log at the time of the newest snapshot, by its name; 0: there is none. Raises
-    StorageError."""
+    """Return the offset in the name of the newest snapshot, which was the log end when it was written; 0 without a
+    snapshot. Raises StorageError."""
     return max(_offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX), default=0)
 
 
 def empty_snapshots_above(files: FileSystem, directory: Path, offset: int) -> None:
-    """Empty the snapshots above `offset`. The records from `offset` on existed when they were written: a lost batch
-    would count as stored when its producer sends it again. The snapshots keep their names, which show the former end of
-    the log. Raises StorageError."""
+    """Empty the snapshots above `offset`, because the records from `offset` on are lost. These snapshots know the lost
+    batches: a lost batch would count as stored when its producer sends it again. The snapshots keep their names, which
+    show the former log end. Raises StorageError, StorageFullError."""
     for snapshot_offset in _offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX):
         if snapshot_offset > offset:
             path = directory / snapshot_name(snapshot_offset)
@@ -280,7 +282,8 @@ def _offsets_in(names: set[str], suffix: str) -> list[int]:
 def _by_segment(
     producers: PartitionProducers, bases: Sequence[int], start_offset: int
 ) -> Iterator[tuple[int, list[AbortedEntry]]]:
-    """Yield (segment, all its aborted transactions) for the segments with markers from `start_offset` on."""
+    """Yield (base offset, all aborted transactions whose marker is in the segment), for the segments with abort markers
+    from `start_offset` on."""
     first = next(producers.aborted.entries(start_offset), None)
     if first is None or not bases:
         return

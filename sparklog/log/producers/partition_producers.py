@@ -1,4 +1,4 @@
-"""The producers and transactions of one log together: the state after every batch and marker in it."""
+"""The producers and transactions of one log: their state after all batches and markers of the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encode_states(states: Iterable[ProducerState]) -> bytes:
 
 
 def decode_states(data: bytes) -> list[ProducerState]:
-    """Return the states in `data`; empty bytes: none. Raises LogCorruptError."""
+    """Return the states in `data`; an empty list for empty bytes. Raises LogCorruptError."""
     try:
         return msgpack_decoder(list[ProducerState]).decode(data) if data else []
     except msgspec.DecodeError as e:
@@ -35,7 +35,7 @@ def decode_states(data: bytes) -> list[ProducerState]:
 
 class PartitionProducers:
     """The producers and transactions of one log. They are changed under the log's write lock;
-    `open.first_unstable_offset` and `aborted.between` may be asked at any time."""
+    `open.first_unstable_offset` and `aborted.between` can be read without it."""
 
     def __init__(self, safeguards: Safeguards = ALL_SAFEGUARDS, limit: int = PRODUCERS_MAX) -> None:
         self.safeguards = safeguards
@@ -43,7 +43,7 @@ class PartitionProducers:
         self.open = OpenTransactions()
         self.aborted = AbortedTransactions()
         self.last_commit_offset = -1
-        """Offset of the newest marker of a committed transaction, or a larger one; -1: none."""
+        """Offset of the newest commit marker, or an upper bound for it; -1: no commit."""
 
     @classmethod
     def resumed(
@@ -53,8 +53,8 @@ class PartitionProducers:
         safeguards: Safeguards = ALL_SAFEGUARDS,
         limit: int = PRODUCERS_MAX,
     ) -> PartitionProducers:
-        """Return the producers at `snapshot.offset`; `aborted` are the transactions below that, in the order of the
-        markers."""
+        """Return the producers at `snapshot.offset`. `aborted`: the aborted transactions with markers below this
+        offset, in the order of the markers."""
         producers = cls(safeguards, limit)
         producers.states = ProducerStates(snapshot.producers, safeguards, limit)
         producers.open.resume(snapshot.producers, snapshot.waiting)
@@ -64,8 +64,8 @@ class PartitionProducers:
         return producers
 
     def apply(self, headers: Iterable[BatchHeader], high_watermark: int) -> None:
-        """Enter batches and markers that are in the log, in its order; the high watermark is not above them yet,
-        unless they are replayed."""
+        """Enter batches and markers that are in the log, in log order. New batches are entered before the high
+        watermark can pass them; only replayed batches lie below it."""
         for header in headers:
             if header.producer_id >= 0:
                 self._apply(header, high_watermark)
@@ -84,8 +84,8 @@ class PartitionProducers:
                 self.open.begin(header.producer_id, header.base_offset)
 
     def replay(self, segments: Sequence[LogSegment], start_offset: int, high_watermark: int) -> None:
-        """Enter the headers of all batches from `start_offset` on, except those after damage in a segment: missing
-        records can keep a transaction open, never end one. Raises StorageError."""
+        """Enter the headers of all batches from `start_offset` on. If a segment is damaged, the rest of this segment is
+        left out: missing batches can keep a transaction open, but never end one. Raises StorageError."""
         for segment in segments:
             if segment.next_offset <= start_offset or not segment.data_bytes:
                 continue
@@ -96,8 +96,8 @@ class PartitionProducers:
                 logger.warning("producers of the batches behind the damage are not known: %s", e)
 
     def last_offsets(self) -> frozenset[int]:
-        """Return base offsets of every producer's last batch, or of its marker where that came last: with them alone,
-        all sequence numbers and epochs can be derived again."""
+        """Return the base offset of every producer's last batch, or of its marker if no batch of its epoch is known.
+        From these batches and markers alone, all sequence numbers and epochs can be derived again."""
         return frozenset(s.batches[-1].base_offset if s.batches else s.marker_offset for s in self.states)
 
     def infos(self) -> list[ProducerInfo]:

@@ -1,11 +1,12 @@
 """A partition's state of its producers, and the admission of their batches: pure rules, without files and clock.
 
-Per producer id: epoch, the last five batches, the open transaction (KIP-98, KIP-360, KIP-890). `admit` checks batches
-that a client wants to append and changes nothing. `apply` enters a batch that is in the log without a check: it replays
-appended batches after a start or a truncation.
+The state per producer id is its epoch, its last five batches and its open transaction (KIP-98, KIP-360, KIP-890).
+`admit` checks batches that a client wants to append and changes nothing. `apply` enters a batch that is in the log,
+without a check: after an append, and when the log is replayed after a start or a truncation.
 
-There are at most `limit` producers. A new one replaces the oldest of those with only a known marker, else the oldest
-without an open transaction. Refused batches and those that are being verified leave no state.
+There are at most `limit` producers, unless more have an open transaction. A new producer replaces the longest unused
+producer of which only a marker is known; if there is none, the longest unused one without an open transaction. Refused
+batches, and batches whose transaction is not verified yet, leave no state.
 
 Sequence numbers: row i of a batch has `base_sequence + i`, and 0 follows 2^31 - 1.
 """
@@ -36,11 +37,11 @@ from sparklog.format.producer_snapshot import BATCHES_MAX, CRC_UNKNOWN, Produced
 
 SEQUENCE_MAX = 2**31 - 1
 ENDED_EXPIRATION_MS = 900_000
-"""A producer of which nothing is known but its last marker is forgotten after this: sinks use producer ids once. The
-marker fences late batches, but so does the verification that these need."""
+"""Time after which a producer is forgotten of which only a marker is known: sinks use a producer id once. The marker
+fences late batches, but so does the verification that late batches need."""
 EPOCHS_AHEAD_MAX = 1_000
-"""Largest difference between the epoch of a producer without transactions and the epoch known here (unknown: 0). Such
-producers raise their epoch themselves, by one at a time."""
+"""Largest accepted difference between the epoch in a batch outside transactions and the producer's epoch known here (0
+if unknown). Producers without transactions raise their epoch themselves, by one at a time."""
 PRODUCERS_MAX = 10_000
 """Default of `max.producers.per.partition`."""
 NONE = -1
@@ -56,7 +57,7 @@ def any_id(_: int) -> bool:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Switches of the rules. Only tests turn one off, to show that its absence is found."""
+    """Switches of the rules. Only tests turn a rule off, to show that they notice its absence."""
 
     epoch_check: bool = True
     sequence_check: bool = True
@@ -71,7 +72,7 @@ ALL_SAFEGUARDS = Safeguards()
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction that a marker has ended: `last_offset` is the marker's."""
+    """A transaction that a marker has ended; `last_offset` is the offset of the marker."""
 
     producer_id: int
     first_offset: int
@@ -115,14 +116,14 @@ class ProducerStates:
     ) -> None:
         self.limit = limit
         self._states: dict[int, ProducerState] = {}
-        # ids in the order of their last use: with an open transaction, only a marker known, all others
+        # producer ids in the order of their last use: with an open transaction; with only a marker; the rest
         self._open: OrderedDict[int, None] = OrderedDict()
         self._ended_ids: OrderedDict[int, None] = OrderedDict()
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._forgotten_marker = NONE
-        """The newest marker of all producers that were forgotten."""
+        """Offset of the newest marker of all forgotten producers."""
         self._started_ms: dict[int, int] = {}
-        """Begin of the transactions that were verified here and are open, by producer id. Not in the snapshot."""
+        """Start times of the open transactions that were verified here, by producer id. Not in the snapshot."""
         self._safeguards = safeguards
         for state in sorted(states, key=lambda s: s.last_time_ms):
             self._enter(None, state)
@@ -134,8 +135,8 @@ class ProducerStates:
         return iter(list(self._states.values()))
 
     def by_last_use(self) -> list[ProducerState]:
-        """Return the producers in an order that a snapshot keeps, the next one to be replaced first. Do not call this
-        while a batch is entered."""
+        """Return the producers for a snapshot: those with an open transaction, those with only a marker, the rest. Each
+        group begins with the longest unused producer. Do not call this while a batch is entered."""
         return [self._states[i] for order in (self._open, self._ended_ids, self._idle) for i in order]
 
     def get(self, producer_id: int) -> ProducerState | None:
@@ -152,12 +153,12 @@ class ProducerStates:
         verified: bool = False,
         issued: Issued = any_id,
     ) -> list[ProducedBatch | None]:
-        """Return for every batch the one that it repeats, or None if it is new and to be appended. The first new one
-        gets `next_offset`, the others follow. `verified`: transactions need no guard (the coordinator itself writes).
+        """Return for every batch the stored batch that it repeats, or None if the batch is new and can be appended. The
+        first new batch gets `next_offset`, and further new batches follow it. `verified`: transactions need no guard,
+        because the broker itself writes.
 
         Raises InvalidProducerIdMappingError (the id was never issued), InvalidProducerEpochError,
-        OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError; then none may be appended, and
-        nothing has changed.
+        OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError; then no batch must be appended.
         """
         seen: dict[int, ProducerState] = {}
         found: list[ProducedBatch | None] = []
@@ -176,12 +177,12 @@ class ProducerStates:
         return found
 
     def begin(self, guard: Guard) -> None:
-        """Note that the first batch of a verified transaction is about to be written."""
+        """Record the start time of a verified transaction, whose first batch is about to be written."""
         self._started_ms[guard.producer_id] = guard.started_ms
 
     def _check_issued(self, header: BatchHeader, state: ProducerState | None, issued: Issued) -> None:
-        """Check that this id was issued, and that its producer may have reached this epoch. For transactional
-        producers, the coordinator knows and is asked."""
+        """Check that the producer id was issued, and that the producer can have reached the batch's epoch. The epoch of
+        a transactional batch is not checked here: the coordinator verifies it."""
         if not self._safeguards.issued_check:
             return
         if state is None and not issued(header.producer_id):
@@ -225,8 +226,8 @@ class ProducerStates:
         return None
 
     def _repeated_batch(self, header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
-        """Return the batch that is in the log already. Raises OutOfOrderSequenceError if the stored one has other
-        content: an acknowledged batch must be the stored one."""
+        """Return the stored batch with the sequence numbers of `header`, or None. Raises OutOfOrderSequenceError if the
+        stored batch has other content: a batch must not be acknowledged if another one is stored."""
         last = last_sequence_of(header)
         for batch in state.batches:
             if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
@@ -269,8 +270,8 @@ class ProducerStates:
             )
 
     def begin_verification(self, producer_id: int, producer_epoch: int, next_offset: int) -> Guard | None:
-        """Return the guard that the append of a transaction's first batch needs, to be taken before the coordinator is
-        asked. None: the transaction is open in this partition. `next_offset`: the log end. Raises
+        """Return the guard that the append of a transaction's first batch needs; take it before you ask the
+        coordinator. None: the transaction is open in this partition. `next_offset`: the log end. Raises
         InvalidProducerEpochError."""
         state = self._states.get(producer_id)
         if state is not None:
@@ -293,10 +294,10 @@ class ProducerStates:
         keeps_epoch: bool = False,
         started_ms: int = NONE,
     ) -> ProducerState | None:
-        """Return None if the marker is to be written, or the producer's state if it has been written already.
+        """Return None if the marker is to be written, or the producer's state if the marker was written already.
 
         `keeps_epoch`: the producer keeps its epoch after the transaction. A repeated marker of this kind is written
-        again: its epoch does not show if the first one was written, and a marker makes the guards of late batches
+        again: its epoch does not show if the marker was written before, and a marker makes the guards of late batches
         void. `started_ms`: start of the transaction; a delayed marker must not end a later transaction of its epoch.
 
         Raises InvalidProducerEpochError, CoordinatorFencedError.
@@ -365,8 +366,8 @@ class ProducerStates:
         )
         first = NONE if state is None else state.transaction_first_offset
         if first < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL and header.record_count:
-            first = header.base_offset  # a batch without rows is compaction's rest of an ended one
-        new = (batch,) if header.base_sequence >= 0 else ()  # a coordinator's have no sequence
+            first = header.base_offset  # a batch without rows is left by compaction; its transaction has ended
+        new = (batch,) if header.base_sequence >= 0 else ()  # batches of a coordinator have no sequence
         if state is None:
             return ProducerState(
                 header.producer_id, header.append_time_ms, NONE, first, NONE, header.producer_epoch, new
@@ -381,8 +382,8 @@ class ProducerStates:
         )
 
     def _enter(self, before: ProducerState | None, state: ProducerState) -> None:
-        """Enter `state` in place of `before`, as the most recently used; for a new one the oldest may have to
-        go."""
+        """Replace `before` by `state`, as the most recently used producer. If there are too many producers now, forget
+        the longest unused without an open transaction."""
         producer_id = state.producer_id
         self._states[producer_id] = state
         order = self._order_of(state)
@@ -408,8 +409,8 @@ class ProducerStates:
         self._forgotten_marker = max(self._forgotten_marker, state.marker_offset)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have written nothing for this time and have no transaction open; returns their
-        number."""
+        """Forget producers that have written nothing for `expiration_ms` and have no open transaction; return their
+        number. If only a marker of a producer is known, ENDED_EXPIRATION_MS counts if it is shorter."""
         before = len(self._states)
         for order, idle_ms in ((self._idle, expiration_ms), (self._ended_ids, min(expiration_ms, ENDED_EXPIRATION_MS))):
             while order and now_ms - self._states[producer_id := next(iter(order))].last_time_ms > idle_ms:

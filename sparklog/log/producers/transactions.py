@@ -1,7 +1,7 @@
 """The undecided and the aborted transactions of a partition: pure, in memory.
 
 `OpenTransactions` has the first offset that a reader of committed records must not pass. `AbortedTransactions` finds
-the aborted transactions that may have records in a range of offsets.
+the aborted transactions that can have records in a range of offsets.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sparklog.log.producers.states import EndedTransaction
 
 
 class AbortedTransaction(NamedTuple):
-    """Transactional batches of this producer with base offsets in [first_offset, last_offset] are aborted;
-    `last_offset` is the marker's."""
+    """The transactional batches of this producer with base offsets in [first_offset, last_offset] are aborted.
+    `last_offset` is the offset of the marker."""
 
     producer_id: int
     first_offset: int
@@ -51,8 +51,8 @@ class OpenTransactions:
             self._refresh()
 
     def end(self, ended: EndedTransaction, *, replicated: bool = False) -> int:
-        """End a transaction after its marker, and return the new last stable offset. `replicated`: the marker is below
-        the high watermark."""
+        """End a transaction whose marker was written. Returns the first offset of the oldest open transaction, or the
+        offset after the marker if none is open. `replicated`: the marker is below the high watermark."""
         with self._lock:
             self._undecided.pop(ended.first_offset, None)
             if not replicated:
@@ -62,7 +62,7 @@ class OpenTransactions:
             return next(iter(self._undecided), ended.last_offset + 1)
 
     def resume(self, states: Iterable[ProducerState], waiting: Iterable[tuple[int, int]]) -> None:
-        """Resume from a snapshot. `waiting` are (first offset, marker offset) of the decided transactions."""
+        """Resume from a snapshot. `waiting`: the property `waiting` at the time of the snapshot."""
         with self._lock:
             opened = sorted((s.transaction_first_offset, s.producer_id) for s in states)
             self._undecided = {first: producer_id for first, producer_id in opened if first >= 0}
@@ -76,7 +76,8 @@ class OpenTransactions:
         return list(self._unreplicated)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Apply the markers below the high watermark."""
+        """Forget the decided transactions whose marker is below the new high watermark, and refresh
+        `first_unstable_offset`."""
         if not self._unreplicated:
             return
         with self._lock:
@@ -91,7 +92,8 @@ class OpenTransactions:
 
 
 class AbortedTransactions:
-    """Entries in the order of their markers: `last_offset` and `last_stable_offset` both ascend. 32 bytes each."""
+    """Aborted transactions in the order of their markers: `last_offset` and `last_stable_offset` both ascend. An entry
+    takes 32 bytes."""
 
     def __init__(self, entries: Iterable[AbortedEntry] = ()) -> None:
         self._columns = tuple(array("q") for _ in AbortedEntry._fields)
@@ -102,7 +104,7 @@ class AbortedTransactions:
         return len(self._columns[-1])
 
     def append(self, entry: AbortedEntry) -> None:
-        """Append a marker, which must lie after those of all entries."""
+        """Append an entry, whose marker must lie after the markers of all entries."""
         for column, value in zip(self._columns, entry, strict=True):
             column.append(value)
 
@@ -114,11 +116,11 @@ class AbortedTransactions:
             yield AbortedEntry(*(column[i] for column in columns))
 
     def between(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that may have records in [start_offset, end_offset), in the order of their
+        """Return the aborted transactions that can have records in [start_offset, end_offset), in the order of their
         markers.
 
-        A marker lies after its records, so the search goes forward from `start_offset`, up to the first entry that
-        says that all after it begin later.
+        A marker lies after its records, so the search goes forward from `start_offset`. It ends at the first entry
+        whose last stable offset is not below `end_offset`: the transactions of all later entries begin after the range.
         """
         producer_ids, first_offsets, last_offsets, stable_offsets = self._columns
         count = len(stable_offsets)
@@ -133,24 +135,24 @@ class AbortedTransactions:
         return found
 
     def end_with_at_most(self, count_max: int, start_offset: int, end_offset: int) -> int:
-        """Return `end_offset`, or the largest offset below it up to which no more than `count_max` transactions have
-        been aborted since `start_offset`: `between` has these, and of every producer at most one that is open there.
-        O(log n)."""
+        """Return the largest end, at most `end_offset`, such that at most `count_max` abort markers lie between
+        `start_offset` and the end. For this range, `between` returns the transactions of these markers, and at most one
+        more of each producer, which is still open at the end. O(log n)."""
         last_offsets = self._columns[2]
         last = bisect_left(last_offsets, start_offset) + count_max - 1
         return min(end_offset, last_offsets[last] + 1) if last < len(last_offsets) else end_offset
 
     def retain(self, start_offset: int, end_offset: int, markers: Container[int]) -> None:
-        """Forget the markers in [start_offset, end_offset) that are not in `markers`."""
+        """Forget the entries whose marker is in [start_offset, end_offset), but not in `markers` (offsets)."""
         kept = [e for e in self.entries() if not start_offset <= e.last_offset < end_offset or e.last_offset in markers]
         self._columns = AbortedTransactions(kept)._columns
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the markers from `end_offset` on."""
+        """Forget the entries whose marker is at or above `end_offset`."""
         self._keep(0, bisect_left(self._columns[2], end_offset))
 
     def drop_below(self, start_offset: int) -> None:
-        """Forget the markers below `start_offset`."""
+        """Forget the entries whose marker is below `start_offset`."""
         self._keep(bisect_left(self._columns[2], start_offset), len(self))
 
     def _keep(self, start: int, stop: int) -> None:
@@ -159,7 +161,7 @@ class AbortedTransactions:
 
 
 class AbortedRanges:
-    """Membership test of batches in some aborted transactions."""
+    """A set of aborted transactions, with a test if a batch belongs to one of them."""
 
     def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
         self._by_producer: dict[int, list[tuple[int, int]]] = {}
@@ -167,7 +169,7 @@ class AbortedRanges:
             self._by_producer.setdefault(producer_id, []).append((first_offset, last_offset))
 
     def covers(self, header: BatchHeader) -> bool:
-        """Return True if the batch is transactional and aborted."""
+        """Return True if the batch belongs to one of the aborted transactions."""
         if not header.attributes & ATTRIBUTE_TRANSACTIONAL or header.producer_id not in self._by_producer:
             return False
         ranges = self._by_producer[header.producer_id]

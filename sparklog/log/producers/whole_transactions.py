@@ -39,7 +39,8 @@ class AtomicEnds(NamedTuple, Generic[P]):
     ends: dict[P, int]
     """End of the offsets by partition (exclusive)."""
     started_ms: int | None
-    """Earliest start of the transactions above the ends; None: no such transaction. Later commits must be known."""
+    """Earliest start of the transactions above the ends; None: no such transaction. The ends are right only if all
+    commits since this time were given to `atomic_ends`."""
 
 
 def transaction_identity(marker: BatchHeader, epoch: int) -> tuple[int, int]:
@@ -48,14 +49,14 @@ def transaction_identity(marker: BatchHeader, epoch: int) -> tuple[int, int]:
     A producer has another epoch in each of its transactions, unless its client keeps the epoch: then the marker has the
     epoch of the batches. The participants of a shared transaction have different producer ids, all with epoch 0. The
     markers of these two kinds have the time at which the transaction began, which is above every epoch. Transactions of
-    the same millisecond count as one: a cut may lie lower than necessary, but inside no transaction.
+    the same millisecond count as one: an end can then be lower than necessary, but lies inside no transaction.
 
     Args:
         marker: Header of the marker.
         epoch: Epoch of the transaction's batches.
 
     Returns:
-        Producer id, or SHARED; and epoch, or the start in ms.
+        The producer id, or SHARED for a shared transaction; and the epoch, or the start in ms for the two kinds above.
     """
     if epoch == SHARED_EPOCH:
         return SHARED, marker.min_timestamp_ms
@@ -77,7 +78,7 @@ class CommitScan:
 
     @property
     def commits(self) -> list[Commit]:
-        """The transactions that were committed so far; the participants of a shared one together."""
+        """The committed transactions in the headers so far. All participants of a shared transaction count as one."""
         return list(self._commits.values())
 
     def note(self, header: BatchHeader) -> None:
@@ -106,7 +107,7 @@ class CommitScan:
 
 
 def atomic_ends(ends: Mapping[P, int], commits: Mapping[P, Iterable[Commit]]) -> AtomicEnds[P]:
-    """Lower ends until each transaction lies wholly below them or wholly above.
+    """Lower `ends` until each transaction lies wholly below or wholly above them, in all partitions.
 
     Args:
         ends: End of the offsets by partition (exclusive).

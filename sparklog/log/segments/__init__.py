@@ -1,1 +1,1 @@
-"""The segment files of a log: reading, writing and finding in one, and a log's list of them."""
+"""The segments of a log: reading, writing and searching a segment file, and the list of a log's segments."""

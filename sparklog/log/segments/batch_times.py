@@ -9,13 +9,13 @@ LOWEST_TIMESTAMP_MS = -(2**63)
 
 
 def batch_timestamp_ms(header: BatchHeader) -> int:
-    """Return the largest timestamp of a batch's records: the producer's, or the broker's where the topic says so. A
-    transaction's marker has none."""
+    """Return the largest timestamp of a batch's records. If the batch has `LogAppendTime`, this is the broker's append
+    time. A marker, which has no timestamp, gets LOWEST_TIMESTAMP_MS."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return LOWEST_TIMESTAMP_MS
     return header.append_time_ms if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else header.max_timestamp_ms
 
 
 def roll_time_ms(header: BatchHeader) -> int:
-    """Return the time of a batch that `segment.ms` compares; for a transaction's marker its append time."""
+    """Return the time of a batch for the rule of `segment.ms`: the batch's timestamp; for a marker its append time."""
     return header.append_time_ms if header.attributes & ATTRIBUTE_CONTROL else batch_timestamp_ms(header)

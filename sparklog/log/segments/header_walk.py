@@ -1,4 +1,4 @@
-"""Walking from batch header to batch header, without reading bodies and without checksums."""
+"""Iteration over the batch headers of a file, without the batches' bodies and without a check of checksums."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sparklog.format.batch import HEADER_READ_BYTES, METADATA_BYTES_MAX, PREFIX_
 from sparklog.format.segment import PositionedRead
 
 _READ_AHEAD_BYTES = 8192
-"""Several small batches are found in one read; of a large one not much too much is read."""
+"""Size of one read: it covers the headers of several small batches, and wastes little before a large batch's body."""
 
 
 def header_at(read: PositionedRead, position: int, end: int) -> BatchHeader:
-    """Return the header of the batch at `position`; the batches end at `end`. Raises CorruptBatchError."""
+    """Return the header of the batch at `position`; `end` is the end of all batches. Raises CorruptBatchError."""
     return next(walk_headers(read, position, end))[1]
 
 

@@ -1,4 +1,4 @@
-"""The two indexes of one segment, kept together because an entry of one belongs to an entry of the other."""
+"""The offset index and the time index of one segment, in one object, because their entries are made together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 
 
 class SegmentIndexes:
-    """Offset index, time index, and the largest timestamp so far (None: no batch yet) with its batch's offset."""
+    """Offset index, time index, and the largest timestamp so far (None: no batch yet) with the base offset of the batch
+    that reached it first."""
 
     __slots__ = (
         "_base_offset",
@@ -36,7 +37,8 @@ class SegmentIndexes:
         self._bytes_since_entry = 0
 
     def add(self, base_offset: int, position: int, size_bytes: int, timestamp_ms: int, interval_bytes: int) -> None:
-        """Note the next batch of the segment; `timestamp_ms` is its largest."""
+        """Enter the next batch of the segment. Index entries are made at most every `interval_bytes`. `timestamp_ms`:
+        the batch's largest timestamp."""
         if self._bytes_since_entry > interval_bytes:
             self.offsets.append(base_offset - self._base_offset, position)
             self.finish()
@@ -47,7 +49,7 @@ class SegmentIndexes:
             self.largest_timestamp_ms = timestamp_ms
 
     def finish(self) -> None:
-        """Enter the largest timestamp so far into the time index."""
+        """Add the largest timestamp so far to the time index, if it is larger than the last entry's."""
         if self.largest_timestamp_ms is not None:
             self.times.append_if_later(self.largest_timestamp_ms, self.largest_timestamp_offset - self._base_offset)
 
@@ -56,37 +58,39 @@ class SegmentIndexes:
         timestamps. None: begin at the first batch."""
         entry = self.times.ceiling(timestamp_ms)
         relative = entry.relative_offset if entry else self.largest_timestamp_offset - self._base_offset
-        # the maximum was not yet reached when the offset entry before its batch was made
+        # the batches before this offset entry have smaller timestamps; otherwise the time index had an earlier entry
         floor = self.offsets.floor(relative)
         return floor.position if floor else None
 
     def resume(self, data_position: int, end_position: int) -> None:
-        """Continue after noted batches that end at `end_position`: the next entry is made at the usual distance."""
+        """Continue after the entered batches, which end at `end_position`, so that the next index entry has the usual
+        distance from the last one."""
         last = self.offsets.last()
         self._bytes_since_entry = end_position - (data_position if last is None else last.position)
 
     def cut(self, next_offset: int, largest_timestamp_ms: int | None, largest_timestamp_offset: int) -> None:
-        """Forget the batches from `next_offset` on; the largest timestamp becomes the one before them."""
+        """Forget the batches from `next_offset` on. The caller gives the largest timestamp of the remaining batches."""
         self.offsets.truncate(next_offset - self._base_offset)
         self.times.truncate(next_offset - self._base_offset)
         self.largest_timestamp_ms = largest_timestamp_ms
         self.largest_timestamp_offset = largest_timestamp_offset
 
     def save(self, files: FileSystem, segment: Path) -> None:
-        """Write both files beside `segment`."""
+        """Write both index files beside the file `segment`. Raises StorageError, StorageFullError."""
         self.finish()
         for path, data in zip(index_paths(segment), self.encode(), strict=True):
             write_whole(files, path, data)
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Return the content of the offset index's and the time index's file, once the segment is sealed."""
+        """Return the contents of the offset index file and of the time index file; call `finish` before."""
         return self.offsets.encode(self._base_offset), self.times.encode(self._base_offset)
 
 
 def load_indexes(
     files: FileSystem, segment: Path, base_offset: int, next_offset: int, batch_positions: np.ndarray
 ) -> SegmentIndexes | None:
-    """Return the indexes of a sealed segment from their files, or None if either is missing, damaged or insane."""
+    """Return the indexes of a sealed segment from their files; None if one of the two files is missing, damaged, or
+    does not fit the segment. Raises StorageError."""
     offsets, times = (read_rebuildable(files, path) for path in index_paths(segment))
     if offsets is None or times is None:
         return None
@@ -111,7 +115,7 @@ def read_largest_timestamp(
     files: FileSystem, segment: Path, base_offset: int, next_offset: int
 ) -> tuple[int, int] | None:
     """Return a sealed segment's largest timestamp and the base offset of the batch that reached it first, from the last
-    entry of its time index; None if the file is missing, or its end damaged or insane."""
+    entry of its time index. None if the file is missing, or if its end is damaged or does not fit the segment."""
     path = segment.with_suffix(time_index.SUFFIX)
     if not files.exists(path):
         return None
@@ -130,11 +134,11 @@ def read_largest_timestamp(
 
 
 def index_paths(segment: Path) -> tuple[Path, Path]:
-    """Return the paths of the two files."""
+    """Return the paths of a segment's offset index file and time index file."""
     return segment.with_suffix(offset_index.SUFFIX), segment.with_suffix(time_index.SUFFIX)
 
 
 def remove_indexes(files: FileSystem, segment: Path) -> None:
-    """Remove both files; they are made again when the segment is sealed."""
+    """Remove both index files; sealing the segment writes them again."""
     for path in index_paths(segment):
         files.remove(path)

@@ -1,4 +1,4 @@
-"""One segment of a log. One thread at a time appends, seals and cuts it; other threads may read meanwhile."""
+"""One segment of a log. One thread at a time appends to it, seals and cuts it; other threads can read meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COPY_BYTES = 1 << 20
 
 
 class PlacedBatch(NamedTuple):
-    """A batch about to be appended: where it begins in the payload, and its header with the offset it is given."""
+    """A batch about to be appended: its position in the payload, and its header with the offset that it gets."""
 
     payload_position: int
     header: BatchHeader
@@ -51,9 +51,9 @@ class LogSegment(SegmentView):
     _before: _Before | None = None
     """State that `take_back` restores."""
     _file_identity: FileIdentity | None = None
-    """Identity of the file that appends go to."""
+    """Identity of the file that receives appends."""
     _checked: SharedFile | None = None
-    """The handle that is known to be of that file."""
+    """The open file whose identity was compared with `_file_identity`."""
     _has_excess = False
     """True if the bytes of a failed footer follow the batches."""
     _in_place_s = 0.0
@@ -70,8 +70,9 @@ class LogSegment(SegmentView):
         *,
         compacted: bool = False,
     ) -> LogSegment:
-        """Create a file with a head, for `compacted` batches or for others. After a failure, except a
-        StorageUnavailableError at the beginning, the caller removes the incomplete file."""
+        """Create an active segment with a new file, which has only the head. `compacted`: the segment is for compacted
+        batches. After a failure, the caller removes the file, which can be incomplete or absent. Raises StorageError,
+        StorageFullError."""
         path = directory / segment_name(info.base_offset)
         head = encode_head(with_offset_column(schema) if compacted else schema, info)
         end = SegmentEnd(info.base_offset, len(head))
@@ -92,9 +93,10 @@ class LogSegment(SegmentView):
         return segment
 
     def append(self, data: memoryview, batches: Sequence[PlacedBatch], interval_bytes: int) -> None:
-        """Append `data`, the batches back to back, with one write. `take_back` undoes it, also when it fails."""
+        """Append `data`, the batches back to back, with one write. `take_back` undoes this append, even if it has
+        failed. Raises StorageError, StorageFullError."""
         tail, indexes = self._active()
-        self._before = None  # as long as the file is not open there is nothing to undo
+        self._before = None  # there is nothing to undo before the file is open
         shared = self._acquire_to_write()
         largest = indexes.largest_timestamp_ms, indexes.largest_timestamp_offset
         self._before = _Before(self.end, self.first_timestamp_ms, self.append_time_ms, largest)
@@ -111,7 +113,7 @@ class LogSegment(SegmentView):
     def note(
         self, tail: Tail, indexes: SegmentIndexes, position: int, header: BatchHeader, interval_bytes: int
     ) -> None:
-        """Enter a batch into tail and indexes."""
+        """Enter the batch at `position` of the file into the tail and the indexes."""
         timestamp_ms = batch_timestamp_ms(header)
         if self.first_timestamp_ms is None:
             self.first_timestamp_ms = roll_time_ms(header)
@@ -122,8 +124,9 @@ class LogSegment(SegmentView):
         tail.relative_offsets.append(header.base_offset - self.base_offset)
 
     def take_back(self) -> None:
-        """Cut file and memory back to the state before the last `append`, even if sealed since. Raises StorageError,
-        StorageFullError: then it can be tried again; and SyncFailedError: the content of the disk is unknown."""
+        """Cut the file and the state in memory back to before the last `append`, even if the segment was sealed since.
+        After a StorageError or StorageFullError, the call can be repeated; after a SyncFailedError, the content of the
+        disk is unknown."""
         before = self._before
         if before is None:
             return
@@ -151,10 +154,12 @@ class LogSegment(SegmentView):
         self._before = None
 
     def cut(self, offset: int, interval_bytes: int, *, committed: int = 0) -> SegmentEnd:
-        """Cut the batches from the one that holds `offset` on, also on the disk; the segment is active afterwards.
+        """Cut off the batches from the batch that holds `offset` on, durably, and return the new end. The segment is
+        active afterwards.
 
-        Readers may have mapped the part below `committed`, or written by an earlier process. A shorter file would kill
-        them, so the rest is then written to a new file. Returns its end. Raises LogCorruptError, StorageError.
+        Readers can have mapped the part of the file below `committed`, or the part that an earlier process has written.
+        They would crash if the file became shorter there, so in this case the remaining batches are copied to a new
+        file. Raises LogCorruptError, StorageError, StorageFullError.
         """
         end = self.end_below(offset)
         if self.is_sealed:
@@ -177,7 +182,7 @@ class LogSegment(SegmentView):
             shared.release()
         end = SegmentEnd(
             next_offset, end.position
-        )  # a gap before the cut goes, too: the next start would not know of it
+        )  # a gap directly before the cut is cut off too: the next start would not know it
         with self._lock:
             self.end = end
             self.begin(tail, indexes)
@@ -185,8 +190,8 @@ class LogSegment(SegmentView):
         return end
 
     def _write_anew(self, size_bytes: int) -> None:
-        """Replace this file by another one with its first `size_bytes`; readers that have the old one open or mapped
-        keep it."""
+        """Replace the segment's file by a new file with its first `size_bytes`. Readers that have the old file open or
+        mapped keep it."""
         temporary = self.path.with_name(self.path.name + TEMPORARY_SUFFIX)
         shared = self._acquire_to_write()
         try:
@@ -207,8 +212,8 @@ class LogSegment(SegmentView):
         self.written_from = size_bytes
 
     def seal(self, schema: pa.Schema) -> None:
-        """Write index files and footer. After a failure the segment is active as before; the next append or `seal` cuts
-        an incomplete footer off."""
+        """Write the index files and the footer. After a failure, the segment is active as before, and the next append
+        or `seal` cuts off an incomplete footer. Raises StorageError, StorageFullError."""
         tail, indexes = self._active()
         positions = np.array(tail.positions, np.int64)
         schema = with_offset_column(schema) if self.compacted else schema
@@ -229,7 +234,8 @@ class LogSegment(SegmentView):
         self._tail = None  # readers use the indexes from now on
 
     def unseal(self) -> None:
-        """Cut the footer off so that batches can be appended again. Raises LogCorruptError if the footer is gone."""
+        """Cut the footer off, so that batches can be appended again. A damaged footer is no obstacle. Raises
+        LogCorruptError if the batch headers are needed instead and are damaged, StorageError."""
         indexes = self.indexes
         shared = self._acquire_to_write()
         try:
@@ -239,7 +245,7 @@ class LogSegment(SegmentView):
             if self.first_timestamp_ms is None and len(blocks.positions):
                 first = header_at(shared.file.read, self.data_position, self.end.position)
                 self.first_timestamp_ms = roll_time_ms(first)
-            remove_indexes(self._files, self.path)  # they would be a part only; `seal` writes them again
+            remove_indexes(self._files, self.path)  # the files would be incomplete after appends; `seal` writes them
             shared.file.truncate(self.end.position)
         finally:
             shared.release()
@@ -258,8 +264,8 @@ class LogSegment(SegmentView):
         return SealedBlocks(positions, lengths, self.end.position)
 
     def _acquire_to_write(self) -> SharedFile:
-        """Return the open file with one more user, after making sure that it is still the one the path leads to. Raises
-        StorageError."""
+        """Return the open file with one more user. If the last check is too old, this checks that the segment's path
+        still leads to the file; an incomplete footer is cut off. Raises StorageError."""
         shared = self.acquire()
         try:
             if shared is not self._checked:
@@ -279,14 +285,14 @@ class LogSegment(SegmentView):
         return shared
 
     def check_in_place(self) -> None:
-        """Check that the file of the appends is still in its place. Raises StorageError if it was replaced, renamed or
-        removed."""
+        """Check that the segment's path still leads to the file that receives appends. Raises StorageError if the file
+        was replaced, renamed or removed."""
         if self._file_identity is not None:
             self._files.check_in_place(self.path, self._file_identity)
             self._in_place_s = self._files.monotonic_s()
 
     def _cut_excess(self, shared: SharedFile) -> None:
-        """Cut the bytes after the batches, an incomplete footer. Raises StorageError."""
+        """Cut off the bytes after the batches, which are an incomplete footer. Raises StorageError."""
         shared.file.truncate(self.end.position)
         self._has_excess = False
 
@@ -298,8 +304,8 @@ class LogSegment(SegmentView):
     # --- its files ---
 
     def move(self, path: Path) -> None:
-        """Rename the file and its indexes; readers that have the file open, or open it through this segment, do not
-        notice. Raises StorageError."""
+        """Rename the file and its index files. Readers that have the file open, or open it through this object, are not
+        disturbed. Raises StorageError."""
         with self._lock:
             before = self.path
             self._files.rename(before, path)
@@ -309,8 +315,9 @@ class LogSegment(SegmentView):
                     self._files.rename(source, target)
 
     def hold_for_sync(self) -> list[SharedFile]:
-        """Return the files to fsync to bring everything written so far to the disk; the caller syncs and releases them.
-        For a sealed segment they include the indexes: an index from before an `unseal` would look complete."""
+        """Return the open files whose fsync makes everything written so far durable; the caller passes them to
+        `sync_held`. For a sealed segment these include the index files: after a power cut, an index file from before an
+        `unseal` would look complete. Raises StorageError."""
         held = [self.acquire()]
         try:
             with self._lock:

@@ -11,9 +11,9 @@ from sparklog.log.segments.view import SegmentView
 
 
 class SegmentList(NamedTuple):
-    """Segments in offset order; never changed, only replaced, so readers need no lock.
+    """Segments in offset order. A list is never changed, only replaced, so readers need no lock.
 
-    `bytes_before[i]`: bytes of batches in the segments before the i-th.
+    `bases[i]`: base offset of `all[i]`. `bytes_before[i]`: bytes of batches in the segments before `all[i]`.
     """
 
     bases: list[int]
@@ -39,7 +39,7 @@ class SegmentList(NamedTuple):
 
     @property
     def local(self) -> list[LogSegment]:
-        """Return the segments with local files: all after those that are only in the object store."""
+        """The segments with local files; they follow the segments that are only in the object store."""
         return [s for s in self.all if isinstance(s, LogSegment)]
 
     @property
@@ -48,24 +48,24 @@ class SegmentList(NamedTuple):
         return self.bytes_before[-1] + self.all[-1].data_bytes if self.all else 0
 
     def from_offset(self, offset: int) -> list[SegmentView]:
-        """Return the segments from the one that may hold `offset`."""
+        """Return the segments from the one whose offset range contains `offset` on; all if `offset` is before them."""
         return self.all[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def holding(self, offset: int) -> SegmentView:
-        """Return the segment that holds `offset`, or the next batch where there is a gap; the last one if there is
-        none."""
-        i = max(0, bisect_right(self.bases, offset) - 1)  # the first segments may have been given up
+        """Return the segment with the batch that holds `offset`. In a gap, this is the segment with the next batch
+        after `offset`; without such a batch, the last segment."""
+        i = max(0, bisect_right(self.bases, offset) - 1)  # a repair can have dropped the first segments
         while i + 1 < len(self.all) and (offset >= self.all[i].next_offset or not self.all[i].data_bytes):
             i += 1
         return self.all[i]
 
     def bytes_between(self, start_offset: int, end_offset: int) -> int:
-        """Return bytes of batches in [start_offset, end_offset), which is not empty, as far as the indexes tell. O(log
-        n)."""
+        """Estimate the bytes of batches in [start_offset, end_offset), which must not be empty, from the indexes.
+        Returns at least 1, or 0 if a gap at the log end holds all these offsets. O(log n)."""
         if not self.all[-1].data_bytes and not any(
             s.next_offset > start_offset and s.data_bytes for s in self.all[-3:]
         ):
-            return 0  # the offsets up to the log end have been given up
+            return 0  # a repair could not save the records up to the log end
         return max(1, self._bytes_below(end_offset) - self._bytes_below(start_offset))
 
     def _bytes_below(self, offset: int) -> int:

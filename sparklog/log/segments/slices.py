@@ -1,4 +1,4 @@
-"""File handles that several users share, and the file ranges a fetch is answered with."""
+"""Open files that several users share, and the file ranges that answer a fetch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from sparklog.environment.files import File, read_ahead
 
 OPEN_FILES_DEFAULT = 1024
 _LOOKED_AT_MAX = 64
-"""Files that one eviction checks: when all of them are in use, the cache exceeds its limit for a while."""
+"""Number of files that one eviction checks. If all of them are in use, the cache exceeds its limit for a while."""
 
 
 class RemoteReadRequired(Exception):  # noqa: N818  (not an error: the caller goes where it may wait)
-    """The requested data are in the object store, and the caller must not wait for it."""
+    """The requested data are in the object store, and the caller did not allow the read to wait for it."""
 
 
 class SharedFile:
-    """An open file that is closed when its last user lets go. It is created with one user, its owner."""
+    """An open file that is closed when its last user releases it. It is created with one user, its owner."""
 
     __slots__ = ("_file", "_lock", "_users")
 
@@ -32,13 +32,13 @@ class SharedFile:
         return self._file
 
     def acquire(self) -> SharedFile:
-        """Add a user. Only a present user, or a holder of the segment's lock, may call it."""
+        """Add a user. The caller must be a user already, so that the file is open."""
         with self._lock:
             self._users += 1
         return self
 
     def reacquire(self) -> bool:
-        """Add a user if the file is still open; False if the cache has closed it."""
+        """Add a user if the file is still open. Returns False if it is closed."""
         with self._lock:
             if not self._users:
                 return False
@@ -46,7 +46,7 @@ class SharedFile:
             return True
 
     def close_if_idle(self) -> bool:
-        """Close the file if only its owner has it, or if it is closed already; returns False while it is in use."""
+        """Close the file if only its owner uses it. Returns True if the file is closed now."""
         with self._lock:
             if self._users > 1:
                 return False
@@ -58,7 +58,7 @@ class SharedFile:
     def release(self) -> None:
         """Remove a user; the last one closes the file."""
         with self._lock:
-            if not self._users:  # the cache was first: it took the owner's place away
+            if not self._users:  # `close_if_idle` has removed the owner already
                 return
             self._users -= 1
             last = self._users == 0
@@ -67,7 +67,7 @@ class SharedFile:
 
 
 def sync_held(held: Sequence[SharedFile]) -> None:
-    """Fsync the files of one segment, and let all of them go. Raises StorageError."""
+    """Fsync the files that `hold_for_sync` has returned, and release all of them. Raises StorageError."""
     try:
         for shared in held:
             shared.file.sync()
@@ -77,11 +77,11 @@ def sync_held(held: Sequence[SharedFile]) -> None:
 
 
 class HandleCache:
-    """Limits the open segment files of a process: the least recently used idle ones are closed, and opened again when
-    they are needed.
+    """Limits the number of open segment files of a process. The cache closes the least recently used idle files; the
+    segments open them again when they are needed.
 
-    A file in use stays open (a slice on its way to a socket, a write), so there may temporarily be more than `limit`. A
-    file closed with writes that are not fsynced yet loses nothing: the kernel keeps the pages, and reports a failed
+    A file in use stays open (a slice on its way to a socket, a write), so the number can exceed `limit` for a while. A
+    file that is closed before its writes are fsynced loses nothing: the kernel keeps the pages, and reports a failed
     write-back to the descriptor that the later fsync uses.
     """
 
@@ -89,14 +89,14 @@ class HandleCache:
         self.limit = limit
         self._lock = threading.Lock()
         self._open: OrderedDict[SharedFile, None] = OrderedDict()
-        """Least recently used first."""
+        """The open files, the least recently used first."""
 
     def __len__(self) -> int:
         """Return the number of open files in the cache."""
         return len(self._open)
 
     def add(self, shared: SharedFile) -> None:
-        """Add a newly opened file; close others to make room."""
+        """Add a newly opened file, and close idle files if there are too many."""
         with self._lock:
             self._open[shared] = None
             self._make_room()
@@ -110,25 +110,25 @@ class HandleCache:
                 self._open[oldest] = None
 
     def touch(self, shared: SharedFile) -> None:
-        """Note that a file has been used."""
+        """Make `shared` the most recently used file."""
         with self._lock:
             if shared in self._open:
                 self._open.move_to_end(shared)
-            if len(self._open) > self.limit:  # more were in use
+            if len(self._open) > self.limit:  # the last eviction found too many files in use
                 self._make_room()
 
     def forget(self, shared: SharedFile) -> None:
-        """Forget a file that its owner closes."""
+        """Remove a file that its owner closes from the cache."""
         with self._lock:
             self._open.pop(shared, None)
 
 
 class FileSlice:
-    """Whole batches in a segment file, with the data that `sendfile` needs. It must be released after sending.
+    """Whole batches in a segment file, with the file and range for `sendfile`. A slice must be released after sending.
 
-    `base_offset` is the first batch's (it may lie below the requested offset), `next_offset` that of the batch after
-    the slice. `is_tail`: this process has appended all of it to the segment that is still active, so it is in the page
-    cache unless memory is short.
+    `base_offset` is the base offset of the first batch, and can lie below the requested offset. `next_offset` is the
+    offset after the slice. `is_tail`: this process has appended all of the slice to the active segment, so the slice is
+    in the page cache unless memory is short.
     """
 
     __slots__ = ("_shared", "base_offset", "is_tail", "length_bytes", "next_offset", "position")
@@ -160,15 +160,16 @@ class FileSlice:
         return self._open().file.is_cached(self.position, self.length_bytes)
 
     def read_ahead(self) -> None:
-        """Ask the system to read the whole range ahead; only a hint."""
+        """Give the operating system the hint to read the whole range into the page cache."""
         read_ahead(self._open().file, self.length_bytes, self.position)
 
     def read(self) -> bytes:
-        """Return the bytes themselves, where `sendfile` cannot be used."""
+        """Return the bytes of the slice, for connections on which `sendfile` cannot be used. Raises StorageError."""
         return self._open().file.read(self.position, self.length_bytes)
 
     def read_part(self, position: int, size_bytes: int) -> bytes:
-        """Return a part of them; `position` is the file's. Raises StorageError."""
+        """Return `size_bytes` of the file from `position` on; the position counts from the start of the file, not of
+        the slice. Raises StorageError."""
         return self._open().file.read(position, size_bytes)
 
     def duplicate(self) -> FileSlice:

@@ -1,5 +1,5 @@
-"""Check that a stored batch can be decoded, for tools that inspect files: they know the segment's head, but not the
-topic's settings."""
+"""A check that stored batches can be decoded, for tools that inspect files. Such a tool knows the segment's head, but
+not the topic's settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from sparklog.format.offset_column import decode_rows, topic_schema
 from sparklog.settings import MIB
 
 TOOL_INFLATED_BYTES_MAX = 256 * MIB
-"""Largest decompressed size that tools accept: a topic may allow more, but a tool has to stay small."""
+"""Largest decompressed size of a batch that tools check: a topic can allow more, but a tool must use little memory."""
 
 
 class Misfit(NamedTuple):
-    """The fault of a batch with a right checksum. `is_unknown`: the batch is too large to be checked."""
+    """The reason why a batch with a valid checksum failed the check. `is_unknown`: the batch is too large to be
+    checked, so it can be sound."""
 
     message: str
     is_unknown: bool
@@ -31,7 +32,8 @@ class RowsCheck:
         self._schema = topic_schema(schema)
 
     def misfit(self, data: bytes, header: BatchHeader) -> Misfit | None:
-        """Return the reason why readers cannot decode the batch `data`; None if they can."""
+        """Return the reason why readers cannot decode the batch `data`, or why this was not checked; None if they
+        can."""
         try:
             decode_rows(data, self._schema, header, inflated_bytes_max=TOOL_INFLATED_BYTES_MAX)
         except InflatedSizeError as e:

@@ -1,4 +1,4 @@
-"""The schema that a stored batch was written with: its header names it, and the header may come from any source."""
+"""The schema that a stored batch was written with: the batch's header names its id, which can be wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SchemaOf = Callable[[int], pa.Schema]
 
 
 def schema_of_batch(header: BatchHeader, schema_of: SchemaOf) -> pa.Schema:
-    """Return the schema that `header` names. Raises CorruptBatchError if the topic does not have it."""
+    """Return the schema that `header` names. Raises CorruptBatchError if the topic does not have this schema."""
     try:
         return schema_of(header.schema_id)
     except (KeyError, UnknownSchemaError) as e:

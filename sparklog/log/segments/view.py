@@ -1,8 +1,8 @@
 """One segment for readers: its file, its indexes, and the places of its batches.
 
-It is active (it accepts batches, and all its properties are in memory) or sealed (it has a footer, and its indexes are
-files that are loaded at their first use). Lookups may run while `segment.py` writes: they see the state that was
-complete when they began.
+A segment is active or sealed. An active segment accepts batches, and all its properties are in memory. A sealed segment
+has a footer, and its indexes are files that are loaded at their first use. Look-ups can run while `segment.py` writes:
+a look-up uses the state that was complete when it began.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class SegmentEnd(NamedTuple):
 
 
 class BatchStart(NamedTuple):
-    """Start of a batch: its base offset and its position in the file; and its end, if its header was read."""
+    """Start of a batch: its base offset and its position in the file. `end`: end of the batch; None if its header was
+    not read."""
 
     base_offset: int
     position: int
@@ -49,7 +50,8 @@ class BatchStart(NamedTuple):
 
 
 class Tail:
-    """All batches of a segment that can be appended to. `relative_offsets` lacks the first `known_from` batches."""
+    """Places of all batches of an active segment. `relative_offsets` lacks the first `known_from` batches, whose
+    headers were not read."""
 
     __slots__ = ("known_from", "metadata_lengths", "positions", "relative_offsets")
 
@@ -61,10 +63,10 @@ class Tail:
 
 
 class SegmentView:
-    """One segment, as readers see it. `end` is replaced as a whole, so that its offset and position belong together."""
+    """One segment, as readers see it. `end` is replaced as a whole, so its offset and its position always match."""
 
     is_remote = False
-    """True if the segment's file is in the object store: reading may wait for it."""
+    """True if the segment's file is in the object store, so that a read can have to wait for it."""
 
     def __init__(
         self,
@@ -77,9 +79,9 @@ class SegmentView:
         *,
         compacted: bool = False,
     ) -> None:
-        """Wrap an existing segment file; the code that has scanned it sets `tail` and `indexes`. `handles` may close
-        the file while it is not in use. `compacted`: its batches have the offset column; only a follower appends to
-        it."""
+        """Wrap a segment file. `begin` has to follow, with the result of a scan. `handles` closes the file when it is
+        idle, to limit the number of open files. `compacted`: the batches have the offset column; only a follower
+        appends to such a segment."""
         self._files = files
         self._handles = HandleCache() if handles is None else handles
         self.path = path
@@ -89,21 +91,21 @@ class SegmentView:
         self.is_sealed = False
         self.compacted = compacted
         self.has_gaps = False
-        """True if a repair has left out offsets: the segment accepts no more appends."""
+        """True if a repair has left out offsets in the segment, which then accepts no more appends."""
         self.first_timestamp_ms: int | None = None
         self.append_time_ms = 0
-        """The broker's clock at the last append; 0: not known."""
+        """Append time of the last batch; 0: not known."""
         self.written_from = 2**63 - 1
-        """Position from which on this process has written the batches."""
+        """Position from which on this process has written the batches; 2^63 - 1: it has written none."""
         self._tail: Tail | None = None
         self._indexes: SegmentIndexes | None = None
         self._largest_timestamp: tuple[int, int] | None = None
-        """Largest timestamp and its offset from the time index's file, while the index is not in memory."""
+        """`largest_timestamp` as read from the time index file, while the indexes are not in memory."""
         self._shared: SharedFile | None = None
         self._lock = threading.Lock()
 
     def begin(self, tail: Tail | None, indexes: SegmentIndexes) -> None:
-        """Set the result of a scan: with a tail the segment is active, without one it is sealed."""
+        """Set the result of a scan: with a tail, the segment is active from now on; without a tail, it is sealed."""
         self._tail, self._indexes, self.is_sealed = tail, indexes, tail is None
         self._largest_timestamp = None
 
@@ -123,7 +125,7 @@ class SegmentView:
     # --- handles ---
 
     def acquire(self) -> SharedFile:
-        """Return the open file with one more user; opened if it is not. Raises StorageError."""
+        """Return the open file with one more user; open the file if it is closed. Raises StorageError."""
         with self._lock:
             shared = self._shared
             if shared is not None and shared.reacquire():
@@ -143,7 +145,7 @@ class SegmentView:
         return self.path
 
     def close_handle(self) -> None:
-        """Release the file; slices keep it open, and it is opened again when needed."""
+        """Release the file as its owner. Slices keep it open, and the next `acquire` opens it again."""
         with self._lock:
             shared, self._shared = self._shared, None
         if shared is not None:
@@ -151,7 +153,7 @@ class SegmentView:
             shared.release()
 
     def delete(self) -> None:
-        """Remove the files; slices can still be read."""
+        """Remove the segment file and its index files. Slices stay readable. Raises StorageError."""
         self.close_handle()
         self._files.remove(self.path)
         remove_indexes(self._files, self.path)
@@ -162,7 +164,7 @@ class SegmentView:
     def largest_timestamp(self) -> tuple[int, int] | None:
         """The largest timestamp and the base offset of the batch that reached it first; None without a batch.
 
-        Of a sealed segment it costs the last entry of the time index, once, not the indexes in memory.
+        For a sealed segment, the first use reads only the last entry of the time index, and does not load the indexes.
         """
         end = self.end
         if end.next_offset == self.base_offset:
@@ -229,8 +231,8 @@ class SegmentView:
             shared.release()
 
     def find(self, offset: int) -> BatchStart:
-        """Return the batch that holds `offset`, or, where compaction left a gap, the next one. The offset must lie in
-        [base_offset, next_offset). Raises LogCorruptError."""
+        """Return the start of the batch that holds `offset`; if `offset` lies in a gap, that of the next batch. The
+        offset must lie in [base_offset, next_offset). Raises LogCorruptError, StorageError."""
         relative = offset - self.base_offset
         tail = self._tail
         if tail is not None:
@@ -254,7 +256,7 @@ class SegmentView:
         return next(self.headers_from(position))[1].next_offset <= offset
 
     def _find_by_index(self, offset: int) -> BatchStart | None:
-        """Return the result of `find` by index and walk; None if the index is wrong."""
+        """Return the result of `find`, by the index and the headers after its entry; None if the index is wrong."""
         floor = self.indexes.offsets.floor(offset - self.base_offset)
         for position, header in self.headers_from(floor.position if floor else None):
             lies = floor and position == floor.position and header.base_offset - self.base_offset != floor[0]
@@ -266,7 +268,8 @@ class SegmentView:
         return None
 
     def drop_indexes(self) -> bool:
-        """Remove the indexes of a sealed segment, to be rebuilt; False if the segment is active."""
+        """Remove the wrong indexes of a sealed segment; the next use rebuilds them. Returns False, without a change, if
+        the segment is active."""
         with self._lock:
             if not self.is_sealed:
                 return False
@@ -284,8 +287,8 @@ class SegmentView:
         return SegmentEnd(start.base_offset, start.position)
 
     def boundary(self, start: BatchStart, limit: int) -> SegmentEnd | None:
-        """Return a batch boundary in (start.position, limit], as far on as the index tells; None if the first batch is
-        larger.
+        """Return the last batch boundary in (start.position, limit] that the index knows, or the headers if the index
+        knows none; None if the first batch ends after `limit`. Raises LogCorruptError, StorageError.
 
         `limit` must lie below the end of the segment's batches.
         """
@@ -302,10 +305,10 @@ class SegmentView:
         index: OffsetIndex = self.indexes.offsets
         entry = index.floor_position(limit)
         if entry is not None and entry.position > start.position:
-            # a batch's offset has no checksum: a reader would go on at a wrong one
+            # the base offset in a header has no checksum; if it is wrong, a reader would continue at a wrong offset
             if next(self.headers_from(entry.position))[1].base_offset == self.base_offset + entry.relative_offset:
                 return SegmentEnd(self.base_offset + entry.relative_offset, entry.position)
-            limit = entry.position  # the batch before it tells which of the two is right
+            limit = entry.position  # the batch before this entry decides if the index or the header is right
         best = start.end
         for position, header in self.headers_from(start.position if best is None else best.position):
             end = position + header.size_bytes
@@ -322,7 +325,7 @@ class SegmentView:
         return SegmentEnd(header.next_offset, start.position + header.size_bytes)
 
     def bytes_before(self, offset: int) -> int:
-        """Return bytes of batches below `offset`, as far as memory tells."""
+        """Return the bytes of the batches below `offset`, rounded down to a batch that the index knows."""
         end = self.end
         if offset >= end.next_offset:
             return end.position - self.data_position

@@ -1,5 +1,5 @@
-"""Checks of batches before an append, and the choice of their segment: rules without side effects, except that the
-stamp is written."""
+"""Checks of batches before an append, and the choice of their segment. The only side effect is the stamp, which is
+written into the batches."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def check_payload(
     *,
     internal: bool = False,
 ) -> list[tuple[int, BatchHeader]]:
-    """Return (position, header) of the batches that fill `view`, each of which may be appended and can be decoded by
-    readers. `inflated`: memory to decompress them. `internal`: the broker's own batches, of any size; the broker has
-    encoded them, and their producers need no sequence numbers.
+    """Check that each of the batches that fill `view` is allowed in the log, and that readers can decode it; return
+    (position, header) of the batches. `inflated`: budget for the memory of decompressed batches. `internal`: the broker
+    has encoded the batches, so size and content are not checked, and a producer can leave out sequence numbers.
 
     Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
@@ -82,14 +82,15 @@ def check_payload(
 
 
 def work_bytes(payload: memoryview) -> int:
-    """Estimate the work of checking and appending the batches that fill `payload`, in written bytes: their size, or a
-    share of their stated decompressed size. For a payload that is no batch, the sum up to there."""
+    """Estimate the work of checking and appending the batches that fill `payload`, in written bytes. A batch counts
+    with its size, or with 1 / INFLATED_PER_WRITTEN of its stated decompressed size if this is more. If the payload is
+    damaged, the result is at least its length."""
     form = template("none")
     position = size = 0
     try:
         while position < len(payload):
             head = bytes(payload[position : position + len(form.head)])
-            if form.fits(head):  # most of those that are small
+            if form.fits(head):  # most small batches
                 found = len(head) + max(I64.unpack_from(head, form.layout.body_length)[0], 0)
                 stated = 0
             else:
@@ -165,9 +166,9 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
 def without_repeated(
     view: memoryview, found: Sequence[tuple[int, BatchHeader]], originals: Sequence[ProducedBatch | None]
 ) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
-    """Return the payload without the batches that the log has already, and (position, header) of each batch left.
+    """Return the payload without the batches that the log has already, and (position, header) of the remaining batches.
 
-    `originals` has the first append of each batch; None for a new batch."""
+    `originals`: for each batch, its first append; None for a new batch."""
     kept, new = [], bytearray()
     for (position, header), original in zip(found, originals, strict=True):
         if original is None:
@@ -179,8 +180,9 @@ def without_repeated(
 def with_repeated(
     appended: AppendInfo | None, batches: Sequence[PlacedBatch], originals: Sequence[ProducedBatch | None]
 ) -> AppendInfo:
-    """Return the result for a payload of repeated and new batches: the offsets of every batch, new or from its first
-    append."""
+    """Return the result for a payload of repeated and new batches. A repeated batch counts with the offsets of its
+    first append (`originals`). `appended` and `batches`: the result and the batches of the append of the new batches;
+    None and empty if all batches are repeated."""
     new = iter(batches)
     bounds, times = [], []
     for original in originals:
@@ -210,7 +212,7 @@ def stamp_payload(
     leader_epoch: int,
     append_time_ms: int,
 ) -> list[PlacedBatch]:
-    """Stamp the batches with dense offsets from `base_offset` on; returns their headers with the stamps."""
+    """Stamp the batches with consecutive offsets from `base_offset` on, and return their headers with the stamps."""
     placed = []
     for position, header in found:
         stamp_batch(
@@ -229,12 +231,14 @@ def fits(
     config: LogConfig,
     first_timestamp_ms: int | None = None,
 ) -> bool:
-    """Return True if a batch goes into `segment` after `pending_bytes` of batches that are not yet written; False if a
-    new segment is due.
+    """Return True if a batch can be appended to `segment`, after `pending_bytes` of batches that are not yet written;
+    False if it needs a new segment.
 
-    A new one is due for another schema, between compacted batches and others, beyond `segment.bytes`, when the batch is
-    more than `segment.ms` newer than the segment's first (`first_timestamp_ms` if that is pending), when the index is
-    full, or when the offset does not fit the index. A batch larger than `segment.bytes` has a segment of its own.
+    A batch needs a new segment in these cases: its schema is another; only one of the segment and the batch is
+    compacted; the segment has gaps of a repair; `segment.bytes` would be exceeded; the batch is more than `segment.ms`
+    newer than the segment's first batch (`first_timestamp_ms` if the first batch is not yet written); the index is
+    full; the batch's offset is too far from the segment's for the index. A batch larger than `segment.bytes` gets a
+    segment of its own.
     """
     is_compacted = bool(header.attributes & ATTRIBUTE_OFFSET_COLUMN)
     if segment.compacted != is_compacted or segment.has_gaps or header.schema_id != segment.info.schema_id:
@@ -252,7 +256,8 @@ def fits(
 
 
 def fitting(segment: LogSegment, batches: Sequence[PlacedBatch], first: int, config: LogConfig) -> int:
-    """Return the number of batches from number `first` on (which fits) that go into `segment` together."""
+    """Return the number of batches, from index `first` on, that can be appended to `segment` together. The batch at
+    `first` must fit."""
     pending = batches[first].header.size_bytes
     first_timestamp_ms = roll_time_ms(batches[first].header)
     count = 1

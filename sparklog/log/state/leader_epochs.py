@@ -1,8 +1,8 @@
-"""Leader epochs of a log: which epoch began at which offset, in memory and in leader-epochs.json.
+"""The leader epochs of a log with their start offsets, in memory and in leader-epochs.json.
 
-A follower whose log has diverged is cut back to where its epochs and the leader's agree (`end_offset_for`), never to
-its high watermark, which lags. The file is written before the first batch of an epoch is appended: it may name epochs
-that have no records (any more), but never lacks one that has.
+A follower whose log has diverged is cut back to the last offset at which its epochs and the leader's agree
+(`end_offset_for`), never to its high watermark, which lags. The file is written before the first batch of an epoch is
+appended. So it can name epochs without records, but it names every epoch with records.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ UNDEFINED = -1
 
 
 class EpochEnd(NamedTuple):
-    """An epoch and the offset after its last record; (-1, -1): not known."""
+    """An epoch and the offset after its last record; (-1, -1) if the epoch is not known."""
 
     epoch: int
     end_offset: int
 
 
 class LeaderEpochs:
-    """Entries (epoch, start offset), both strictly ascending. Replaced as a whole, so that readers need no lock."""
+    """Entries (epoch, start offset); epochs and start offsets ascend strictly. The tuple `entries` is replaced as a
+    whole, so readers need no lock."""
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
         self.entries: tuple[EpochEntry, ...] = ()
@@ -47,12 +48,12 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, or -1."""
+        """The newest epoch; -1 without an entry."""
         return self.entries[-1].epoch if self.entries else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Begin epoch `epoch` at `start_offset`; entries that contradict it go. Returns True if an entry has
-        changed."""
+        """Begin `epoch` at `start_offset`, and remove entries with an epoch or a start offset that is not lower. If
+        `epoch` is the newest and has begun already, nothing changes. Returns True if the entries have changed."""
         last = self.entries[-1] if self.entries else None
         if last is not None and epoch == last.epoch and start_offset >= last.start_offset:
             return False
@@ -61,10 +62,11 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Return the end of `epoch`, or else of the largest epoch below it that is known here.
+        """Return the end of `epoch`; if it is not known here, the end of the largest known epoch below it.
 
-        The newest epoch ends at the log end. An epoch newer than all known is undefined; so is every one of an empty
-        log. An epoch older than all known ends at the start of the first known one.
+        The newest epoch ends at the log end. For an epoch newer than all known epochs, and for every epoch of a log
+        without epochs, the result is (-1, -1). An epoch older than all known epochs ends at the start of the first
+        known epoch.
         """
         if epoch == UNDEFINED or not self.entries or epoch > self.latest:
             return EpochEnd(UNDEFINED, UNDEFINED)
@@ -76,18 +78,19 @@ class LeaderEpochs:
         return EpochEnd(self.entries[floor].epoch if floor >= 0 else epoch, higher.start_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the epoch of the record at `offset`, or -1."""
+        """Return the epoch of the record at `offset`; -1 if it is not known."""
         i = bisect_right([e.start_offset for e in self.entries], offset) - 1
         return self.entries[i].epoch if i >= 0 else UNDEFINED
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Forget the epochs that begin at or above `end_offset`. Returns True if there were any."""
+        """Forget the epochs that begin at or above `end_offset`. Returns True if there was such an epoch."""
         kept = self.entries[: bisect_left([e.start_offset for e in self.entries], end_offset)]
         changed, self.entries = len(kept) < len(self.entries), kept
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Move the log start to `start_offset`: the epoch there begins there, earlier ones go."""
+        """Forget the epochs below a new log start. The epoch of `start_offset` begins at `start_offset` from now on.
+        Returns True if the entries have changed."""
         i = bisect_right([e.start_offset for e in self.entries], start_offset) - 1
         if i < 0 or (i == 0 and self.entries[0].start_offset == start_offset):
             return False
@@ -96,9 +99,10 @@ class LeaderEpochs:
 
 
 class LeaderEpochCache(LeaderEpochs):
-    """The epochs of the log in `directory`. Changes that must not be lost are written before they are applied.
+    """The epochs of the log in `directory`. `begin` writes the file before it changes the memory.
 
-    `file_is_first`: the file contains the state of a new partition.
+    `file_is_first`: the file has exactly FIRST_ENTRIES, which the creation of a partition writes. So a `begin` that
+    leads to these entries does not write the file again.
     """
 
     def __init__(
@@ -108,11 +112,11 @@ class LeaderEpochCache(LeaderEpochs):
         self._path = directory / LEADER_EPOCHS_FILE
         self._file_is_first = file_is_first
         self._is_ahead = False
-        """True if the file differs from the memory: the newest epoch has no records yet, or writing has failed."""
+        """True if the file can differ from the entries in memory: after `expect`, or after a failed write."""
         super().__init__(entries)
 
     def begin(self, epoch: int, log_end_offset: int) -> None:
-        """Store the start of `epoch`, whose leader appends at `log_end_offset`: it is on the disk when this returns.
+        """Begin `epoch` at `log_end_offset`, where its leader appends, and write the file durably before returning.
 
         Raises FencedLeaderEpochError for an epoch older than the newest, StorageFullError, StorageError.
         """
@@ -130,8 +134,8 @@ class LeaderEpochCache(LeaderEpochs):
         self.entries, self._is_ahead = changed.entries, False
 
     def expect(self, epoch: int, log_end_offset: int) -> None:
-        """Begin an epoch like `begin`, but in memory only: an epoch without records does not survive a restart anyway,
-        and a broker that takes over thousands of partitions has no time for their files. Raises
+        """Begin an epoch like `begin`, but in memory only. An epoch without records does not survive a restart anyway,
+        and a broker that takes over thousands of partitions has no time to write their files. Raises
         FencedLeaderEpochError."""
         if epoch < self.latest:
             raise FencedLeaderEpochError(
@@ -141,12 +145,13 @@ class LeaderEpochCache(LeaderEpochs):
             self._is_ahead = True
 
     def cut(self, log_end_offset: int) -> None:
-        """Drop the epochs beyond the end of a truncated log. Raises StorageFullError, StorageError."""
+        """Forget the epochs that begin at or above the end of a truncated log, durably. Raises StorageFullError,
+        StorageError."""
         if self.truncate_from_end(log_end_offset) or self._is_ahead:
             self._write(self.entries)
 
     def restart_at(self, offset: int) -> None:
-        """Restart the epochs of an emptied log, which begins at `offset`."""
+        """Forget all epochs, durably, because the log was emptied. Raises StorageFullError, StorageError."""
         if self.entries or self._is_ahead:
             self.entries = ()
             self._write(())
@@ -163,10 +168,11 @@ def load_epochs(
     segments: Sequence[LogSegment],
     bounds: tuple[int, int],
 ) -> LeaderEpochCache:
-    """Return the epochs of a log that has just been loaded; `bounds`: log start and log end.
+    """Return the epochs of a log that was just loaded. `bounds`: log start and log end.
 
-    A missing or damaged file is written again from the headers of the batches. Otherwise these are not asked: the epoch
-    in a header has no checksum, the file has one. Raises LogCorruptError, StorageError.
+    A missing or damaged file is written again from the headers of the batches. A valid file counts more than the
+    headers, because it has a checksum and the epoch in a header has none. Raises LogCorruptError, StorageError,
+    StorageFullError.
     """
     data = read_whole(files, directory / LEADER_EPOCHS_FILE)
     entries = decode_epochs(data) if data is not None else None
@@ -184,8 +190,8 @@ def load_epochs(
 
 
 def _epochs_in(segments: Sequence[LogSegment]) -> list[EpochEntry]:
-    """Return every change of epoch. Epochs only rise along a log: a segment is walked only if the next one begins with
-    another."""
+    """Return the start of every epoch, from the batch headers. Epochs only rise along a log. So all headers of a
+    segment are read only if the next segment begins with another epoch, or if the segment is the last one."""
     filled = [s for s in segments if s.data_bytes]
     found: list[EpochEntry] = []
     firsts = [next(s.headers_from(None))[1] for s in filled]

@@ -1,13 +1,14 @@
 """Loading of a partition's directory: its segments, their ends, and the remains of a crash.
 
-After a clean stop, and below the recovery point, footers are trusted. The part after the recovery point is read batch
-by batch with checksums. There are three results:
+Footers are trusted after a clean stop, and for segments below the recovery point. The part after the recovery point is
+read batch by batch, with checksums. There are three results:
 
-- END: all data are intact. A footer that is missing or incomplete is written again.
-- TORN: the bytes after the last good batch can be the remains of a crashed append: they are cut, and their size is
-  logged. Segments after them without a batch are removed, too.
-- CORRUPT: good batches lie after the bad bytes, or data that were on the disk are missing. LogCorruptError names file,
-  position and the command that repairs (`sparklog.log.tools.repair`), no file is touched, and the partition is offline.
+- END: all data are intact. A footer that is missing or incomplete is written again, except in the active segment.
+- TORN: the bytes after the last good batch can be the remains of a crashed append. They are cut off, and their size is
+  logged. Later segments are removed if they have no batch.
+- CORRUPT: good batches lie after the bad bytes, or data that were fsynced are missing. A LogCorruptError names file,
+  position and the command that repairs (`sparklog.log.tools.repair`). The damaged file is not changed, and the
+  partition is offline.
 """
 
 from __future__ import annotations
@@ -61,29 +62,29 @@ class LoadContext(Struct, frozen=True):
     files: FileSystem
     index_interval_bytes: int
     recovery_point: int = 0
-    """End of the fsynced part: a crash cannot damage it, so it is never cut."""
+    """End of the fsynced part of the log. A crash cannot damage this part, so it is never cut."""
     handles: HandleCache = field(default_factory=HandleCache)
     log_start_offset: int = 0
     gaps: frozenset[tuple[int, int]] = frozenset()
-    """Offsets that a repair has abandoned."""
+    """The ranges (first offset, end) whose records a repair could not save."""
     clean: bool = True
     written_to: int = 0
-    """End of the written part that cannot be lost in a crash, because the machine has not stopped since."""
+    """End of the written part that cannot be missing: after a clean stop, or if the machine has not restarted since."""
 
     def hint(self) -> str:
-        """Return the remedy for damage."""
+        """Return the text for errors that says how to remedy damage."""
         return f"restore the file from a copy, or keep the intact batches: sparklog log repair {self.directory}"
 
 
 class LoadedLog(Struct, frozen=True):
-    """Segments in offset order, and those among them that may not be on the disk yet."""
+    """`segments`: the segments in offset order. `dirty`: those of them whose data are possibly not fsynced yet."""
 
     segments: list[LogSegment]
     dirty: list[LogSegment]
 
 
 class _Torn(Exception):  # noqa: N818  (not an error yet: the segments after decide)
-    """A segment ends before the next one begins."""
+    """A segment ends before the next segment begins, and a crash can be the reason."""
 
     def __init__(self, error: LogCorruptError) -> None:
         super().__init__(str(error))
@@ -91,9 +92,10 @@ class _Torn(Exception):  # noqa: N818  (not an error yet: the segments after dec
 
 
 def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
-    """Load all segments of `context.directory`; after an unclean stop the part after the recovery point is scanned.
+    """Load all segments of `context.directory`. After an unclean stop, the part after the recovery point is scanned.
+    `clean` and the gaps in the directory replace those of `context`.
 
-    Raises LogCorruptError, StorageError.
+    Raises LogCorruptError, StorageError, StorageFullError.
     """
     gaps = decode_gaps(read_whole(context.files, context.directory / GAPS_FILE))
     context = replace(context, gaps=frozenset(gaps), clean=clean)
@@ -130,8 +132,8 @@ def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
 
 
 def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> None:
-    """Raise LogCorruptError, or _Torn if a crash may be the reason, when a segment does not end at the start of the
-    next."""
+    """Check that a segment's `end` is the start of the next segment, or of a gap up to it. Raises _Torn if a crash can
+    be the reason why not, else LogCorruptError."""
     if end == following or (end, following) in context.gaps:
         return
     what = "overlaps with" if end > following else "leaves a gap before"
@@ -142,8 +144,8 @@ def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> 
 
 
 def _drop_without_batches(context: LoadContext, bases: list[int], error: LogCorruptError) -> None:
-    """Remove the segments of `bases`, which a crash has left after one that lost its end; if any of them holds a good
-    batch, or is below the recovery point, `error` is raised and nothing is removed."""
+    """Remove the segments of `bases`, which lie after a segment that lost its end in a crash. If one of them holds a
+    good batch, or if the first of them is below the recovery point, raise `error` and remove none."""
     paths = [context.directory / segment_name(base) for base in bases]
     if bases[0] < context.recovery_point or any(_holds_batch(context.files, path) for path in paths):
         raise error
@@ -170,7 +172,8 @@ def _holds_batch(files: FileSystem, path: Path) -> bool:
 
 
 def _segment_bases(context: LoadContext) -> list[int]:
-    """Return base offsets of the segment files, ascending; removes leftovers that have no segment."""
+    """Return the base offsets of the segment files, ascending. Removes index files without a segment, and temporary
+    files."""
     bases: list[int] = []
     others: list[str] = []
     for name in context.files.list_directory(context.directory):
@@ -189,8 +192,9 @@ def _segment_bases(context: LoadContext) -> list[int]:
 
 
 def _load_segment(context: LoadContext, base: int, following: int | None, *, clean: bool) -> LogSegment | None:
-    """Load one segment. Returns None if it was the head of a file that a crash left unfinished, which is removed.
-    Raises _Torn.
+    """Load the segment at `base`. If a crash left the last segment's head unfinished, the file is removed, and the
+    result is None. `following`: base offset of the next segment. Raises LogCorruptError, or _Torn if the segment ends
+    too early and a crash can be the reason.
     """
     path = context.directory / segment_name(base)
     file = context.files.open(path)
@@ -217,7 +221,9 @@ def _load_segment(context: LoadContext, base: int, following: int | None, *, cle
 
 
 def _read_head(context: LoadContext, path: Path, file: File, size: int, *, is_last: bool) -> SegmentHead | None:
-    """Return the head, checked against name and owner; None when it was never finished and no batch follows."""
+    """Return the head of a segment file, after a check of its owner and base offset. Returns None if a crash left the
+    head of the last segment unfinished and no batch follows. Raises _Torn if later segments exist then, else
+    LogCorruptError."""
     try:
         head = decode_head(file.read)
     except (TruncatedBatchError, LogCorruptError) as e:
@@ -246,8 +252,9 @@ def _base_of(path: Path) -> int | None:
 
 
 def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_end: int, *, is_on_disk: bool) -> bool:
-    """Take the end from the footer and the last batch's header, without reading the rest of it; indexes are loaded when
-    needed. False if the footer is not sane. Raises LogCorruptError when no crash can be the reason."""
+    """Set the segment's end from the footer and the header of the last batch, without reading the remaining batches.
+    Returns False if footer and header contradict each other. Raises LogCorruptError if the header is damaged although
+    the data were fsynced (`is_on_disk`)."""
     next_offset, append_time_ms = segment.base_offset, 0
     if data_end != segment.data_position:
         position = last_block_position(file.read, segment.data_position, data_end)
@@ -273,16 +280,16 @@ def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_en
 
 
 _SMALL_BYTES = 1 << 20
-"""Size of a segment that is fetched with one request: with many small segments, a request per header would decide the
-time of a cold start."""
+"""Segments up to this size are read ahead with one request. With many small segments, one request per header would
+dominate the time of a cold start."""
 
 
 _REWRITE_BYTES = 1 << 20
 
 
 class _SegmentScan:
-    """Scan of a segment: reads every batch, those after the recovery point with their checksum, cuts the remains of a
-    crash after the last intact batch, and seals the segment if others follow it."""
+    """Scan of one segment. It reads every batch, and verifies the checksums of batches after the recovery point. It
+    cuts off the remains of a crash after the last intact batch, and seals the segment if another one follows."""
 
     def __init__(
         self,
@@ -300,7 +307,7 @@ class _SegmentScan:
         self._tail, self._indexes = Tail(), SegmentIndexes(segment.base_offset)
         self._next_offset = segment.base_offset
         self._unsynced_from = 0 if context.recovery_point <= segment.base_offset else size
-        """Position from which on the data may not be on the disk."""
+        """Position from which on the data are possibly not fsynced."""
 
     def run(self) -> None:
         context, segment, file = self._context, self._segment, self._file
@@ -336,9 +343,9 @@ class _SegmentScan:
             segment.seal(context.schema_of(segment.info.schema_id))
 
     def _write_again(self, end: int) -> None:
-        """Make the kernel write again all data that were not certainly on the disk when the broker stopped. If an fsync
-        had failed, the kernel counts these pages as written: they can be read until a power cut, and no later fsync
-        writes them."""
+        """After an unclean stop, write all data again that were not surely fsynced before it. If an fsync had failed,
+        the kernel counts the lost pages as written: they can be read until a power cut, and no later fsync writes
+        them."""
         if self._context.clean:
             return
         for position in range(self._unsynced_from, end, _REWRITE_BYTES):
@@ -360,7 +367,8 @@ class _SegmentScan:
         return removed or (self._next_offset, offset) in self._context.gaps
 
     def _check_end(self, result: ScanResult) -> None:
-        """Raise LogCorruptError for a bad end, or _Torn if the only fault is that other segments follow."""
+        """Raise LogCorruptError for an end that a crash cannot leave. Raise _Torn for an end that a crash can leave in
+        the last segment, if other segments follow."""
         context, end, following = self._context, self._next_offset, self._following
         where = f"{self._segment.path}, position {result.position}"
         if result.end is ScanEnd.CORRUPT:
@@ -385,7 +393,7 @@ class _SegmentScan:
             )
 
     def _footer_is_whole(self, data_end: int) -> bool:
-        """Return True if the footer equals, byte by byte, the footer of these batches."""
+        """Return True if the footer has exactly the bytes that sealing the scanned batches would write."""
         segment = self._segment
         schema = self._context.schema_of(segment.info.schema_id)
         expected = encode_seal(

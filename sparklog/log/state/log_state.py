@@ -29,10 +29,10 @@ from sparklog.log.tiering.partition_tier import PartitionTier
 
 class LogState(Struct, eq=False):
     """The shared state of one log. It is changed under `write_lock` and read without a lock, unless a method says
-    otherwise.
+    otherwise. The caller of a method holds the write lock.
 
-    `swap_lock` is held while files of segments get other names or go. It is taken before the flusher's lock, which is
-    taken before the write lock. The methods are to be called under the write lock.
+    `swap_lock` is held while segment files are renamed or removed. The order of acquisition is: `swap_lock`, the
+    flusher's lock, `write_lock`.
     """
 
     directory: Path
@@ -54,18 +54,18 @@ class LogState(Struct, eq=False):
     producers: PartitionProducers
     producer_files: ProducerFiles
     append_time_ms: int
-    """The broker's clock at the last append: it never goes back within a log."""
+    """Append time of the last batch. Append times never go back within a log."""
     durable_log_start: int = 0
-    """Lowest possible beginning of the log after a crash: the log start of the last checkpoint."""
+    """Log start of the last checkpoint: after a crash, the log can begin there again."""
     inflated: InflatedMemory = field(default_factory=InflatedMemory)
-    """Memory of decompressed batches, which all logs of a broker share."""
+    """Budget for the memory of decompressed batches, which all logs of a broker share."""
     health: LogHealth = field(default_factory=LogHealth)
     write_lock: threading.Lock = field(default_factory=threading.Lock)
     swap_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def inflated_bytes_max(self) -> int:
-        """Bytes that one batch may take decompressed: the smaller of the topic's and the broker's bound."""
+        """Largest accepted decompressed size of a batch: the smaller of the topic's and the broker's limit."""
         return self.inflated.batch_bytes_max(self.config.inflated_bytes_max)
 
     @property
@@ -75,13 +75,14 @@ class LogState(Struct, eq=False):
 
     @property
     def local_log_start(self) -> int:
-        """The first offset that can be read without the object store; the log end if there is none."""
+        """The first offset that can be read without the object store; the log end if no segment is local."""
         local = self.segments.local
         return max(self.offsets.log_start, local[0].base_offset) if local else self.offsets.written
 
     def enter(self, view: memoryview, batches: list[PlacedBatch], now_ms: int) -> None:
-        """Write stamped batches with their assigned offsets, and enter them everywhere before the log end moves. Raises
-        StorageFullError, StorageError; written bytes have been cut off again then."""
+        """Write stamped batches, whose offsets are reserved, and enter them into the producers' state before the log
+        end moves. Raises StorageFullError, StorageError; the written bytes are then cut off, at once or before the next
+        write."""
         try:
             self.writer.write(view, batches, self.config, self.offsets.written)
         except BaseException:
@@ -98,13 +99,14 @@ class LogState(Struct, eq=False):
             self.save_producers()
         elif self.writer.has_begun:
             self.writer.has_begun = False
-            # Nothing else says so soon that the log has records: a lost file would not be missed. No reason for an
-            # fsync.
+            # This snapshot is the earliest evidence that the log has records: without it, the loss of the segment file
+            # would stay unnoticed. This is not worth an fsync.
             self.producer_files.save(self.producers, self.segments.bases, self.offsets.written, fsync=False)
         reach("log.after-append")
 
     def load_producers(self) -> None:
-        """Load the producers from the snapshots and the batches after them. Raises StorageError."""
+        """Load the producers from the newest usable snapshot and the batches after it. Raises StorageError,
+        StorageFullError."""
         local = self.segments.local
         self.producers = self.producer_files.load(
             local,
@@ -116,7 +118,7 @@ class LogState(Struct, eq=False):
         )
 
     def save_producers(self) -> None:
-        """Save a snapshot of the producers at the log end."""
+        """Save a snapshot of the producers at the log end. A failure is only logged."""
         self.writer.has_rolled = False
         self.producer_files.save(self.producers, self.segments.bases, self.offsets.written)
 
@@ -127,8 +129,8 @@ class LogState(Struct, eq=False):
         self.producers.aborted.drop_below(self.offsets.log_start)
 
     def finish_take_back(self) -> None:
-        """Remove the remains of a failed append, which must happen before anything else. Raises
-        StorageUnavailableError, StorageError."""
+        """Remove the remains of a failed append, which must happen before any other write. Raises
+        StorageUnavailableError, which allows another attempt, or StorageError, which fails the log."""
         try:
             self.writer.finish_take_back()
         finally:
@@ -136,5 +138,5 @@ class LogState(Struct, eq=False):
                 self.health.fail(self.writer.failure)
 
     def delete_due_ms(self) -> int:
-        """Return the time at which the files of segments that leave the log now may be deleted."""
+        """Return the time from which on the files of segments that the log drops now can be unlinked."""
         return self.clock.now_ms() + self.config.file_delete_delay_ms

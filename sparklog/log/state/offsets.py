@@ -1,4 +1,4 @@
-"""The offsets of one log, and the order they always stand in.
+"""The offsets of one log, and the order in which they always are.
 
 ::
 
@@ -7,15 +7,15 @@
 
 ========================  ==========================================================================================
 log start                 the first offset that can be read
-recovery point            after an unclean stop everything from here on is scanned
-flushed                   everything below is on the disk (or deleted)
-written                   everything below has been handed to the operating system: the log end for everybody else
-appended                  offsets below have been given out; above `written` only while a write is under way
-high watermark            reads end here
+recovery point            after an unclean stop, the records from here on are scanned
+flushed                   all records below are fsynced (or deleted)
+written                   all records below are handed to the operating system: this is the log end
+appended                  the offsets below are assigned; this is above `written` only during a write
+high watermark            consumers can read the records below
 ========================  ==========================================================================================
 
-`LogOffsets` is the only place that changes them: one method per move, each of which ends with a check of the whole
-order. A broken order is a mistake in the program, never a state of the disk.
+Only `LogOffsets` changes these offsets, with one method per move. A move that would break the order is refused: it is a
+mistake in the program, never a state of the disk.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ import threading
 
 
 class OffsetOrderError(AssertionError):
-    """A move would have broken the order of the offsets; the message names all of them. Nothing was changed."""
+    """A move would have broken the order of the offsets. The message names all offsets."""
 
 
 class LogOffsets:
-    """The offsets of a log. Reading an attribute needs no lock; several threads may move them."""
+    """The offsets of a log. Reading an attribute needs no lock, and several threads can move offsets."""
 
     __slots__ = ("_lock", "appended", "flushed", "high_watermark", "log_start", "recovery_point", "written")
 
     def __init__(
         self, *, log_start: int = 0, recovery_point: int = 0, log_end: int = 0, high_watermark: int | None = None
     ) -> None:
-        """Set the offsets found on the disk: data above `recovery_point` may not be on it yet."""
+        """Set the offsets of an opened log. `flushed` begins at `recovery_point`, because data above it are possibly
+        not fsynced. `high_watermark`: None stands for the log start."""
         self._lock = threading.Lock()
         self.log_start = log_start
         self.recovery_point = self.flushed = recovery_point
@@ -50,7 +51,7 @@ class LogOffsets:
     # --- moves ---
 
     def reserve(self, appended: int) -> None:
-        """Assign the offsets below `appended`; the write follows."""
+        """Assign the offsets below `appended` to batches that are written next."""
         if appended < self.appended:
             self._move(appended=appended)  # refuses it
         self.appended = appended  # alone at the top of the order: nothing else to check
@@ -64,7 +65,7 @@ class LogOffsets:
         self._move(appended=self.written)
 
     def flushed_to(self, offset: int) -> None:
-        """Note that all records below `offset` are on the disk; never goes back."""
+        """Record that all records below `offset` are fsynced; `flushed` never goes back."""
         self._move(flushed=max(self.flushed, offset))
 
     def recover_from(self, offset: int) -> None:
@@ -72,7 +73,7 @@ class LogOffsets:
         self._move(recovery_point=max(self.recovery_point, offset))
 
     def raise_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark, at most to the end of the written data; it never goes back."""
+        """Raise the high watermark to `offset`, at most to the log end; it never goes back."""
         if offset > self.high_watermark:
             with self._lock:
                 self.high_watermark = max(self.high_watermark, min(offset, self.written))
@@ -80,15 +81,15 @@ class LogOffsets:
                     raise OffsetOrderError(f"the log's offsets are out of order: {self}")
 
     def raise_log_start(self, offset: int) -> None:
-        """Raise the log start: records below `offset` are deleted, so they need not reach the disk any more. It never
-        goes back."""
+        """Raise the log start to `offset`; it never goes back. The records below are deleted and need no fsync, so the
+        recovery point and `flushed` follow."""
         with self._lock:
             start = max(self.log_start, offset)
             point = max(self.recovery_point, start)
             self._set(log_start=start, recovery_point=point, flushed=max(self.flushed, point))
 
     def truncate(self, log_end: int) -> None:
-        """Cut the log back to end at `log_end`: nothing points beyond it any more."""
+        """Cut the log back to `log_end`: all offsets above are lowered to it."""
         with self._lock:
             self._set(
                 log_start=min(self.log_start, log_end),

@@ -1,4 +1,5 @@
-"""Writes batches into a log's segments: chooses the segment, begins new ones, and takes failed writes back."""
+"""Writing batches into a log's segments: the choice of the segment, the beginning of new segments, and the removal of
+failed writes."""
 
 from __future__ import annotations
 
@@ -24,17 +25,17 @@ from sparklog.log.state.dirty_segments import Dirty
 
 
 class _TakeBack(Struct):
-    """Remains of a failed append on the disk: files to remove, and segments to cut. Each step can be repeated."""
+    """Remains of a failed append on the disk: files to remove, and segments to cut. A failed step can be repeated."""
 
     files: list[Path] = field(default_factory=list)
     removed: bool = False
-    """Files have been removed, the directory is not fsynced yet."""
+    """True if files were removed and the directory is not fsynced yet."""
     segments: list[LogSegment] = field(default_factory=list)
 
 
 class SegmentWriter:
-    """The segments of a log, and their parts that are not on the disk yet. Used under the log's write lock; `segments`
-    may be read at any time."""
+    """The segments of a log, with their parts that are not fsynced yet. Used under the log's write lock; `segments` can
+    be read without it."""
 
     def __init__(
         self,
@@ -61,15 +62,16 @@ class SegmentWriter:
         self.failure: StorageError | None = None
         """The reason why the content of the last segments is unknown until the next start."""
         self.blocked: SparklogError | None = None
-        """Reason why a failed append is not undone yet: nothing is written before that is done."""
+        """Reason why the bytes of a failed append are not removed yet; nothing is written before they are. None: there
+        are none."""
         self._remains = _TakeBack()
 
     def write(self, view: memoryview, batches: list[PlacedBatch], config: LogConfig, log_end: int) -> None:
-        """Write the batches: as many as belong into one segment with one write. Takes all back if a write fails,
-        before it returns or, if the disk does not let it, before the next write.
+        """Write the batches, with one write per segment. If a write fails, the bytes of all batches are removed before
+        the error is raised, or, if the disk does not permit this, before the next write.
 
-        A compacted batch may begin after `log_end`: a segment that begins with it has the log end's name all the same,
-        so that segments meet."""
+        A compacted batch can begin after `log_end`. A segment that begins with such a batch is named by the log end
+        nevertheless, so that segments follow each other without a gap. Raises StorageFullError, StorageError."""
         self.finish_take_back()
         self._drop_empty(batches[0].header)
         before, roll_next = self.segments, self.roll_next
@@ -92,13 +94,14 @@ class SegmentWriter:
             raise
 
     def begin(self, base_offset: int, schema_id: int, *, compacted: bool = False) -> LogSegment:
-        """Begin a new last segment, for `compacted` batches or for others; the previous one is sealed."""
+        """Seal the last segment, and begin a new one at `base_offset`. `compacted`: the new segment is for compacted
+        batches. Raises StorageFullError, StorageError."""
         self.finish_take_back()
         last, active = self.segments.last, self.segments.active
         if active is not None and not active.is_sealed:
             self.seal(active)
         if active is not None:
-            active.check_in_place()  # the new file must not be made in another directory than the old one
+            active.check_in_place()  # the new file must not be created in a directory that has replaced the old one's
             self._keep_first_name()
         path = self._directory / segment_name(base_offset)
         self.dropped.remove_path(path)
@@ -120,9 +123,9 @@ class SegmentWriter:
         return segment
 
     def _keep_first_name(self) -> None:
-        """Fsync the first segment's name before a second segment exists. After a power cut that takes only the first
-        name, the log would seem to begin at the second segment, and the loss would stay unnoticed. Further names need
-        no fsync: a gap between segments is noticed. Raises StorageError."""
+        """Fsync the directory entry of the first segment before a second segment exists. If a power cut took only the
+        first entry, the log would seem to begin at the second segment, and the loss would stay unnoticed. Later entries
+        need no such fsync, because a gap between segments is noticed. Raises StorageError."""
         if len(self.segments.all) > 1:
             return
         try:
@@ -132,7 +135,7 @@ class SegmentWriter:
             raise self.failure from e
 
     def seal(self, segment: LogSegment) -> None:
-        """Write a segment's indexes and footer."""
+        """Write a segment's index files and footer. Raises StorageFullError, StorageError."""
         self.finish_take_back()
         segment.seal(self.schema_of(segment.info.schema_id))
         self.dirty.add(segment, made=True)
@@ -143,8 +146,8 @@ class SegmentWriter:
         self._use(self.segments.all[count:], gone, due_ms)
 
     def replace(self, old: list[LogSegment], new: Sequence[SegmentView], due_ms: int) -> bool:
-        """Replace `old` by `new`; the files of `old` stay until the clock shows `due_ms`. Returns False if the log no
-        longer has all of `old`, or has nothing after them."""
+        """Replace `old` by `new`; the files of `old` stay until the clock shows `due_ms`. Returns False, without a
+        change, if the log no longer has all of `old`, or has no segment after them."""
         segments = self.segments.all
         first = next((i for i, s in enumerate(segments) if s is old[0]), len(segments))
         behind = first + len(old)
@@ -159,8 +162,8 @@ class SegmentWriter:
         self.dropped.add(gone, due_ms)
 
     def _drop_empty(self, header: BatchHeader) -> None:
-        """Replace the last segment by a new one of the same name if it has no batch (a crash left only its head, or it
-        was cut) and does not accept this batch."""
+        """Remove the last segment if it has no batch (a crash left only its head, or it was cut) and does not accept
+        the batch of `header`. The new segment for the batch then gets the same name."""
         last = self.segments.active
         if last is None or last.data_bytes:
             return
@@ -181,9 +184,9 @@ class SegmentWriter:
         self.finish_take_back()
 
     def finish_take_back(self) -> None:
-        """Remove the remains of failed appends. Until this succeeds nothing may be written: remains that return after a
-        crash would contradict it. Raises StorageUnavailableError (`blocked`; it can be tried again), or StorageError
-        (`failure`) when the content of the disk is unknown."""
+        """Remove the remains of failed appends. Nothing must be written before this succeeds: the remains could return
+        after a crash and contradict the new data. Raises StorageUnavailableError (also in `blocked`), which allows
+        another attempt, or StorageError (also in `failure`) if the content of the disk is unknown."""
         if self.failure is not None:
             raise self.failure
         left = self._remains
@@ -210,7 +213,7 @@ class SegmentWriter:
         self.blocked = None
 
     def _sync_directory(self) -> None:
-        """Sync the directory. Raises StorageUnavailableError (a later attempt may succeed), SyncFailedError."""
+        """Fsync the directory. Raises StorageUnavailableError (a later attempt can succeed), SyncFailedError."""
         try:
             self._files.sync_directory(self._directory)
         except StorageUnavailableError:
@@ -219,12 +222,12 @@ class SegmentWriter:
             raise SyncFailedError(str(e)) from e
 
     def _segment_for(self, header: BatchHeader, config: LogConfig, log_end: int) -> LogSegment:
-        """Return the segment for the next batch: the last one, un-sealed if need be, or a new one."""
+        """Return the segment for the next batch: the last segment, un-sealed if it is sealed, or a new segment."""
         last = self.segments.active
         if last is not None and not self.roll_next and fits(last, header, 0, config):
             if last.is_sealed:
                 last.unseal()
-            if fits(last, header, 0, config):  # the age of its first batch is known only now
+            if fits(last, header, 0, config):  # checked again: un-sealing has read the time of the first batch
                 return last
         compacted = bool(header.attributes & ATTRIBUTE_OFFSET_COLUMN)
         return self.begin(log_end, header.schema_id, compacted=compacted)

@@ -1,10 +1,10 @@
-"""truncation.json: a log has been cut back, and the checkpoint on the disk may not know it yet.
+"""truncation.json: a record that a log was cut back, for the time until the next checkpoint.
 
-``{"offset": n, "restarted_at": m}`` is written before anything is cut: until the next checkpoint, recovery-points.json
-may promise records that are cut now. While the file exists, a start takes no log start, high watermark or recovery
-point above n from the checkpoint. If the log has been emptied since, it begins at m (else null), even if that is above
-the checkpoint's log start: nothing is missing before it. The file is removed, for good, before a checkpoint from after
-the cut counts as written. A lost file was not needed yet, or not any more.
+``{"offset": n, "restarted_at": m}`` is written before the log is cut. Until the next checkpoint, recovery-points.json
+can have offsets above the cut. While truncation.json exists, a start lowers the checkpoint's log start, high watermark
+and recovery point to n. If the log was emptied, it begins at m (otherwise m is null), even if m is above the
+checkpoint's log start: no records are missing before m. After a checkpoint that is newer than the cut, the file is
+removed durably, before the checkpoint counts as written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class _Content(Struct, frozen=True):
 
 
 class TruncationMark:
-    """truncation.json of one partition directory. `count`: how often it has been written since the start."""
+    """truncation.json of one partition directory. `count` rises with every write; it begins at 1 if the file was there
+    at the start, else at 0."""
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
         self._files = files
@@ -35,8 +36,9 @@ class TruncationMark:
         self.count = 0
 
     def clamp(self, points: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return the log start, high watermark and recovery point of a checkpoint, limited to the end of the last cut;
-        if the log was emptied, the log start is the offset where it continued. Raises StorageError."""
+        """Read the file. Return the log start, high watermark and recovery point of a checkpoint, each lowered to the
+        end of the lowest recorded cut. If the log was emptied, the log start is the offset at which it continued.
+        Raises StorageError."""
         data = read_whole(self._files, self._path)
         if data is None:
             return points
@@ -49,8 +51,8 @@ class TruncationMark:
         return log_start if self._restarted_at is None else self._restarted_at, high_watermark, recovery_point
 
     def write(self, offset: int, *, is_emptied: bool = False) -> None:
-        """Store that the log ends at `offset` now; `is_emptied`: it begins there, too. Raises StorageFullError,
-        StorageError."""
+        """Record a cut to `offset`. `is_emptied`: the log is emptied and begins at `offset` too. Raises
+        StorageFullError, StorageError."""
         self._offset = offset if self._offset is None else min(offset, self._offset)
         if is_emptied:
             self._restarted_at = offset
@@ -58,9 +60,9 @@ class TruncationMark:
         self.count += 1
 
     def forget(self, count: int) -> None:
-        """Remove the file after a checkpoint that was made after `count` truncations: the file goes, unless it is
-        newer."""
+        """Remove the file durably, because a checkpoint made when `count` had this value is on the disk. Does nothing
+        if the log was cut again since. Raises StorageError."""
         if self._offset is not None and count == self.count:
             self._files.remove(self._path)
-            self._files.sync_directory(self._path.parent)  # come back later, it would lower a newer log start
+            self._files.sync_directory(self._path.parent)  # a file that returned would lower a newer log start
             self._offset = self._restarted_at = None

@@ -1,4 +1,5 @@
-"""The name of a data directory's cache of remote segments: the broker fills it, clients on its host map its files."""
+"""The name of the directory that caches data of remote segments. The broker fills it; clients on the broker's host map
+its files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The `.columns` object of a copied segment: where the columns of each batch are, and a checksum for every one of their
-buffers, so that a reader that wants some columns fetches only these and still checks all that it gets.
+"""The `.columns` object of a copied segment. It has the places of each batch's columns, and a checksum for each of
+their buffers. So a reader of some columns fetches only these columns, and still checks all bytes that it gets.
 
 ::
 
@@ -12,8 +12,8 @@ buffers, so that a reader that wants some columns fetches only these and still c
     ..      4 n b   crc32c u32 of each buffer, batch by batch, as it is stored (compressed or not)
     ..              prefix and metadata of each batch, back to back: the first bytes of the batch as it is
 
-All little-endian. The size and the CRC32C of the whole object stand in the copy's metadata. It is left out when the
-metadata would be a large part of the segment (tiny batches): then everything is read.
+All little-endian. The copy's metadata has the size and the CRC32C of the whole object. The object is left out if it
+would be large in relation to the segment (tiny batches); a reader then fetches whole batches.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from sparklog.log.tiering.state import RemoteSegmentMetadata
 _HEAD = struct.Struct("<8sII")
 _MAGIC = b"SLRV\0\0\0\1"
 METADATA_SHARE_MAX = 8
-"""Metadata larger than the segment divided by this are not worth an object."""
+"""The object is left out if the batches' metadata are larger than the segment's batches divided by this."""
 COALESCE_BYTES = 16 * 1024
-"""Ranges with less between them are fetched as one."""
+"""Ranges with a smaller gap between them are fetched as one range."""
 GROUP_BYTES = 16 * 1024 * 1024
-"""Bytes that are fetched in one request."""
+"""Batches are fetched together, in one request, once their wanted columns have this size."""
 
 
 class Message(NamedTuple):
-    """A batch with some of its columns: all other bytes of `data` (as large as the whole batch) are zero."""
+    """A batch with some of its columns. `data` is as large as the whole batch; the bytes of the remaining columns are
+    zero."""
 
     header: BatchHeader
     data: pa.Buffer
@@ -60,8 +61,9 @@ def encode_columns(
     *,
     share_max: int = METADATA_SHARE_MAX,
 ) -> bytes | None:
-    """Return the object for a segment whose batches begin at `positions`; None if it would be too large a part of the
-    segment (`share_max`).
+    """Return the content of the object for a segment whose batches begin at `positions` and end at `data_end`. Returns
+    None for a segment without batches, if the batches' metadata are more than 1 / `share_max` of the batches, or if the
+    batches have different numbers of buffers.
 
     Raises CorruptBatchError.
     """
@@ -99,10 +101,10 @@ class _Batch(NamedTuple):
 
 
 class ColumnReader:
-    """Reads some columns of one remote segment. Opens nothing before `read`."""
+    """Reader of some columns of one remote segment. It does not access the store before `read`."""
 
     def __init__(self, store: ObjectStore, segment: RemoteSegmentMetadata, schema: pa.Schema) -> None:
-        """`schema`: the one the segment was written with."""
+        """Create a reader. `schema`: the schema that the segment was written with."""
         self._store = store
         self._segment = segment
         self._schema = schema
@@ -113,8 +115,8 @@ class ColumnReader:
         return object_name(self._segment.base_offset, COLUMNS_SUFFIX) in self._segment.objects
 
     def read(self, start_offset: int, end_offset: int, columns: Sequence[int]) -> Iterator[Message]:
-        """Yield the batches with records in [start_offset, end_offset), with only `columns` (indexes into the schema)
-        in them; all fetched bytes are checked. Raises RemoteStorageError, CorruptBatchError."""
+        """Yield the batches with offsets in [start_offset, end_offset), with only the `columns` (indexes into the
+        schema). All fetched bytes are checked. Raises RemoteStorageError, CorruptBatchError."""
         layout = layout_of_schema(self._schema)
         wanted = layout.buffers_of(columns)
         group: list[tuple[_Batch, np.ndarray]] = []
@@ -157,7 +159,7 @@ class ColumnReader:
                 yield _Batch(positions[i], head, header, checksums[i])
 
     def _fetch(self, group: list[tuple[_Batch, np.ndarray]], wanted: np.ndarray) -> Iterator[Message]:
-        """Fetch the batches of one request."""
+        """Fetch the buffers `wanted` of the batches in `group` with one request, and yield the batches."""
         if not group:
             return
         key = f"{self._segment.prefix}/{object_name(self._segment.base_offset, '.arrow')}"
@@ -189,8 +191,8 @@ class ColumnReader:
 
 
 def coalesce(starts: np.ndarray, lengths: np.ndarray, gap_bytes: int = COALESCE_BYTES) -> list[tuple[int, int]]:
-    """Return ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending and not empty; ranges
-    with a gap of less than `gap_bytes` are joined."""
+    """Return ascending ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]). Empty ranges are left
+    out, and ranges with a gap of less than `gap_bytes` are joined."""
     filled = lengths > 0
     starts, ends = starts[filled], (starts + lengths)[filled]
     order = np.argsort(starts, kind="stable")

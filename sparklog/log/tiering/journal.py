@@ -1,4 +1,4 @@
-"""remote-log.journal: the copies of a partition in the object store. It is the truth: the store is never listed.
+"""remote-log.journal: the record of a partition's copies in the object store. A copy that is not in it does not count.
 
 ::
 
@@ -11,12 +11,13 @@
                   "delete-started", "delete-finished", "local-start")
 
 All little-endian. A record is appended and fsynced before the next step begins. A crash can only leave the last record
-incomplete: it is cut off, because the step that it announced has not begun. A bad record with others after it is
+incomplete. It is cut off, because the step that it announces has not begun. A bad record before an intact record is
 damage (LogCorruptError). The first record is written with the whole file, atomically, so no crash leaves an incomplete
-beginning. The file is replaced atomically at a start, or when it is large, if most of it is history.
+beginning. If most of the file is history, it is replaced atomically by a shorter one, at a start or when it is large.
 
 If the file is lost, the copies in the store are unknown. Every finished copy has a `manifest.json`, from which
-`sparklog log restore-remote` writes the journal again.
+`sparklog log restore-remote` writes the journal again. The copies of other replicas are adopted from their manifests
+too (`housekeeping/adopt.py`).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ JOURNAL_FILE = "remote-log.journal"
 MAGIC = b"SLRJ\0\0\0\1"
 _RECORD = struct.Struct("<II")
 EVENT_BYTES_MAX = 256 * 1024 * 1024
-"""Largest plausible length of an event. A copy's metadata is about a kilobyte; the producers of a partition may be
-many."""
+"""Largest plausible length of an event. A copy's metadata has about a kilobyte; "local-start" has the states of all
+producers."""
 _REWRITE_FROM_BYTES = 64 * 1024
 _REWRITE_AT_BYTES = 16 * 1024 * 1024
 
@@ -55,12 +56,13 @@ def encode_record(event: Event) -> bytes:
 
 
 def encode_journal(state: RemoteLogState) -> bytes:
-    """Return a whole file that leads to `state`."""
+    """Return the content of a journal without history whose events lead to `state`."""
     return MAGIC + b"".join(encode_record(event) for event in state.events())
 
 
 def decode_journal(data: bytes) -> tuple[RemoteLogState, int]:
-    """Return the state, and the end of the good records: the bytes after it are torn. Raises LogCorruptError."""
+    """Return the state, and the position after the last intact record; the bytes after this position are torn. Raises
+    LogCorruptError."""
     state = RemoteLogState()
     if len(data) < len(MAGIC) and MAGIC.startswith(data):
         return state, 0
@@ -98,9 +100,10 @@ def _decode_record(data: bytes, position: int) -> tuple[Event | None, int]:
 
 
 class Journal:
-    """The journal in `directory`, read when it is made; without a file there is nothing. One thread at a time appends.
+    """The journal in `directory`. The constructor reads the file; without a file, the state is empty. Only one thread
+    at a time is allowed to append.
 
-    Raises LogCorruptError, StorageError.
+    Raises LogCorruptError, StorageError, StorageFullError.
     """
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
@@ -130,8 +133,9 @@ class Journal:
             self._end = len(compact)
 
     def append(self, event: Event) -> None:
-        """Append an event: it is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError
-        (then it is not), LogCorruptError (it cannot follow)."""
+        """Append an event; it is fsynced, and in `state`, when this returns. Raises StorageError, StorageFullError
+        (the event is not stored, unless only the replacement of a large file has failed), LogCorruptError (the event
+        contradicts the state)."""
         if self._closed:
             raise StorageError(f"{self.path} is closed")
         self.state.check(event)
@@ -157,7 +161,7 @@ class Journal:
             raise
 
     def _rewrite(self) -> None:
-        """Replace the journal by one without the history, if that is most of it."""
+        """Replace the file by a journal without history, if most of the file is history."""
         compact = encode_journal(self.state)
         if 2 * len(compact) < self._end and self._file is not None:
             self._file.close()
@@ -167,7 +171,7 @@ class Journal:
         self._rewrite_at = max(_REWRITE_AT_BYTES, 2 * self._end)
 
     def close(self) -> None:
-        """Close the journal: it takes no more appends."""
+        """Close the journal: it accepts no more appends."""
         self._closed = True
         if self._file is not None:
             self._file.close()

@@ -1,7 +1,7 @@
-"""The object store behind `remote.log.storage.url`, through fsspec: the few operations tiering needs.
+"""The object store behind `remote.log.storage.url`, through fsspec, with the few operations that tiering needs.
 
-Every failure of the library below raises RemoteStorageError, which names the object and never the options (they may
-hold secrets). Objects are written once under a name of their own and never listed.
+Every failure of fsspec raises RemoteStorageError, which names the object and never the options, because these can hold
+secrets. Tiering writes every object once, under a name of its own, and lists only manifests.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LOCAL = frozenset({"file", "local"})
 
 
 def parse_options(text: str, what: str = "remote.log.storage.options") -> dict[str, Any]:
-    """Parse the options of a store: a JSON object, or the path of a file with one. `what`: their name in errors. Raises
-    InvalidConfigError, which does not repeat the value."""
+    """Parse the options of a store. `text` is a JSON object, or the path of a file with a JSON object; empty: no
+    options. `what`: name of the options in errors. Raises InvalidConfigError, which does not repeat the value."""
     if not text.strip():
         return {}
     if not text.lstrip().startswith("{"):
@@ -50,13 +50,13 @@ def parse_options(text: str, what: str = "remote.log.storage.options") -> dict[s
 
 
 class ObjectStore:
-    """Objects below `url` by their keys. Thread-safe."""
+    """The objects below `url`, by keys relative to `url`. Thread-safe."""
 
     def __init__(
         self, url: str, options: dict[str, Any] | None = None, *, setting: str = "remote.log.storage.url"
     ) -> None:
-        """Connects to nothing yet. `setting`: name of the URL in errors. Raises InvalidConfigError: no such protocol,
-        or its package is not installed."""
+        """Create the access without connecting. `setting`: name of the URL in errors. Raises InvalidConfigError for a
+        URL without a protocol, an unknown protocol, or a protocol whose package is not installed."""
         from fsspec.core import url_to_fs  # heavy, and few processes need it
 
         self.url = url.rstrip("/")
@@ -77,19 +77,20 @@ class ObjectStore:
         return self._fs
 
     def path(self, key: str) -> str:
-        """Return the object's path in the file system."""
+        """Return the object's path in `file_system`."""
         return f"{self._root}/{key}"
 
     # --- writing ---
 
     def make_folder(self, prefix: str) -> None:
-        """Create a folder, if the store has directories."""
+        """Create a folder, if the store has directories. Raises RemoteStorageError."""
         if not self._protocols & _FLAT:
             with self._translate_errors("make the folder", prefix):
                 self._fs.makedirs(self.path(prefix), exist_ok=True)
 
     def write(self, key: str, parts: Iterable[bytes]) -> ObjectInfo:
-        """Write an object and check that all of it arrived, as far as the store tells. Raises RemoteStorageError."""
+        """Write an object, and check that the store reports its full size. Raises RemoteStorageError, and any
+        SparklogError that reading `parts` raises."""
         size, checksum = 0, 0
         with self._translate_errors("write", key):
             with self._fs.open(self.path(key), "wb", block_size=WRITE_BLOCK_BYTES) as f:
@@ -104,8 +105,9 @@ class ObjectStore:
         return ObjectInfo(size, checksum)
 
     def replace(self, key: str, content: bytes) -> None:
-        """Write an object in place of an earlier one. In a directory, as in an object store, the earlier one stays
-        until the new one is complete, also on a full disk and in a crash. Raises RemoteStorageError."""
+        """Write an object in place of an earlier object of the same key. In a local directory too, the earlier object
+        stays until the new one is complete, even if the disk is full or the process crashes. Raises
+        RemoteStorageError."""
         if not self._protocols & _LOCAL:
             self.write(key, [content])
             return
@@ -116,8 +118,8 @@ class ObjectStore:
             self._make_durable(key)
 
     def _make_durable(self, key: str) -> None:
-        """Sync the file and its directory: an object in a directory has to survive a power cut, as
-        in an object store."""
+        """Fsync the file and its directory, if the store is a local directory: its objects must survive a power cut
+        too."""
         if self._protocols & _LOCAL:
             path = self.path(key)
             for name, flags in ((path, os.O_RDONLY), (os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)):  # noqa: PTH120
@@ -130,7 +132,8 @@ class ObjectStore:
     # --- reading ---
 
     def read(self, key: str, info: ObjectInfo) -> bytes:
-        """Return a whole small object, checked. Raises RemoteStorageError, CorruptBatchError."""
+        """Return a whole small object, after a check of its size and checksum (`info`). Raises RemoteStorageError,
+        CorruptBatchError."""
         with self._translate_errors("read", key):
             data = bytes(self._fs.cat_file(self.path(key)))
         if len(data) != info.size_bytes or crc32c(data) != info.crc32c:
@@ -146,7 +149,7 @@ class ObjectStore:
             return bytes(self._fs.cat_file(self.path(key)))
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read the byte ranges [start, end), in parallel if the store can. Their content is not checked.
+        """Read the byte ranges [start, end), in parallel if the store can. Only their lengths are checked.
 
         Raises RemoteStorageError, CorruptBatchError (the object is shorter).
         """
@@ -164,7 +167,8 @@ class ObjectStore:
     # --- removing ---
 
     def remove(self, prefix: str, names: Iterable[str]) -> None:
-        """Remove a folder's objects, in this order; missing objects are no error. Raises RemoteStorageError."""
+        """Remove the objects `names` of a folder, in this order, and then the folder if it is empty. Missing objects
+        are no error. Raises RemoteStorageError."""
         for name in names:
             key = f"{prefix}/{name}"
             with self._translate_errors("remove", key):
@@ -176,7 +180,7 @@ class ObjectStore:
             self._remove_empty(prefix)
 
     def _remove_empty(self, prefix: str) -> None:
-        """Remove the folder and its parents as far as they are empty."""
+        """Remove the folder, and its parents up to the first that is not empty. Errors are ignored."""
         while prefix:
             try:
                 self._fs.rmdir(self.path(prefix))
@@ -185,7 +189,8 @@ class ObjectStore:
             prefix = prefix.rpartition("/")[0]
 
     def manifests(self, prefix: str) -> list[str]:
-        """Return keys of the manifests below a folder: the only listing, for a broker that has lost its journal.
+        """Return the keys of the manifests below a folder. This lists the store: to adopt copies of other replicas, or
+        to restore a lost journal.
 
         Raises RemoteStorageError."""
         with self._translate_errors("list", prefix):

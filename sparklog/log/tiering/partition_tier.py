@@ -1,4 +1,4 @@
-"""One log's knowledge of its remote part: the journal, and the segments that are read from the store."""
+"""The remote part of one log: its journal, and the segments that are read from the object store."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NO_ACCESS = RemoteAccess()
 
 
 class PartitionTier:
-    """The remote part of one log, created when the log is opened. One thread at a time records. Raises LogCorruptError,
-    StorageError."""
+    """The remote part of one log. The constructor reads the journal, and raises LogCorruptError, StorageError,
+    StorageFullError. Only one thread at a time is allowed to call `record`."""
 
     def __init__(self, files: FileSystem, directory: Path, owner: LogOwner, access: RemoteAccess = NO_ACCESS) -> None:
         self.access = access
@@ -34,7 +34,8 @@ class PartitionTier:
         return self._journal.state
 
     def record(self, event: Event) -> None:
-        """Record an event; it is on the disk on return. Raises StorageError, StorageFullError, LogCorruptError."""
+        """Append an event to the journal; it is fsynced on return. Raises StorageError, StorageFullError,
+        LogCorruptError."""
         self._journal.append(event)
 
     def close(self) -> None:
@@ -52,10 +53,11 @@ class PartitionTier:
         *,
         expected: bool,
     ) -> list[RemoteLogSegment]:
-        """Return the remote segments in front of `local`, in order, none of them wholly below the log start.
+        """Return the remote segments before the segments `local`, in order, without those wholly below the log start.
 
-        Raises LogCorruptError if something is missing between them, or between them and the local ones, or, where a
-        journal is `expected`, without one in front of these: the log must not begin later and forget the rest.
+        Raises LogCorruptError if offsets outside `gaps` are missing between two remote segments, or between the last
+        one and `local`. Raises it too if a journal is `expected`, there is none, and `local` begins above the log
+        start: the log must not lose its beginning unnoticed.
         """
         limit = local[0].base_offset if local else None
         if expected and not self._journal.was_there and limit is not None and limit > log_start_offset:
@@ -80,9 +82,9 @@ class PartitionTier:
         return [self.segment(s) for s in found]
 
     def cut(self, offset: int) -> None:
-        """Record that the log now ends at `offset` (0: it is empty): copies of later records, also of segments that are
-        still local, are not read any more, and the next round deletes their objects. Raises StorageError,
-        StorageFullError."""
+        """Record that the log was cut to `offset` (0: it was emptied). Copies with records above `offset` are not read
+        any more, even if their segments are still local; the next round of tiering decides if their objects are
+        deleted. Raises StorageError, StorageFullError."""
         for metadata in reversed(self.state.finished):
             if metadata.next_offset > offset:
                 self.record(DeleteStarted(metadata.id))
@@ -91,17 +93,18 @@ class PartitionTier:
             self.record(LocalStart(offset))
 
     def release_below(self, offset: int, producers: bytes) -> None:
-        """Allow the deletion of local files wholly below `offset`; `producers`: their state at that offset. Raises
-        StorageError, StorageFullError."""
+        """Record that the local files wholly below `offset` can be deleted. `producers`: the encoded state of the
+        producers at `offset`. Raises StorageError, StorageFullError."""
         if offset > self.state.local_start_offset:
             self.record(LocalStart(offset, producers))
 
     def before_local(self, local: Sequence[LogSegment]) -> BeforeLocal:
-        """Return the state of producers and transactions before `local`, the log's local segments, because the records
-        before them are not read again. Raises LogCorruptError."""
+        """Return the state of producers and transactions before the segments `local`, from the journal: the batches
+        before `local` are not read again. Raises LogCorruptError."""
         start = self.state.local_start
         base = local[0].base_offset if local else start.offset
-        # Deleted batches in between cannot be replayed: states without them would refuse the next batches.
+        # if local batches after start.offset were deleted, they cannot be replayed: the states would be too old, and
+        # the next batches of the producers would be refused
         states = decode_states(start.producers) if base <= start.offset else []
         aborted = [
             (s.base_offset, [AbortedEntry(*entry) for entry in s.aborted])
@@ -111,8 +114,8 @@ class PartitionTier:
         return BeforeLocal(start.offset, states, aborted)
 
     def producers_behind(self, released: Sequence[LogSegment], limit: int) -> PartitionProducers:
-        """Return the producers (at most `limit`) as they are after `released`, the oldest local segments. Raises
-        StorageError, LogCorruptError."""
+        """Return the producers (at most `limit`) with their state at the end of `released`, the oldest local segments.
+        Raises StorageError, LogCorruptError."""
         before = self.before_local(released)
         producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), (), limit=limit)
         producers.replay(released, before.offset, released[-1].next_offset)

@@ -1,8 +1,8 @@
 """Pieces of remote segments on the local disk, which are sent as file ranges like local segments.
 
-Each copy that is read has one sparse file, into which the requested pieces are fetched and checked. Above the limit,
-the files with the oldest use are removed; running readers keep theirs open until their end. After a restart the content
-of the directory is worthless, and is removed.
+Each copy that is read has one sparse file. The requested pieces are fetched, checked, and written into it. Above the
+limit, the least recently used files are removed; a reader that has a removed file open can continue. After a restart,
+the cache does not know the files in the directory, and removes them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 FILES_MAX = 256
 """Largest number of cached files; each has a descriptor."""
 _RUN_BYTES_MAX = 16 * 1024 * 1024
-"""Largest size of neighbouring pieces fetched with one request."""
+"""Largest size of adjacent pieces that are fetched with one request."""
 
 
 class CachedFile:
-    """The `.arrow` object of one copy, as a file: reads fetch the missing pieces. Writing is not possible."""
+    """The `.arrow` object of one copy, as a read-only `File`. Reads first fetch the missing pieces."""
 
     def __init__(
         self, cache: ReadCache, store: ObjectStore, segment: RemoteSegmentMetadata, file: File, path: Path
@@ -48,7 +48,7 @@ class CachedFile:
         self._lock = threading.Lock()
 
     def ensure(self, start: int, end: int) -> None:
-        """Read the bytes [start, end) into the file, where they are missing. Raises RemoteStorageError,
+        """Fetch the missing pieces of the bytes [start, end) into the local file. Raises RemoteStorageError,
         CorruptBatchError, StorageFullError, StorageError."""
         end = min(end, self._segment.size_bytes)
         if start >= end:
@@ -129,8 +129,8 @@ class _Entry:
 
 
 class ReadCache:
-    """Cache with at most `limit_bytes` below `directory`, except for the needs of one request. Several threads may use
-    it."""
+    """Cache of copies in `directory`, with at most `limit_bytes`; a single larger request can exceed the limit. Several
+    threads can use it."""
 
     def __init__(self, directory: Path, limit_bytes: int, *, files: FileSystem | None = None) -> None:
         self.directory = directory
@@ -142,11 +142,11 @@ class ReadCache:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are fetched and kept."""
+        """Bytes of fetched pieces in all files of the cache."""
         return sum(e.held_bytes for e in list(self._entries.values()))
 
     def acquire(self, store: ObjectStore, segment: RemoteSegmentMetadata) -> SharedFile:
-        """Return the copy's file for one more user, which has to release it. Raises StorageError, StorageFullError."""
+        """Return the copy's file with one more user, which must release it. Raises StorageError, StorageFullError."""
         with self._lock:
             entry = self._entries.get(segment.id)
             if entry is None or not entry.shared.reacquire():
@@ -166,13 +166,14 @@ class ReadCache:
         return _Entry(SharedFile(cached), cached)
 
     def clear(self) -> None:
-        """Remove the files of an earlier process. Raises StorageError."""
+        """Remove all files in the directory, which an earlier process left; call this before the first use. Raises
+        StorageError."""
         for name in self._files.list_directory(self.directory) if self._files.exists(self.directory) else ():
             self._files.remove(self.directory / name)
 
     def make_room(self, cached: CachedFile, size_bytes: int) -> None:
-        """Make room for `size_bytes`, which are about to be written to `cached`. The file itself starts empty again
-        only if it alone exceeds the limit."""
+        """Count `size_bytes`, which are about to be written to `cached`, and remove other files if the limit is
+        exceeded. If `cached` alone exceeds the limit, it is removed too, and the next use begins with an empty file."""
         with self._lock:
             key = cached._segment.id
             own = self._entries.get(key)
@@ -187,13 +188,13 @@ class ReadCache:
                 self._drop(key)
 
     def forget(self, copy_id: str) -> None:
-        """Note that the copy is no longer read."""
+        """Remove the file of a copy that the log no longer reads."""
         with self._lock:
             if copy_id in self._entries:
                 self._drop(copy_id)
 
     def _drop(self, key: str) -> int:
-        """Remove a file; readers that have it open continue."""
+        """Remove a file, and return its fetched bytes. Readers that have the file open can continue."""
         entry = self._entries.pop(key)
         entry.shared.release()
         try:
@@ -203,7 +204,7 @@ class ReadCache:
         return entry.held_bytes
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove all files."""
         with self._lock:
             for key in list(self._entries):
                 self._drop(key)

@@ -1,4 +1,4 @@
-"""A segment whose file is in the object store, read as a local one is."""
+"""A segment whose file is in the object store, with the same interface for reads as a local segment."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from sparklog.log.tiering.state import RemoteSegmentMetadata
 
 
 class RemoteAccess(Struct, frozen=True):
-    """A broker's access to its tier. Without a store (`remote.log.storage.url` is empty) nothing is copied, and reading
-    an earlier copy raises RemoteStorageError."""
+    """A broker's access to the object store and to the cache of its data. `store`: None if `remote.log.storage.url` is
+    empty; then nothing is copied, and reading an earlier copy raises RemoteStorageError."""
 
     store: ObjectStore | None = None
     cache: ReadCache | None = None
 
     def acquire(self, segment: RemoteSegmentMetadata) -> SharedFile:
-        """Return the segment's file with one more user. Raises RemoteStorageError, StorageError, StorageFullError."""
+        """Return the segment's file in the cache, with one more user. Raises RemoteStorageError, StorageError,
+        StorageFullError."""
         if self.cache is None:
             self.required_store(segment)
             raise RemoteStorageError("no directory for data read from the object store")
         return self.cache.acquire(self.required_store(segment), segment)
 
     def required_store(self, segment: RemoteSegmentMetadata) -> ObjectStore:
-        """Return the object store of a segment. Raises RemoteStorageError if none is configured."""
+        """Return the object store. Raises RemoteStorageError, which names `segment`, if no store is configured."""
         if self.store is None:
             raise RemoteStorageError(
                 f"offsets {segment.base_offset} to {segment.next_offset - 1} are in an object store; set "
@@ -46,14 +47,14 @@ class RemoteAccess(Struct, frozen=True):
         return self.store
 
     def forget(self, segment: RemoteSegmentMetadata) -> None:
-        """Forget a segment without readers."""
+        """Remove the cached data of a segment that the log no longer reads."""
         if self.cache is not None:
             self.cache.forget(segment.id)
 
 
 class RemoteLogSegment(SegmentView):
-    """A sealed segment in the object store; it cannot be written or renamed. Reading may wait for the object store, so
-    it is forbidden on an event loop; the metadata (offsets, sizes, largest timestamp) are available without waiting."""
+    """A sealed segment in the object store, which cannot be written or renamed. A read can wait for the object store,
+    so an event loop must not read. The metadata (offsets, sizes, largest timestamp) are available without waiting."""
 
     is_remote = True
 
@@ -102,12 +103,13 @@ class RemoteLogSegment(SegmentView):
 
     @property
     def indexes(self) -> SegmentIndexes:
-        """The indexes; they are read from the objects, and checked, at the first use."""
+        """The indexes. The first use reads and checks them from the object store. Raises RemoteStorageError,
+        CorruptBatchError, StorageError, StorageFullError."""
         indexes = self._indexes
         return indexes if indexes is not None else self._read_indexes()
 
     def _read_indexes(self) -> SegmentIndexes:
-        """Load the indexes from the objects, which are checked."""
+        """Load the indexes from their objects, and check them with the segment's footer."""
         store = self._access.required_store(self.metadata)
         shared = self.acquire()
         try:
@@ -136,11 +138,11 @@ class RemoteLogSegment(SegmentView):
 
     def drop_indexes(self) -> bool:
         self._indexes = None
-        return False  # the same ones would come back
+        return False  # a second look-up would load the same indexes
 
     def bytes_before(self, offset: int) -> int:
-        """Return the bytes before an offset; without the index an estimate, because this must not wait for the
-        store."""
+        """Return the bytes of the batches below `offset`. If the indexes are not loaded, this is an estimate, because
+        this method must not wait for the store."""
         if offset >= self.next_offset:
             return self.data_bytes
         if self._indexes is not None:
@@ -148,5 +150,6 @@ class RemoteLogSegment(SegmentView):
         return self.data_bytes * max(0, offset - self.base_offset) // max(1, self.next_offset - self.base_offset)
 
     def delete(self) -> None:
-        """Forget the fetched pieces; the next round of tiering (`tier_run.py`) deletes the objects."""
+        """Remove the segment's data from the cache only; the next round of tiering (`tier_run.py`) deletes the
+        objects."""
         self._access.forget(self.metadata)

@@ -1,4 +1,4 @@
-"""Writing a lost journal again from the manifests in the object store: the only place that lists the store."""
+"""Writing a lost journal again, from the manifests in the object store."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from sparklog.log.tiering.state import CopyFinished, CopyStarted, Event, RemoteL
 
 
 class RestoreResult(NamedTuple):
-    """The copies that were found, by base offset, and the manifests that could not be read."""
+    """`segments`: the copies that were found, in the order of their base offsets. `unreadable`: the keys of manifests
+    that cannot be read or belong to another partition."""
 
     segments: list[RemoteSegmentMetadata]
     unreadable: list[str]
 
 
 def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, dry_run: bool) -> RestoreResult:
-    """Find the finished copies of the partition in `directory` and, unless it is a dry run, write its journal. Of two
-    copies of the same offsets the later one counts.
+    """Find the finished copies of the partition in `directory` and, unless `dry_run`, write its journal. Of two copies
+    with the same base offset, the later one counts.
 
-    Raises InvalidRequestError (there is a journal), LogCorruptError (whose directory it is cannot be told),
-    RemoteStorageError, StorageError.
+    Raises InvalidRequestError (a journal exists), LogCorruptError (the directory's owner cannot be read),
+    RemoteStorageError, StorageError, StorageFullError.
     """
     if files.exists(directory / JOURNAL_FILE):
         raise InvalidRequestError(f"{directory / JOURNAL_FILE} exists; move it away, then run the command again")

@@ -1,13 +1,13 @@
-"""State of a log's remote segments: events in, state out. Pure.
+"""The state of a log's remote segments, derived from events. No I/O.
 
-A copy has an id of its own per attempt, so no object is ever overwritten and a late writer does no harm::
+Every attempt to copy a segment has an id of its own, so no object is ever overwritten and a late writer does no harm::
 
     CopyStarted -> CopyFinished -> DeleteStarted -> DeleteFinished
          \\______________________________/
 
 Only finished copies are read. Copies that are started but not finished, or that are being deleted, are orphans: the
-next round deletes their objects. A "started" event is on the disk before its step begins, a "finished" event after its
-step has ended.
+next round deletes their objects, with the exceptions in `tier_run.py`. A "started" event is on the disk before its step
+begins, a "finished" event after its step has ended.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ObjectInfo(Struct, frozen=True, array_like=True):
 
 
 class RemoteSegmentMetadata(Struct, frozen=True):
-    """A finished copy. `prefix`: its folder below the storage's root; `objects` by file name; `checksum_bytes`: the
-    objects are read in pieces of this size, each with a checksum of its own. [`data_position`, `data_end`) are the
-    batches. `leader_epochs`: pairs (epoch, first offset) that the segment lies in; `aborted`: the aborted transactions
-    whose markers are in it (`sparklog.log.producers.transactions.AbortedEntry`)."""
+    """A finished copy of a segment. `prefix`: its folder, relative to the store's URL. `objects`: its objects by name.
+    `checksum_bytes`: size of the pieces of the `.arrow` object, each of which has a checksum. The batches are at
+    [`data_position`, `data_end`) of this object. `leader_epochs`: pairs (epoch, first offset) of the segment's records.
+    `aborted`: the aborted transactions whose markers are in the segment (`sparklog.format.txn_index.AbortedEntry`)."""
 
     id: str
     prefix: str
@@ -68,7 +68,7 @@ class RemoteSegmentMetadata(Struct, frozen=True):
 
 
 def encode_segment(segment: RemoteSegmentMetadata) -> bytes:
-    """Encode a segment for the wire."""
+    """Encode the metadata of a segment as MessagePack, for the protocol."""
     return msgspec.msgpack.encode(segment)
 
 
@@ -81,7 +81,8 @@ def decode_segment(data: bytes) -> RemoteSegmentMetadata:
 
 
 class CopyStarted(Struct, frozen=True, tag="copy-started", omit_defaults=True):
-    """Objects below `prefix` may exist from now on. `adopted`: another replica has made them, all are there."""
+    """From now on, objects below `prefix` can exist. `adopted`: another replica has made the copy, and it is
+    complete."""
 
     id: str
     prefix: str
@@ -97,21 +98,21 @@ class CopyFinished(Struct, frozen=True, tag="copy-finished"):
 
 
 class DeleteStarted(Struct, frozen=True, tag="delete-started"):
-    """Objects of the copy may be deleted from now on."""
+    """From now on, objects of the copy can be missing, and the copy is not read."""
 
     id: str
 
 
 class DeleteFinished(Struct, frozen=True, tag="delete-finished"):
-    """All objects are gone."""
+    """All objects of the copy are deleted, or this replica only forgets the copy."""
 
     id: str
 
 
 class LocalStart(Struct, frozen=True, tag="local-start"):
-    """Local segments wholly below the offset are read from the store; their files may be gone. `producers`: the known
-    state of the producers there (`sparklog.log.producers.partition_producers`), because the batches below are not read
-    again."""
+    """The records below `offset` are read from the store; local files of these records can be gone. `producers`: the
+    state of the producers at `offset` (`sparklog.log.producers.partition_producers.encode_states`), because the batches
+    below are not read again; empty if unknown."""
 
     offset: int
     producers: bytes = b""
@@ -121,7 +122,7 @@ Event = CopyStarted | CopyFinished | DeleteStarted | DeleteFinished | LocalStart
 
 
 class RemoteCopy(Struct, frozen=True):
-    """One attempt. `segment` None: it was never finished."""
+    """One attempt to copy a segment. `segment`: metadata of the copy; None if it was never finished."""
 
     started: CopyStarted
     phase: Phase
@@ -129,7 +130,7 @@ class RemoteCopy(Struct, frozen=True):
 
 
 class RemoteLogState:
-    """The copies by id. Replaced as a whole with every event, so that readers need no lock."""
+    """The copies by id. Every event replaces the mapping `copies` as a whole, so readers need no lock."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.copies: Mapping[str, RemoteCopy] = {}
@@ -138,8 +139,7 @@ class RemoteLogState:
             self.apply(event)
 
     def apply(self, event: Event) -> None:
-        """Apply an event. Raises LogCorruptError for an event that cannot follow the present state; nothing is changed
-        then."""
+        """Apply an event. Raises LogCorruptError, without a change, for an event that contradicts the present state."""
         match event:
             case CopyStarted():
                 if event.id in self.copies:
@@ -158,7 +158,7 @@ class RemoteLogState:
                 self.local_start = event
 
     def check(self, event: Event) -> None:
-        """Raise LogCorruptError if the event cannot follow."""
+        """Raise LogCorruptError if the event contradicts the present state."""
         trial = RemoteLogState()
         trial.copies, trial.local_start = self.copies, self.local_start
         trial.apply(event)
@@ -186,21 +186,21 @@ class RemoteLogState:
 
     @property
     def local_start_offset(self) -> int:
-        """The first offset on the broker's disk; see `LocalStart`."""
+        """Offset below which records are read from the store; see `LocalStart`."""
         return self.local_start.offset
 
     @property
     def finished(self) -> list[RemoteSegmentMetadata]:
-        """Return the readable copies, by base offset."""
+        """The copies in phase FINISHED, in the order of their base offsets."""
         found = [c.segment for c in self.copies.values() if c.phase is Phase.FINISHED and c.segment is not None]
         return sorted(found, key=lambda s: s.base_offset)
 
     @property
     def orphans(self) -> list[RemoteCopy]:
-        """Return the copies that will never be finished: their objects are to be deleted."""
+        """The copies in phase COPYING or DELETING."""
         return [c for c in self.copies.values() if c.phase is not Phase.FINISHED]
 
     @property
     def copied_to(self) -> int:
-        """The offset after the last copied record, or -1."""
+        """The offset after the last record of all finished copies; -1 without one."""
         return max((s.next_offset for s in self.finished), default=-1)

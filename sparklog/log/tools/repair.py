@@ -1,20 +1,20 @@
 """Repair of a damaged partition directory: bad bytes are moved to files beside the segments, intact batches stay.
 
-A batch is kept, at its own offset, if its checksum is right and its records can be read. The offsets of removed bytes
+A batch is kept, at its own offset, if its checksum is valid and its records can be read. The offsets of removed batches
 are missing from then on. repaired-gaps.json lists them, so no later start takes them for damage, and a replica copies
-them again. In place of a lost compacted batch, all offsets between its neighbours are missing. A batch with right bytes
-whose offset contradicts its neighbours (the stamp has no checksum) gets the offset that fits between them. Each damaged
-segment is written again, sealed, and replaces the old one by a rename; ``<base offset>.arrow.<position>.corrupt`` then
-has the removed bytes. The log end never falls below the recovery point of the last checkpoint: no offset is used twice.
-The producers' state after the first loss is derived again from the remaining headers, so a lost batch can be sent
-again.
+them again. For a lost compacted batch, all offsets between the batches before and after it are listed. A batch with a
+valid checksum whose offset contradicts its neighbours (the checksum does not cover the stamp) gets the offset that fits
+between them. Each damaged segment is written again, sealed, and replaces the old file by a rename. The removed bytes
+are then in ``<base offset>.arrow.<position>.corrupt``. The log end never falls below the offsets of the last
+checkpoint, so no offset is used twice. The producers' state after the first loss is derived again from the remaining
+headers, so a producer can send a lost batch again.
 
-In a cluster, the other replicas have the lost records: as a follower, the broker cuts the log to the first gap that its
-leader does not have, and copies the rest (`recovery/repaired_gaps.py`). Before anything is written, broker-epoch.json
-is removed from the log directory, so the broker leaves ISR and ELR (KIP-966) until it has copied the missing records.
+In a cluster, other replicas have the lost records. As a follower, the broker cuts the log to the first gap that its
+leader does not have, and copies the rest (`state/repaired_gaps.py`). Before anything is written, broker-epoch.json is
+removed from the log directory, so the broker leaves ISR and ELR (KIP-966) until it has copied the missing records.
 
-`repair` plans first (`dry_run` stops there) and writes in this order: quarantine files, empty snapshots of producers,
-gaps, segments. Each step may be done again, so that a repair cut short is repeated.
+`repair` plans first (`dry_run` stops there). Then it writes, in this order: quarantine files, emptied snapshots of
+producers, gaps, segments. Each step can be done again, so an interrupted repair is simply repeated.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _COPY_BYTES = 4 << 20
 
 
 class RepairFinding(Struct, frozen=True):
-    """Something wrong in `file`: `length_bytes` bytes from `position` on. `quarantine`: the file they go to, if any."""
+    """A fault in `file`: `length_bytes` bytes from `position` on. `quarantine`: the file that these bytes are moved to;
+    None if no bytes are removed."""
 
     file: str
     position: int
@@ -67,13 +68,13 @@ class RepairFinding(Struct, frozen=True):
 
 
 class RepairReport(Struct):
-    """Findings and actions of a repair; after a dry run, the actions that it would do."""
+    """Findings and results of a repair; of a dry run, the results that the repair would have."""
 
     directory: Path
     dry_run: bool
     findings: list[RepairFinding] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """Offsets that are missing: the first one, and the first that is there again."""
+    """New gaps: pairs (first missing offset, first offset after the gap)."""
     batches: int = 0
     """Number of kept batches."""
     records: int = 0
@@ -81,7 +82,7 @@ class RepairReport(Struct):
 
     @property
     def changed(self) -> bool:
-        """True if there is anything to repair."""
+        """True if the repair has found a fault."""
         return bool(self.findings or self.gaps)
 
 
@@ -92,10 +93,10 @@ def repair(
     dry_run: bool,
     schema_of: Callable[[int], pa.Schema] | None = None,
 ) -> RepairReport:
-    """Repair the partition in `directory`, which no broker may have open. `schema_of` is needed only where a segment
-    has lost its head and no other one has the same schema.
+    """Repair the partition in `directory`, which no broker must have open. `schema_of` returns the topic's schema for
+    an id. It is needed only if a segment has lost its head and no other segment has the same schema.
 
-    Raises LogCorruptError when something cannot be repaired, StorageError, StorageFullError.
+    Raises LogCorruptError if a fault cannot be repaired, StorageError, StorageFullError.
     """
     if has_lost_everything(directory, files):
         return _begin_empty(directory, files, dry_run=dry_run)
@@ -108,19 +109,19 @@ def repair(
 
 
 def _leave_in_sync_replicas(directory: Path, files: FileSystem) -> None:
-    """Make the broker of a cluster stop vouching for the content of the log directory."""
+    """Remove broker-epoch.json from the log directory, so that the broker leaves ISR and ELR at its next start."""
     files.remove(directory.parent / BROKER_EPOCH_FILE)
     files.sync_directory(directory.parent)
 
 
 def has_lost_everything(directory: Path, files: FileSystem) -> bool:
-    """Return True if a partition's directory is gone, or empty. Raises StorageError."""
+    """Return True if a partition's directory is missing or empty. Raises StorageError."""
     return not files.exists(directory) or not files.list_directory(directory)
 
 
 def _begin_empty(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairReport:
-    """Create the directory, with a list of gaps: it records that the loss was accepted, and the offset at which the log
-    continues."""
+    """Create the directory, with repaired-gaps.json. The file records that the loss was accepted, and the offset at
+    which the log continues."""
     points = read_points(directory, files)
     end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
     gaps = [(0, end)] if end else []
@@ -133,8 +134,8 @@ def _begin_empty(directory: Path, files: FileSystem, *, dry_run: bool) -> Repair
 
 
 def read_points(directory: Path, files: FileSystem) -> PartitionPoints:
-    """Return the last checkpoint's points of the partition in `directory`; zeros if it has none. Raises
-    StorageError."""
+    """Return the points of the partition in `directory` from the last checkpoint; zeros if the checkpoint does not have
+    the partition. Raises StorageError."""
     data = read_rebuildable(files, directory.parent / RECOVERY_POINTS_FILE)
     points = decode(data, RecoveryPoints) if data is not None else None
     found = points.partitions.get(directory.name) if points is not None else None
@@ -171,7 +172,7 @@ class _Plan:
         return report
 
     def _read_points(self, meta: PartitionMeta | None) -> PartitionPoints:
-        """Return the last checkpoint's points of the partition."""
+        """Return the last checkpoint's points of the partition; zeros if they are of another topic of the same name."""
         found = read_points(self._directory, self._files)
         if meta is not None and meta.topic_id != found.topic_id:
             return PartitionPoints("", 0, 0, 0)
@@ -180,7 +181,7 @@ class _Plan:
     # --- offsets ---
 
     def _place(self) -> None:
-        """Find out where each batch belongs, and which offsets are missing."""
+        """Decide the offset of each batch, and find the missing offsets."""
         mark = TruncationMark(self._files, self._directory)
         points = self._points
         known = mark.clamp((points.log_start_offset, points.high_watermark, points.recovery_point))
@@ -205,17 +206,19 @@ class _Plan:
             self._end = promised
 
     def _missing_behind_copies(self, log_start_offset: int, local_start_offset: int) -> set[tuple[int, int]]:
-        """Return the offsets that are neither in the object store, by the journal, nor in local files after it."""
+        """Return the ranges of offsets after the first copy that are neither in a copy in the journal nor in local
+        files."""
         try:
             state, _ = decode_journal(read_whole(self._files, self._directory / JOURNAL_FILE) or b"")
         except LogCorruptError:
-            return set()  # opening the log says how it is written again
+            return set()  # opening the log reports the damaged journal, and how to write it again
         copies = [s for s in state.finished if log_start_offset < s.next_offset <= local_start_offset]
         following = [*(s.base_offset for s in copies[1:]), local_start_offset]
         return {(s.next_offset, base) for s, base in zip(copies, following, strict=False) if s.next_offset < base}
 
     def _place_batches(self, segment: ScannedSegment, due: int, behind: int | None) -> int:
-        """Decide about each batch of a segment whose first offset is `due`; return where the segment ends."""
+        """Keep each batch of a segment at its offset, correct its offset, or remove it. `due`: the expected first
+        offset; `behind`: base offset of the next segment, or None. Returns the offset at which the segment ends."""
         compacted = segment.head is not None and has_offset_column(segment.head.schema)
         kept: list[KeptBatch] = []
         for i, batch in enumerate(segment.kept):
@@ -239,7 +242,7 @@ class _Plan:
                     self._gaps.add((due, base))
                     segment.needs_rewrite |= not compacted  # so that it is sealed
             elif base > due and _is_bad_between(segment, kept[-1] if kept else None, batch):
-                self._gaps.add((due, base))  # compaction may have left some of them out; which ones is unknown
+                self._gaps.add((due, base))  # compaction can have removed some of them before; which is unknown
             kept.append(batch)
             due = batch.next_offset
         segment.kept = kept
@@ -265,7 +268,7 @@ class _Plan:
         self._files.sync_directory(self._directory)
 
     def _lost_from(self) -> int | None:
-        """Return the offset below which no batch is lost, or None without a loss."""
+        """Return an offset below which no batch is lost; None if no batch is lost at all."""
         damaged = (s.base for s in self._segments if any(end > start for start, end, _ in s.bad))
         return min([*damaged, *(start for start, _ in self._gaps - self._known_gaps)], default=None)
 
@@ -282,8 +285,8 @@ class _Plan:
             target.close()
 
     def _rewrite(self, segment: ScannedSegment) -> None:
-        """Rewrite the segment with its intact batches only, and seal it; a segment without any is removed, unless its
-        name is the log's end."""
+        """Rewrite the segment with its intact batches only, and seal it. A segment without an intact batch is removed,
+        unless it is the last one and its head is known: its name can show the log end."""
         remove_indexes(self._files, segment.path)
         head = segment.head
         if head is None or (not segment.kept and segment is not self._segments[-1]):
@@ -323,7 +326,7 @@ class _Plan:
         return data
 
     def _keep_the_end(self) -> None:
-        """Create an empty segment whose name shows the log's end, if no batch does."""
+        """Create an empty segment whose name shows the log end, if the last batch does not end there."""
         filled = [s for s in self._segments if s.kept]
         if filled and filled[-1].kept[-1].next_offset == self._end:
             return
@@ -342,13 +345,13 @@ class _Plan:
 
 
 def _is_bad_between(segment: ScannedSegment, before: KeptBatch | None, batch: KeptBatch) -> bool:
-    """Return True if bytes between two remaining batches have to be removed."""
+    """Return True if bytes between `before` (None: the start of the file) and `batch` are to be removed."""
     start = before.position + before.header.size_bytes if before is not None else 0
     return any(start <= bad < end <= batch.position for bad, end, _ in segment.bad)
 
 
 def _join_gaps(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:
-    """Join gaps that overlap, or that meet where no segment of `bases` lies between them."""
+    """Join gaps that overlap. Also join gaps that meet at an offset, unless a segment begins there (`bases`)."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(gaps):
         behind = joined[-1][1] if joined else -1

@@ -1,4 +1,4 @@
-"""Remaining content of a damaged partition directory: intact batches, and the bytes between them. Reads only."""
+"""The intact batches in a damaged partition directory, and the bad bytes between them. This module only reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from sparklog.log.segments.stored_rows import RowsCheck
 
 
 class KeptBatch(Struct):
-    """An intact batch, and the offset it belongs at."""
+    """An intact batch, and the base offset that it gets."""
 
     position: int
     header: BatchHeader
@@ -55,7 +55,7 @@ class KeptBatch(Struct):
 
 
 class ScannedSegment(Struct):
-    """One segment file. `head` None: it cannot be read, and is not known from elsewhere."""
+    """One segment file. `head`: None if the head cannot be read and cannot be derived from other segments."""
 
     base: int
     path: Path
@@ -63,12 +63,13 @@ class ScannedSegment(Struct):
     head: SegmentHead | None
     kept: list[KeptBatch] = field(default_factory=list)
     bad: list[tuple[int, int, str]] = field(default_factory=list)
-    """(start, end, reason)"""
+    """Ranges of bad bytes, as (start, end, reason). The range is empty for a batch with only a wrong offset."""
     needs_rewrite: bool = False
 
 
 class DirectoryScan:
-    """The segments of one partition directory, in order. Raises LogCorruptError, StorageError."""
+    """The segments of one partition directory, in order. The constructor reads all of them, and raises LogCorruptError
+    for a fault that cannot be repaired, StorageError."""
 
     def __init__(self, directory: Path, files: FileSystem, schema_of: Callable[[int], pa.Schema] | None) -> None:
         self._directory = directory
@@ -115,7 +116,8 @@ class DirectoryScan:
             file.close()
 
     def _check_head(self, segment: ScannedSegment) -> None:
-        """Discard a head that can be read but is not right. Raises LogCorruptError for another partition's segment."""
+        """Discard a readable head that does not fit the partition or the batches. Raises LogCorruptError if the segment
+        seems to belong to another partition: more than one character of the head's information differs."""
         head, meta = segment.head, self.meta
         if head is None:
             return
@@ -140,7 +142,8 @@ class DirectoryScan:
             segment.bad.insert(0, (0, head.data_position, "the head: it does not fit the partition"))
 
     def _complete_heads(self) -> None:
-        """Give a new head to segments without a readable one; segments without batches are left out."""
+        """Give a new head to segments with batches and no usable head. Raises LogCorruptError if the schema is
+        unknown."""
         known = {s.head.info.schema_id: s.head for s in self.segments if s.head is not None}
         meta = self.meta
         for segment in self.segments:
@@ -165,8 +168,8 @@ class DirectoryScan:
             segment.head = SegmentHead(schema, info, len(encode_head(schema, info)))
 
     def _take_out_unreadable(self, segment: ScannedSegment) -> None:
-        """Discard batches with a right checksum that no reader can decode. Raises LogCorruptError if the head may be
-        wrong instead."""
+        """Discard batches with a valid checksum that no reader can decode. Raises LogCorruptError if no batch can be
+        decoded, because the schema in the head can be wrong instead."""
         if segment.head is None:
             return
         rows = RowsCheck(segment.head.schema)
@@ -196,7 +199,8 @@ class DirectoryScan:
         segment.needs_rewrite = True
 
     def _is_certain(self, segment: ScannedSegment, head: SegmentHead) -> bool:
-        """Return True if the schema in the head is confirmed by another source: heads have no checksum."""
+        """Return True if another source (`schema_of`, another segment, the footer) confirms the schema in the head,
+        which has no checksum."""
         others = [s.head for s in self.segments if s is not segment and s.head is not None]
         if (
             self._schema_of is not None
@@ -216,17 +220,17 @@ class DirectoryScan:
 
 
 def _characters_apart(a: str, b: str) -> int:
-    """Return the number of places in which two texts differ; for different lengths: more than a flipped bit can
-    cause."""
+    """Return the number of places at which two texts differ. Texts of different lengths, which a flipped bit cannot
+    cause, count as wholly different."""
     return sum(x != y for x, y in zip(a, b, strict=True)) if len(a) == len(b) else len(a) + len(b)
 
 
 def _pieces(file: File, position: int, end: int, *, may_be_torn: bool) -> Iterator[tuple[int, int, BatchHeader | str]]:
-    """Yield (start, end, header) of each intact batch in [position, end), and (start, end, reason) of the bytes in
-    between.
+    """Yield (start, end, header) of each intact batch in [position, end), and (start, end, reason) of the bad bytes
+    between batches.
 
-    Remains of a crash, of the last append (`may_be_torn`) or of a footer, count as nothing at all: the next start cuts
-    them.
+    Bytes at the end that a crash can have left, of the last append (`may_be_torn`) or of a footer, are left out: the
+    next start cuts them off.
     """
     while position < end:
         head = file.read(position, min(HEADER_READ_BYTES, end - position))

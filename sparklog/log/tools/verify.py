@@ -1,7 +1,7 @@
-"""`sparklog log verify`: checks segments, partitions and whole log directories. Reads only, takes no lock.
+"""`sparklog log verify`: checks of segments, partitions and whole log directories. It only reads, and takes no lock.
 
-A broker may be at work in the directory meanwhile. Its work (appending, sealing, deleting, compacting) can look like
-damage for a moment, so every finding in a partition is checked again: only persistent findings count.
+A broker can use the directory meanwhile. Its work (appending, sealing, deleting, compacting) can look like damage for a
+moment, so a partition with damage is checked again: only damage that both checks find counts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ _LOOKS_MAX = 3
 
 
 class VerifyReport(Struct):
-    """Checked items and findings. `damage` is sorted by file and position."""
+    """Numbers of checked items, and the findings: `damage`, and `notes` about unusual but allowed states. Both lists
+    are sorted by file and position."""
 
     directories: int = 0
     partitions: int = 0
@@ -79,8 +80,8 @@ class VerifyReport(Struct):
 
 
 class _Surroundings(Struct, frozen=True):
-    """A log directory's files about its partitions. The files are read before the partitions, because a live log may
-    advance meanwhile."""
+    """Content of a log directory's files about its partitions. These files are read before the partitions, because a
+    log in use can advance meanwhile."""
 
     path: Path | None = None
     points_data: bytes = b""
@@ -92,10 +93,10 @@ class _Surroundings(Struct, frozen=True):
 
 
 def verify(paths: Sequence[Path], progress: Progress = lambda _: None) -> VerifyReport:
-    """Check every path: a log directory, a partition's directory, or a segment file. Several log directories of one
-    broker are also checked for a partition that is in two of them.
+    """Check every path, which is a log directory, a partition's directory, or a segment file. If `paths` has several
+    log directories, a partition in two of them is damage.
 
-    Raises StorageError for a path that is none of these or cannot be read.
+    Raises StorageError for any other path, for a path that cannot be read, or for a partition that keeps changing.
     """
     report = VerifyReport()
     owners: dict[tuple[str, str], Path] = {}
@@ -116,8 +117,8 @@ def verify(paths: Sequence[Path], progress: Progress = lambda _: None) -> Verify
 
 
 def bytes_to_check(paths: Sequence[Path]) -> int:
-    """Estimate the number of bytes that `verify` checks, for its progress display. Raises StorageError for a path that
-    it cannot check."""
+    """Estimate the number of bytes that `verify` checks, for a progress display. Raises StorageError for a path that
+    `verify` cannot check."""
     total = 0
     for path in paths:
         kind = _kind(path)
@@ -132,8 +133,8 @@ def bytes_to_check(paths: Sequence[Path]) -> int:
 
 
 def partition_directories(path: Path) -> list[Path]:
-    """Return the partitions' directories that `path` (a log directory or one of them) stands for.
-    Raises StorageError."""
+    """Return the partition directories in `path`, if `path` is a log directory, or `path` itself, if it is a partition
+    directory. Raises StorageError for any other path, or if there is no partition."""
     kind = _kind(path)
     if kind == "segment":
         raise StorageError(f"{path} is a file; name the partition's directory, {path.parent}")
@@ -199,7 +200,7 @@ def _verify_directory(
 
 
 def _surroundings(path: Path, findings: Findings) -> _Surroundings:
-    """Read the checkpoints of the log directory `path`, which may not be one."""
+    """Read the checkpoint and the clean-shutdown mark in `path`. Both are None if `path` is no log directory."""
     points_data, mark = read_if_there(path / RECOVERY_POINTS_FILE), read_if_there(path / CLEAN_SHUTDOWN_FILE)
     points = decode(points_data, RecoveryPoints) if points_data is not None else None
     if points_data is not None and points is None:
@@ -219,7 +220,7 @@ _DIRECTORY_FILES = (META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DI
 
 
 def _note_odd(paths: Iterable[Path], findings: Findings) -> None:
-    """Note why irregular files cannot be read."""
+    """Report irregular or implausibly large files among `paths` as damage, with the reason."""
     for path in paths:
         if reason := odd_file(path, SMALL_FILE_BYTES_MAX):
             findings.add(path, 0, ODD, reason)
@@ -244,13 +245,14 @@ def _verify_segment(path: Path, report: VerifyReport, progress: Progress) -> Non
 
 
 def _verify_partition(directory: Path, around: _Surroundings, report: VerifyReport, progress: Progress) -> None:
-    """Check apparent damage again until two checks agree, because a broker may be at work."""
+    """Check a partition. If damage is found, check again, and report only damage that both checks have found: a broker
+    can be at work. Raises StorageError if the partition keeps changing."""
     report.partitions += 1
     last: Findings | None = None
     for look in range(_LOOKS_MAX):
         try:
             checks, findings = _look_at_partition(directory, around, progress if look == 0 else lambda _: None)
-        except FileNotFoundError:  # deleted, or compacted, under our eyes
+        except FileNotFoundError:  # a file was deleted or compacted during the check
             if not directory.exists():
                 return
             continue
@@ -263,7 +265,7 @@ def _verify_partition(directory: Path, around: _Surroundings, report: VerifyRepo
             report._take(findings)
             return
         last = findings
-        around = _surroundings(directory.parent, Findings())  # the broker may have been started meanwhile
+        around = _surroundings(directory.parent, Findings())  # the broker can have started meanwhile
     raise StorageError(f"{directory} keeps changing; stop the broker, then try again")
 
 
@@ -272,7 +274,7 @@ def _segments(directory: Path) -> list[Path]:
 
 
 def _gaps(directory: Path) -> frozenset[tuple[int, int]]:
-    """Return the offsets that a repair has abandoned: (first missing, first that exists again)."""
+    """Return the ranges (first missing offset, first offset after them) whose records a repair could not save."""
     return frozenset(decode_gaps(read_if_there(directory / GAPS_FILE)))
 
 
@@ -336,7 +338,8 @@ def _check_owner(directory: Path, checks: list[SegmentCheck], findings: Findings
 
 
 def _check_sequence(directory: Path, checks: list[SegmentCheck], around: _Surroundings, findings: Findings) -> None:
-    """Check that each segment begins at the end of the previous one."""
+    """Check that each segment begins at the end of the previous segment. Compacted segments, the part below the log
+    start and the gaps of a repair are exceptions."""
     points = _points(directory, around)
     gaps = _gaps(directory)
     swapping = any(directory.glob(f"*{SWAP_SUFFIX}"))
@@ -387,7 +390,8 @@ def _check_epochs(directory: Path, checks: list[SegmentCheck], findings: Finding
 
 
 def _points(directory: Path, around: _Surroundings) -> PartitionPoints | None:
-    """Return the checkpoint's entry for the partition, unless the entry is of an earlier topic of that name."""
+    """Return the checkpoint's entry for the partition; None without an entry, or if it is of an earlier topic of the
+    same name."""
     points = around.points.partitions.get(directory.name) if around.points is not None else None
     owner = _owner(directory)
     return points if points is not None and (owner is None or owner.topic_id == points.topic_id) else None
@@ -422,7 +426,7 @@ def _check_start(directory: Path, checks: list[SegmentCheck], around: _Surroundi
     if first is None or checks[0].is_compacted or (directory / JOURNAL_FILE).exists():
         return
     assert around.path is not None
-    now = _surroundings(around.path, Findings())  # again: a live log writes its new start down before files go
+    now = _surroundings(around.path, Findings())  # read again: a log in use records its new start, then removes files
     points = _points(directory, now)
     if points is None or points.log_start_offset >= first or any(end == first for _, end in _gaps(directory)):
         return
@@ -434,7 +438,8 @@ def _check_start(directory: Path, checks: list[SegmentCheck], around: _Surroundi
 
 
 def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findings) -> None:
-    """Check that the journal of the object store can be read, and reaches the start of the local files."""
+    """Check that the journal of the copies in the object store can be read, and that the copies reach the first local
+    segment."""
     path = directory / JOURNAL_FILE
     data = read_if_there(path)
     if data is None:

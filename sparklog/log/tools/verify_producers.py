@@ -1,7 +1,8 @@
 """Checks of a partition's files about its producers: snapshots, and files of aborted transactions.
 
-They can all be replayed from the batches, so damage only costs time at a start. But a wrong file that looks right would
-show aborted records to readers. So the aborted transactions are derived again from the batches and compared.
+All their content can be replayed from the batches, so visible damage only costs time at a start. But a wrong file that
+looks valid would show aborted records to readers. So the aborted transactions are derived again from the batches and
+compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _REPLAYED = "the next start replays the log's headers instead"
 
 
 def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findings, *, stopped_clean: bool) -> None:
-    """Look at the files in `directory`; `checks` are its segments. After a crash a file may be cut short."""
+    """Check the files about producers in `directory`; `checks` are the results of its segments. Unless the broker has
+    `stopped_clean`, an incomplete file is only a note, because a crash can leave it."""
     report = findings.add if stopped_clean else findings.note
     aborted: dict[int, list[AbortedEntry]] = {}
     for path in sorted(directory.glob(f"*{txn_index.SUFFIX}")):
@@ -61,7 +63,8 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
 
 
 def _derive_producers(checks: list[SegmentCheck]) -> PartitionProducers:
-    """Derive the producers from the batches."""
+    """Derive the producers from the batch headers. Raises FileNotFoundError if a segment has changed since its
+    check."""
     producers = PartitionProducers()
     for check in checks:
         positions = check.batches.positions
@@ -71,7 +74,7 @@ def _derive_producers(checks: list[SegmentCheck]) -> PartitionProducers:
         try:
             end = positions[-1] + header_at(file.read, positions[-1], check.size_bytes).size_bytes
             producers.apply((header for _, header in walk_headers(file.read, positions[0], end)), 0)
-        except CorruptBatchError:  # checked already: the broker is changing it
+        except CorruptBatchError:  # the check found no damage, so the broker is changing the file
             raise FileNotFoundError(check.path) from None
         finally:
             file.close()

@@ -1,8 +1,8 @@
 """Checks of one segment file and its indexes against its batches. Reads only.
 
-Everything that can be derived is derived again from the batches and compared: the footer, every entry of both indexes,
-offsets, the schema in the head. Remains of a crash or of a broker at work (half a batch at the end of the last segment,
-an index that will be rebuilt) are notes, not damage.
+The footer, every entry of both indexes and the offsets are derived again from the batches and compared. The batches are
+decoded with the schema in the head. Remains of a crash or of a broker at work (an incomplete batch at the end of the
+last segment, an index that is rebuilt later) are notes, not damage.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ from sparklog.log.segments.header_walk import header_at
 from sparklog.log.segments.stored_rows import RowsCheck
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes that have been checked since the last call."""
+"""Callback of a check; it gets the number of bytes that were checked since its last call."""
 
 ODD = "file"
-"""The kind of a finding: no regular file, or one of an absurd size."""
+"""`kind` of a finding about a path that is no regular file, or a file of an implausible size."""
 FINDINGS_MAX = 1000
-"""Largest number of findings of one segment: a file that is damaged all over needs no longer list."""
+"""Largest number of findings in a list; further ones are left out, because a file can be damaged all over."""
 
 
 _OF_THE_SAME_MEANING = "not the bytes that this version writes, but with the same meaning"
 
 
 class Finding(Struct, frozen=True, order=True):
-    """A fault. `position` is a byte of the file `path`; `kind` is the kind of the damaged object."""
+    """A fault or a note. `position`: position of the byte in the file `path`. `kind`: kind of the object concerned,
+    such as "batch" or "footer"."""
 
     path: str
     position: int
@@ -86,7 +87,8 @@ class Findings(Struct):
 
 
 class Batches(Struct):
-    """Result of a scan, column-wise. `epochs`: (leader epoch, base offset, last offset) at each change of the epoch."""
+    """Result of a scan: one list per property, with an entry per batch. `epochs`: (leader epoch, base offset, last
+    offset) of the first batch after each change of the epoch."""
 
     positions: array[int] = field(default_factory=lambda: array("q"))
     metadata_lengths: array[int] = field(default_factory=lambda: array("i"))
@@ -100,8 +102,8 @@ class Batches(Struct):
 
 
 class SegmentCheck(Struct):
-    """The result for one segment. `info` is None if the head cannot be read; `next_offset` is the offset after its
-    last record."""
+    """The result for one segment. `info` is None if the head cannot be read. `next_offset` is the offset after the
+    segment's last record; -1 if the head cannot be read."""
 
     path: Path
     findings: Findings
@@ -115,7 +117,8 @@ class SegmentCheck(Struct):
 
 
 def read_if_there(path: Path) -> bytes | None:
-    """Return the file's content; None if the file is missing, empty if it cannot be read, which `odd_file` explains."""
+    """Return the file's content: None if the file is missing, empty bytes if it cannot be read. For an irregular file,
+    `odd_file` has the reason."""
     try:
         return read_regular(path)
     except FileNotFoundError:
@@ -132,9 +135,9 @@ def check_segment(
     gaps: frozenset[tuple[int, int]] = frozenset(),
     progress: Progress = lambda _: None,
 ) -> SegmentCheck:
-    """Read and check the whole segment. `is_last`: of its partition, so it may be unsealed; `stopped_clean`: no broker
-    has it open and the last stop was clean, so nothing is unfinished; `gaps`: offsets that a repair has abandoned (the
-    first one, the first that exists again).
+    """Read and check the whole segment. `is_last`: it is the last one of its partition, so it can be unsealed.
+    `stopped_clean`: no broker has it open and the last stop was clean, so nothing is unfinished. `gaps`: ranges (first
+    missing offset, first offset after them) whose records a repair could not save.
 
     Raises FileNotFoundError, OSError.
     """
@@ -177,7 +180,7 @@ class _Checker:
         self._rows: RowsCheck | None = None
         self._misfits: list[tuple[int, str]] = []
         self._fitting_count = 0
-        """Batches that fit the head's schema."""
+        """Number of batches that fit the head's schema."""
 
     def run(self) -> None:
         head = self._head()
@@ -224,8 +227,8 @@ class _Checker:
     # --- batches ---
 
     def _scan(self, head: SegmentHead, seal: SealedBlocks | None) -> int:
-        """Check all batches, and return their end. After a bad batch the check continues at the next batch, if its
-        position is known."""
+        """Check all batches, and return the position after the last one. After a bad batch, the check continues at the
+        next batch if its position is known."""
         end = seal.data_end if seal else self._check.size_bytes
         position = head.data_position
         while True:
@@ -290,7 +293,7 @@ class _Checker:
         self._progress(header.size_bytes)
 
     def _check_rows(self, position: int, header: BatchHeader) -> None:
-        """Check the agreement of the batch with the head's schema, which the checksum does not cover."""
+        """Check that the batch can be decoded with the head's schema, because no checksum covers the head."""
         assert self._rows is not None
         misfit = self._rows.misfit(self._read(position, header.size_bytes), header)
         if misfit is None:
@@ -301,8 +304,9 @@ class _Checker:
             self._misfits.append((position, f"{misfit.message} (offset {header.base_offset})"))
 
     def _report_misfits(self) -> None:
-        """Report batches that do not fit the head. They come last, because they hide no other damage: head and footer
-        have no checksum, so the head may be wrong."""
+        """Report the batches that do not fit the head's schema. If none fits and no other source confirms the schema,
+        the finding is about the head, which has no checksum. This comes last, because the other checks end at
+        damage."""
         kind, doubt = "batch", ""
         is_certain = self._check.is_sealed or (  # a footer has been compared with the head
             self._check.schema is not None and topic_schema(self._check.schema).equals(ENVELOPE_SCHEMA)
@@ -335,7 +339,7 @@ class _Checker:
     def _footer(self, head: SegmentHead, seal: SealedBlocks) -> None:
         """Compare the footer with a newly computed one, because no checksum covers its bytes."""
         batches = self._check.batches
-        if self._findings.damage:  # the footer knows batches that cannot be read: nothing to compare with
+        if self._findings.damage:  # without the bad batches, the footer cannot be computed
             return
         positions = np.array(batches.positions, np.int64)
         lengths = np.array(batches.metadata_lengths, np.int32)
@@ -416,10 +420,10 @@ class _Checker:
             self._missing_entries(path, positions, i)
 
     def _missing_entries(self, path: Path, positions: np.ndarray, indexed: np.ndarray) -> None:
-        """Report missing entries of an index. An entry stands where more than the interval lies after the one before:
-        so the interval, which is written nowhere, is below every distance between entries, and a larger one without an
-        entry is a place of a lost one. Only a note: the topic's index.interval.bytes may have been raised meanwhile,
-        and lookups just walk further."""
+        """Note a place where entries of the offset index seem to be missing. An entry is made once more than
+        `index.interval.bytes` lie after the last one. The file does not have the interval, but it is smaller than each
+        distance between entries. So an entry is missing if a batch without an entry lies at least the smallest distance
+        after the last entry. This is only a note: the setting can have been raised, and look-ups only read more."""
         marks = np.concatenate(([0], indexed, [len(positions)]))
         distances = np.diff(positions[marks[:-1]])
         without = positions[marks[1:] - 1] - positions[marks[:-1]]  # up to the last batch that has no entry
