@@ -21,7 +21,7 @@ from sparklog.security.connection_limits import parse_overrides
 from sparklog.settings import Scope, Setting, Value, did_you_mean, settings_of
 
 ALL_BROKERS = -1
-"""Stands in place of a broker id for all brokers."""
+"""Broker id that stands for all brokers."""
 TOPIC_PREFIX = "topic."
 ENTRIES_MAX = 2_000
 """Largest number of stored values. All values are in one node of ZooKeeper, and in the image of each broker."""

@@ -1,7 +1,7 @@
 """The role of a broker for one partition.
 
-The high watermark is kept only in the log (`sparklog.log.state.offsets`). It is raised to `replicated_to`, and never
-falls.
+The high watermark is kept only in the log (`sparklog.log.state.offsets`). The leader raises it to `replicated_to`, and
+never lowers it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ReplicaRole(Protocol):
 
     @property
     def replicated_to(self) -> int:
-        """The end of the committed records, as far as the leader knows."""
+        """The end of the committed records, as the rules of this broker's leadership have found it."""
         ...
 
     def all_have(self, offset: int) -> bool:

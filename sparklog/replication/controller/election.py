@@ -1,12 +1,13 @@
 """Changes of one partition: members leave the ISR, a leader is elected, a reassignment proceeds. Pure functions.
 
-The leader is the first of these that exists:
+Replicas on full disks come last, the others in the order of the assignment. The leader is the first of these that
+exists:
 
-1. the first replica, in the order of the assignment, that can lead and is in the ISR;
-2. the first that can lead and is an eligible leader (KIP-966): it left the ISR while the ISR was below
+1. the first replica that can lead and is in the ISR;
+2. the first replica that can lead and is an eligible leader (KIP-966): it left the ISR while the ISR was below
    min.insync.replicas, so that no record was committed without it;
-3. only with `unclean.leader.election.enable`: the last leader, else the first replica that can lead. It becomes the
-   only member of the ISR, and the partition is `recovering` until this leader has confirmed its role.
+3. only with `unclean.leader.election.enable`: the last leader if it can lead, else the first replica that can lead. It
+   becomes the only member of the ISR, and the partition is `recovering` until this leader has confirmed its role.
 
 Only `settled` changes the epochs.
 """
@@ -73,8 +74,9 @@ def without(
 def elect(
     partition: PartitionImage, rules: ElectionRules, order: Sequence[int] | None = None, *, always: bool = False
 ) -> PartitionImage:
-    """Return the partition with a leader if one is possible, otherwise with NO_LEADER. A leader that can continue
-    stays, except with `always`. `order`: the order of the candidates; None for the order of the assignment."""
+    """Return the partition with an elected leader, or with NO_LEADER if no replica can be elected. Without `always`, a
+    leader that is in the ISR and can lead stays. `order`: the order of the candidates; None for the order of the
+    assignment."""
     current = partition.leader
     if current in partition.isr and rules.can_lead(current) and not always:
         return partition
@@ -129,8 +131,8 @@ def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> Part
 
 
 def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-    """Complete the reassignment if all its replicas are in the ISR: remove the old replicas, and elect a leader among
-    the new ones. Otherwise return `partition`."""
+    """Complete the reassignment if all target replicas are in the ISR: remove the other replicas, and elect a leader
+    among the target replicas. Returns `partition` if a target replica is not in sync, or none of them can lead."""
     target = partition.target
     if not (partition.adding or partition.removing) or not set(target) <= set(partition.isr):
         return partition
@@ -147,7 +149,7 @@ def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> Part
 
 
 def cancel_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage | None:
-    """Return the partition with its old assignment; None if none of the old replicas can lead now."""
+    """Return the partition with its old assignment; None if no old replica in the ISR or ELR can lead now."""
     replicas = tuple(r for r in partition.replicas if r not in partition.adding)
     old = replace(
         partition,
