@@ -3,7 +3,7 @@
 | node | content |
 |---|---|
 | `/cluster` | a `ClusterNode` |
-| `/controller_epoch` | the epoch; every write of the controller sets it, so that its version fences earlier controllers |
+| `/controller_epoch` | the epoch; every write of the controller sets it, so its version fences earlier controllers |
 | `/terms` | the last TERMS_MAX controller epochs, each a `Term` |
 | `/controller` | ephemeral: `{"broker_id", "epoch"}` |
 | `/brokers/ids/<id>` | ephemeral: a `Registration`; its czxid is the broker epoch |
