@@ -128,7 +128,7 @@ class TruncatedBatchError(CorruptBatchError):
 
 
 class BatchHeader(NamedTuple):
-    """A decoded header. `size_bytes` is the whole batch; `stamp_position` is relative to the batch's first byte."""
+    """A decoded header. `size_bytes` is the size of the whole batch, `stamp_position` relative to its first byte."""
 
     crc: int
     base_offset: int

@@ -1,6 +1,6 @@
 """Spark DDL strings (`a INT, b ARRAY<STRING>`) as Arrow schemas, without Spark.
 
-Grammar (case does not matter; names may stand in backquotes, where anything is allowed)::
+Grammar (case is ignored; a name in backquotes can contain any characters)::
 
     columns = column { "," column }
     column  = name [":"] type ["NOT" "NULL"] ["COMMENT" 'text']

@@ -51,7 +51,7 @@ def _checksum(entries: Sequence[tuple[int, int]]) -> str:
 
 
 def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of leader-epochs.json, with its checksum."""
     pairs = [(e.epoch, e.start_offset) for e in entries]
     return encode(_Content(pairs, _checksum(pairs)))
 

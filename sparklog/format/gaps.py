@@ -28,7 +28,7 @@ class _Content(Struct, frozen=True):
 
 
 def encode_gaps(gaps: Iterable[Gap]) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of repaired-gaps.json. The gaps need not be sorted."""
     return encode(_Content(sorted(gaps)))
 
 

@@ -40,12 +40,12 @@ class OffsetEntry(NamedTuple):
 
 
 def trailer(base_offset: int, entries: bytes) -> bytes:
-    """Return the last TRAILER_BYTES of the file."""
+    """Return the checksum at the end of the file, for the bytes of all entries."""
     return index_checksum(base_offset, entries)
 
 
 class OffsetIndex:
-    """The index in memory: 8 bytes per entry. One thread may append while others look up."""
+    """The index in memory: 8 bytes per entry. One thread can append while other threads look up offsets."""
 
     __slots__ = ("_positions", "_relative_offsets")
 

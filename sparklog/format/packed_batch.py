@@ -237,8 +237,8 @@ def decode_packed_batch(
 
 def _are_in_place(buffers: Sequence[int], rows: int, body_bytes: int, *, has_keys: bool) -> bool:
     """Return True if all buffers, also those that are not decoded, are at the places where `encode_packed_batch` puts
-    them: one after the other, with the sizes of this number of rows. Only keys, values and timestamps may have any
-    size."""
+    them: one after the other, with the sizes that this number of rows needs. The bytes of keys and values, and the
+    timestamps, can have any size."""
     if buffers[2 * _VALUE_OFFSETS + 1] != 8 + 4 * (rows + 1) or 4 * rows > body_bytes:
         return False  # afterwards, the number of rows is bounded by the size of the body
     free = [buffers[2 * number + 1] for number in (_KEY_DATA, _VALUE_DATA, _STAMPS)]

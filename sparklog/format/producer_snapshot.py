@@ -110,7 +110,7 @@ def snapshot_name(offset: int) -> str:
 
 
 def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of a snapshot file, in the newest version."""
     batches = [b for p in snapshot.producers for b in p.batches]
     parts = [
         _COUNTS.pack(

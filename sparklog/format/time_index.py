@@ -45,13 +45,13 @@ class TimeEntry(NamedTuple):
 
 
 def trailer(base_offset: int, entries: bytes) -> bytes:
-    """Return the last TRAILER_BYTES of the file."""
+    """Return the two checksums at the end of the file, for the bytes of all entries."""
     last = index_checksum(base_offset, entries[-ENTRY.itemsize :])
     return last + index_checksum(base_offset, entries + last)
 
 
 class TimeIndex:
-    """The index in memory: 12 bytes per entry. One thread may append while others look up."""
+    """The index in memory: 12 bytes per entry. One thread can append while other threads look up timestamps."""
 
     __slots__ = ("_relative_offsets", "_timestamps")
 

@@ -51,7 +51,7 @@ def _checksum(record: TopicRecord) -> str:
 
 
 def encode_topic(record: TopicRecord) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of topic.json, with its checksum."""
     return encode(_Content(record, _checksum(record)))
 
 

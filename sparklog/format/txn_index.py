@@ -61,7 +61,7 @@ def _pack(entries: Sequence[AbortedEntry]) -> bytes:
 
 
 def encode_txn_index(entries: Sequence[AbortedEntry]) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of an index file. The entries must be in the order of their markers."""
     body = _COUNT.pack(VERSION, len(entries)) + _pack(entries)
     return _HEAD.pack(MARK, crc32c(body)) + body
 

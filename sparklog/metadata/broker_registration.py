@@ -84,7 +84,7 @@ class BrokerRegistration:
 
     @property
     def lives(self) -> Lives:
-        """The earlier lives of this broker whose records are complete on its disks. A life is one registration."""
+        """The earlier lives (registrations) of which this broker still has all records, or all fsynced records."""
         return Lives(self._registration.clean_epochs, self._registration.flushed_epochs)
 
     def is_certain(self) -> bool:

@@ -253,8 +253,8 @@ class ControllerSession:
         self._watch_own_node()
 
     def _watch_own_node(self) -> None:
-        """Watch the controller's node: an operator may delete it to have another controller elected. Without the watch
-        this controller would learn of the deletion only at its next write.
+        """Watch the controller's node. An operator can delete the node to have another controller elected. Without the
+        watch this controller would learn of the deletion only at its next write.
         """
         self._own_watch += 1
         self._drive(self._read_own_node(self._own_watch))

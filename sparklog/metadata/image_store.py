@@ -1,4 +1,4 @@
-"""Conversion of topics between the form of the brokers (`Topic`) and of the image (`TopicImage`); blocks of ids.
+"""Conversion of topics between the brokers' form (`Topic`) and the image's form (`TopicImage`); blocks of ids.
 
 Ids of producers and schemas are taken in blocks from `/ids/<kind>`. If two brokers take a block at the same time, the
 node's version lets one broker write; the other broker reads the node again.

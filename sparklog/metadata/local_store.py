@@ -73,7 +73,8 @@ def open_local(
         environment: The machine.
         broker_id: The only replica of the partitions in a file of format 1.
         create: True to create the file if it is missing.
-        log_dirs: Log directories. If the file is an older copy, they may contain newer broker epochs.
+        log_dirs: Log directories. If the file is an older copy, they can contain newer broker epochs, and the new
+            session must be above these.
 
     Raises:
         StorageError: The file is missing, damaged or of a newer format.

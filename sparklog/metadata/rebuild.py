@@ -143,7 +143,8 @@ def rebuild(
 
 
 def _identity(log_dirs: Sequence[Path], files: FileSystem) -> tuple[str, int]:
-    """Return the cluster's and the broker's id."""
+    """Return the cluster's id and the broker's id from meta.json of the log directories. Raises StorageError if the
+    directories name several pairs of ids, or none."""
     ids: dict[tuple[str, int], Path] = {}
     for path in log_dirs:
         data = read_whole(files, path / META_FILE)

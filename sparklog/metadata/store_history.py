@@ -1,7 +1,7 @@
 """Comparison of the store's history with the newest image that a broker has seen.
 
-An older copy of ZooKeeper's data, or the data of another cluster, may replace the data in ZooKeeper. A broker that
-applied such data would truncate logs and delete replicas of the newer history. So each broker compares:
+The data in ZooKeeper can be replaced by an older copy, or by the data of another cluster. A broker that applied such
+data would truncate logs and delete replicas of the newer history. So each broker compares:
 
 | the store, compared with the broker's newest image | the broker |
 |---|---|
@@ -59,7 +59,7 @@ def older(one: StoreMark, other: StoreMark) -> str:
     """Compare the store's mark `one` with `other`, the mark of a broker's image.
 
     Returns:
-        The reason why `one` is older than `other` or belongs to another cluster; "" if neither holds.
+        The reason why `one` is older than `other` or belongs to another cluster; otherwise "".
     """
     if other.cluster_id and one.cluster_id != other.cluster_id:
         return f"its cluster id is {one.cluster_id or 'none'}, not {other.cluster_id}"

@@ -221,8 +221,9 @@ class ZooKeeper:
 
     def _wait_to_connect(self, seconds: float) -> None:
         """Sleep between two attempts to connect. A server silently refuses a client that has seen a newer write than
-        the server has. If this lasts longer than the session, the server may have an older copy of its data. The client
-        then forgets the newest write, so that it can connect and compare histories (`store_history`)."""
+        the server has. If no attempt succeeds for the session timeout, the server possibly has an older copy of its
+        data. The client then forgets the newest write, so that it can connect and compare histories
+        (`store_history`)."""
         self._waited_s += seconds
         if self._waited_s * 1_000 >= self._session_timeout_ms:
             self._client.last_zxid = 0

@@ -35,20 +35,23 @@ of one broker, even if the other brokers were away shortly before."""
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
 THROTTLE_SETTING = "replication.throttled.rate"
-"""Setting of the cluster, in bytes per second (KIP-73). A reassignment sets it; the end of the last one removes it."""
+"""Setting of the cluster, in bytes per second (KIP-73). A request to reassign partitions sets it, and the end of the
+last reassignment removes it."""
 CORDONED_SETTING = "cordoned.brokers"
 """Setting of the cluster: broker ids separated by commas. No new replica is placed on these brokers (KIP-1073)."""
 
 
 class Version(NamedTuple):
-    """Version of an image: the epoch of the controller that created it, and the zxid of its write. Ordered."""
+    """Version of an image: the epoch of the controller that created the image, and the zxid of the write that stored
+    the image. A later image has a greater version."""
 
     controller_epoch: int = NO_EPOCH
     zxid: int = NO_EPOCH
 
 
 class BrokerImage(Struct, frozen=True):
-    """A registered broker. `broker_epoch` is the czxid of its registration (KIP-380); a restart gets a higher one.
+    """A registered broker. `broker_epoch` is the czxid of the node of its registration (KIP-380), so every registration
+    has a higher broker epoch.
 
     A *life* of the broker is one registration, named by its broker epoch.
     """
@@ -63,7 +66,7 @@ class BrokerImage(Struct, frozen=True):
     flushed_epochs: tuple[int, ...] = ()
     """Earlier lives of which the broker still has all records that were fsynced."""
     is_stopping: bool = False
-    """True after the broker has asked for a controlled shutdown. It leads no partition and joins no ISR."""
+    """True after the broker has asked for a controlled shutdown. The broker is not elected and joins no ISR."""
     last_written_epoch: int = NO_EPOCH
     """A life after which the broker has written nothing; NO_EPOCH if unknown."""
 
@@ -74,10 +77,12 @@ class BrokerImage(Struct, frozen=True):
 
 
 class PartitionImage(Struct, frozen=True):
-    """One partition. Every change raises `partition_epoch`; a change of the leader also raises `leader_epoch`."""
+    """One partition. Every change raises `partition_epoch`. A change of the leader, or the removal of a replica, also
+    raises `leader_epoch`."""
 
     replicas: tuple[int, ...]
-    """The assignment, the preferred leader first. During a reassignment it has old and new replicas."""
+    """The broker ids of the assigned replicas, the preferred leader first. During a reassignment these are the new
+    replicas, then the old replicas."""
     leader: int
     leader_epoch: int
     partition_epoch: int
@@ -210,8 +215,9 @@ class ClusterImage(Struct, frozen=True):
         return topic.partitions[tp.partition]
 
     def eligible(self) -> dict[int, int]:
-        """Return the broker epochs, by broker id, of the brokers that may join an ISR: registered and not stopping. Ids
-        and epochs are of the same image, so that no caller pairs an id with the epoch of another life (KAFKA-15221)."""
+        """Return the broker epochs, by broker id, of the brokers that are allowed to join an ISR: they are registered
+        and not stopping. Ids and epochs are of the same image, so that no caller pairs an id with the epoch of another
+        life (KAFKA-15221)."""
         return {b.broker_id: b.broker_epoch for b in self.brokers.values() if not b.is_stopping}
 
     def setting(self, topic: TopicImage, name: str, default: Value) -> Value:

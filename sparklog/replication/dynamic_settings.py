@@ -56,8 +56,8 @@ def stored_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Val
 
 
 def effective_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Value]:
-    """Return the stored values that take precedence over a broker's file. Values that this release does not accept are
-    left out: another release may have stored them.
+    """Return the stored values that take precedence over a broker's file. Values that this release does not accept,
+    because another release has stored them, are left out.
 
     Args:
         configs: Settings of the cluster, as in its image.

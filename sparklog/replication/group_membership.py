@@ -60,7 +60,7 @@ class Safeguards:
     order: bool = True
     """A heartbeat or commit is refused if a later one of the same member was accepted before."""
     owner: bool = True
-    """In the topics that a group subscribes to, only the owner of a partition may commit its offset."""
+    """In the topics that a group subscribes to, only the owner of a partition is allowed to commit its offset."""
     pending_offsets: bool = True
     """Offsets of a transaction take effect only when it is committed."""
     newer_record: bool = True

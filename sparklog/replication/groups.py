@@ -69,7 +69,7 @@ class GroupCoordinator:
     # -- reading the log again
 
     def replay(self, key: bytes, value: bytes | None, producer_id: int = -1) -> None:
-        """Replay the next record of the log. `producer_id` is the producer of its transaction; -1 outside of one.
+        """Replay the next record of the log. `producer_id`: the producer of a record in a transaction, else -1.
 
         Raises LogCorruptError.
         """
@@ -204,7 +204,7 @@ class GroupCoordinator:
         return Step(results, out)
 
     def _check_room(self, groups: int) -> None:
-        """Raise GroupMaxSizeReachedError unless one more group is allowed beside `groups` of them."""
+        """Raise GroupMaxSizeReachedError if the partition keeps `groups` groups, and no more are allowed."""
         if groups >= self._config.groups_max:
             raise GroupMaxSizeReachedError(
                 f"this partition of __consumer_offsets keeps {groups} groups, max.groups.per.partition is "
@@ -370,7 +370,7 @@ class GroupCoordinator:
         )
 
     def delete(self, group_id: str) -> Step[int]:
-        """Delete a group without members. The reply is the number of its offsets. Raises GroupIdNotFoundError,
+        """Delete a group without members. The reply is the number of removed offsets. Raises GroupIdNotFoundError,
         NonEmptyGroupError, UnstableOffsetCommitError (an open transaction has offsets of the group)."""
         group = self._groups.get(group_id)
         if group is None and group_id not in self.offsets.groups():

@@ -27,7 +27,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 EPOCHS_SKIPPED = 1_000
-"""Distance of the new leader and partition epochs from the known ones. The copy may lack the last changes, and no epoch
+"""Distance of the new leader and partition epochs from the known ones. The copy can lack the last changes, and no epoch
 must be used twice."""
 
 

@@ -101,7 +101,7 @@ class Draft:
         return self._topics[name] is not None if name in self._topics else name in self._image.topics
 
     def topic(self, name: str) -> TopicImage:
-        """Return a topic. Its partitions are those of the image; `partition` returns the changed ones. Raises
+        """Return a topic. The result lacks the changes of partitions, which `partition` returns. Raises
         UnknownTopicOrPartitionError.
         """
         topic = self._topics[name] if name in self._topics else self._image.topics.get(name)
@@ -162,11 +162,12 @@ class Draft:
         return self._partitions.get(tp, partitions[tp.partition])
 
     def partition_at(self, topic: str, number: int) -> PartitionImage:
-        """Return a partition, like `partition`."""
+        """Return the partition with this number, as `partition` does."""
         return self.partition(TopicPartition(topic, number))
 
     def change(self, tp: TopicPartition, after: PartitionImage) -> PartitionImage:
-        """Replace the partition with `after`, and raise its epochs if it differs. Returns the new state."""
+        """Replace the partition with `after`. If `after` differs from the present state, its epochs rise (`settled`).
+        Returns the new state. Raises UnknownTopicOrPartitionError."""
         before = self.partition(tp)
         new = settled(before, after)
         if not self._guards.epoch_bump:

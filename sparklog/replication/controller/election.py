@@ -36,8 +36,8 @@ class ElectionRules(NamedTuple):
 def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
     """Return `after` with the epochs that follow those of `before`; `before` itself if nothing has changed.
 
-    The leader epoch also ends when a replica leaves the assignment. The replica may be added again, empty, before the
-    leader knows of either change. The leader must not count the fetches of the removed replica for the new one.
+    The leader epoch also ends when a replica leaves the assignment. The replica can be added again, empty, before the
+    leader knows of the two changes. The leader must not count the fetches of the removed replica for the new one.
     """
     if after == before:
         return before
@@ -50,8 +50,8 @@ def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
 
 
 def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> PartitionImage:
-    """Set the ISR to `isr`. While the ISR has fewer than `min_insync` members, the members that leave it become
-    eligible leaders. With enough members the ELR is empty, because records may be committed without its replicas."""
+    """Set the ISR to `isr`. While the ISR has fewer than `min_insync` members, the members that leave the ISR become
+    eligible leaders. With enough members the ELR is empty, because records can be committed without its replicas."""
     members = set(isr)
     elr: set[int] = set()
     if len(members) < min_insync:
@@ -62,8 +62,8 @@ def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> 
 def without(
     partition: PartitionImage, gone: Collection[int], min_insync: int, forgotten: Collection[int] = ()
 ) -> PartitionImage:
-    """Remove the brokers `gone` from the ISR and the leadership. The brokers `forgotten` may have lost data (a crash
-    without flushed data, or another disk); they leave the ELR, too (KAFKA-15586, 18106, 18635)."""
+    """Remove the brokers `gone` from the ISR and the leadership. The brokers `forgotten` can have lost data, in a crash
+    of the machine or with a disk; they leave ISR, leadership and ELR (KAFKA-15586, 18106, 18635)."""
     left = with_isr(partition, [r for r in partition.isr if r not in gone and r not in forgotten], min_insync)
     left = replace(left, elr=tuple(r for r in left.elr if r not in forgotten))
     if partition.leader in gone or partition.leader in forgotten:

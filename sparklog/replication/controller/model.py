@@ -17,12 +17,14 @@ from sparklog.types import TopicPartition
 
 
 class ControllerConfig(Struct, frozen=True):
-    """Settings: `leader.imbalance.check.interval.seconds` (here in ms), `leader.imbalance.per.broker.percentage`,
-    `auto.leader.rebalance.enable`."""
+    """Settings of the controller."""
 
     rebalance_interval_ms: int = 300_000
+    """`leader.imbalance.check.interval.seconds`, in ms."""
     imbalance_percent: int = 10
+    """`leader.imbalance.per.broker.percentage`."""
     rebalance: bool = True
+    """`auto.leader.rebalance.enable`."""
     has_own_store: bool = False
     """True if the store is in the data directory of the cluster's only broker. Each partition then stays with this
     broker even if it lost data in a crash: no other broker could lead."""
@@ -228,7 +230,7 @@ class WriteResult(Struct, frozen=True):
 
 
 class SessionLost(Struct, frozen=True):
-    """The session may have ended; another controller may have been elected."""
+    """The session has ended or can have ended, so another controller can have been elected."""
 
 
 class Tick(Struct, frozen=True):
@@ -288,7 +290,7 @@ class Reload(Struct, frozen=True):
 
 
 class Resign(Struct, frozen=True):
-    """This broker is no longer the controller. A later ElectionResult may make it the controller again."""
+    """This broker is no longer the controller, until a later ElectionResult makes it the controller again."""
 
 
 Effect = Write | Answer | Refuse | Publish | Reload | Resign

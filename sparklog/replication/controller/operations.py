@@ -27,8 +27,8 @@ Outcomes = dict[TopicPartition, SparklogError | None]
 
 
 def elect_leaders(draft: Draft, request: Elect) -> Outcomes:
-    """Elect leaders, and return each partition's error. It is None if the preferred leader leads now, or for an unclean
-    election any leader."""
+    """Elect leaders, and return each partition's error. The error is None if the preferred leader leads now; for an
+    unclean election, if any replica leads."""
     asked = request.partitions if request.partitions is not None else [tp for tp, _ in draft.all_partitions()]
     results: Outcomes = {}
     for tp in asked:

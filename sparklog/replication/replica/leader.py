@@ -217,8 +217,8 @@ class Leader:
         )
 
     def latest_offset(self) -> int:
-        """Return the end of the readable records. Raises OffsetNotAvailableError while this leader may not know all
-        records that consumers have read from its predecessor."""
+        """Return the end of the readable records. Raises OffsetNotAvailableError while this leader possibly knows a
+        lower end than consumers have read at its predecessor."""
         if self._guards.latest_after_epoch_start and self._high_watermark < self.epoch_start_offset:
             raise OffsetNotAvailableError(
                 f"the leader of epoch {self._committed.leader_epoch} has not yet committed the start of its epoch "

@@ -30,8 +30,8 @@ class ReplicaLog(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def durable_end_offset(self) -> int:
-        """End of the records that this replica can count as durable. If the topic sets `flush.mode=group` or
-        `flush.messages`, it is the end of the fsynced records; otherwise the log end."""
+        """End of the records that this replica counts as durable. With `flush.mode=group` or `flush.messages` this is
+        the end of the fsynced records, otherwise the log end."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class Safeguards:
     divergence_check: bool = True
     """A follower gets no records if its last epoch ends at another offset than in the leader's log (KIP-595)."""
     divergence_changes_nothing: bool = True
-    """A fetch of a diverging follower changes nothing in the leader's knowledge of it."""
+    """A fetch of a diverging follower does not change the leader's FollowerProgress."""
     epoch_truncation: bool = True
     """A follower truncates where the epochs diverge, not at its high watermark, which lags (KIP-101, KAFKA-6361)."""
     stale_answer_drop: bool = True
@@ -89,7 +89,7 @@ ALL_SAFEGUARDS = Safeguards()
 
 class FollowerFetch(Struct, frozen=True):
     """A follower's fetch from `fetch_offset`. The follower has all records below this offset except its `gaps`.
-    `last_epoch` is the leader epoch of its last record; UNDEFINED without records."""
+    `last_epoch` is the leader epoch of the follower's last record; UNDEFINED if the follower has no records."""
 
     token: Hashable
     replica_id: int
@@ -140,8 +140,8 @@ class ProposalResult(Struct, frozen=True):
 
 
 class NewImage(Struct, frozen=True):
-    """A newer state of the partition. `eligible`: by broker id, the broker epochs of the brokers that may join the ISR,
-    from the same image as `partition` (KAFKA-15221)."""
+    """A newer state of the partition. `eligible`: by broker id, the broker epochs of the brokers that are allowed to
+    join the ISR, from the same image as `partition` (KAFKA-15221)."""
 
     partition: PartitionImage
     eligible: Mapping[int, int]

@@ -55,7 +55,8 @@ class _Plain(Struct):
     timeout_ms: int
     state: State = State.EMPTY
     previous: ProducerIdAndEpoch = NOBODY
-    """The identity before the last end; equal to `identity` if the producer kept its epoch."""
+    """The identity before the last end, or the identity in the last InitProducer; equal to `identity` if the producer
+    kept its epoch at the end."""
     next_producer_id: int = NO_ID
     """The producer id that replaces the present id when the transaction is complete, because the present id has used up
     its epochs; NO_ID otherwise."""
@@ -63,8 +64,8 @@ class _Plain(Struct):
     updated_ms: int = -1
     partitions: set[TopicPartition] = field(default_factory=set)
     timed_from_ms: int | None = None
-    """Start of the timeout; None for `started_ms`. It is not stored: another broker's clock may differ, so a new
-    coordinator begins the timeout again."""
+    """Start of the timeout; None for `started_ms`. It is not stored. If another broker, whose clock can differ, wrote
+    `started_ms`, a new coordinator begins the timeout again."""
 
     @property
     def participants(self) -> dict[int, set[TopicPartition]]:
