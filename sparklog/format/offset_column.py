@@ -70,8 +70,8 @@ def decode_rows(
         inflated_bytes_max: The topic's limit for the decompressed size.
 
     Returns:
-        The rows in the topic's schema, or their `columns`, and the rows' offsets. The offsets are None unless the batch
-        is compacted: then they are dense.
+        The rows in the topic's schema, or their `columns`, and the rows' offsets. The offsets of a batch that is not
+        compacted are None, because they are dense.
 
     Raises:
         CorruptBatchError: The batch is damaged, or its offsets do not fit its header.

@@ -341,7 +341,7 @@ class _Body:
 
 def _unpack(frame: pa.Buffer, size: int) -> pa.Buffer:
     """Return the frame's content; an empty buffer if the content does not have exactly `size` bytes. At most `size` + 1
-    bytes are decompressed, whatever size the frame states. Raises OSError."""
+    bytes are decompressed, regardless of the size that the frame states. Raises OSError."""
     pattern = pattern_of(frame.to_pybytes(), size)
     if pattern is not None:
         return pa.py_buffer(np.full(size // 8, I64.unpack(pattern)[0], np.int64))

@@ -207,8 +207,8 @@ def _rewritten(column: Any) -> Any:
 
 
 def _cast(column: Any, target: Any) -> Any:
-    """Cast `column` with Arrow's safe cast. Raises pa.ArrowInvalid; for times in ns and for NaN its message says what
-    to do."""
+    """Cast `column` with Arrow's safe cast. Raises pa.ArrowInvalid, whose message names the remedy for times in ns and
+    for NaN."""
     source = column.type
     try:
         return column.cast(target, safe=True)
@@ -263,9 +263,9 @@ def _is(t: Any, family: tuple[Any, ...]) -> bool:
 
 
 def _refusal(source: Any, target: Any, *, nested: bool, rounded: bool) -> str:
-    """Return the reason why a column of type `source` must not be cast to `target`, whatever its values; "" if a cast
-    is allowed. Arrow itself would cast many more types. `nested`: True inside a list, map or struct, where a cast that
-    rounds is refused, because the values are not compared afterwards."""
+    """Return the reason why a column of type `source` must not be cast to `target`, regardless of its values; "" if a
+    cast is allowed. Arrow itself would cast many more types. `nested`: True inside a list, map or struct, where a cast
+    that rounds is refused, because the values are not compared afterwards."""
     if source == target or pa.types.is_null(source):
         return ""
     if not any(_is(source, family) and _is(target, family) for family in _FAMILIES):

@@ -326,7 +326,7 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int
 
 
 def _load_topics(coordination: Any, names: Sequence[str]) -> Steps:
-    """Read the topics in two rounds of calls, whatever their number."""
+    """Read the topics in two rounds of calls, regardless of their number."""
     calls = []
     for name in names:
         path = f"{TOPICS}/{name}"

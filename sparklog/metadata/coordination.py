@@ -152,7 +152,7 @@ class OpResult(NamedTuple):
 
 
 class Coordination(Protocol):
-    """The calls of the store; the module's docstring says what they promise. A client has one session at a time."""
+    """The calls of the store; the module's docstring has their promises. A client has one session at a time."""
 
     @property
     def session_id(self) -> int:

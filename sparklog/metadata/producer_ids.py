@@ -89,8 +89,8 @@ class ProducerIds:
         self._taken[0] = max(self._taken[0], end)
 
     def next(self) -> int:
-        """Return a new id. If no block has an id left, take a block from the store and block meanwhile. Raises
-        StorageError, StorageFullError."""
+        """Return a new id. If no id is left, first take a block from the store, and wait for it. Raises StorageError,
+        StorageFullError."""
         return self._take(reserve=False)
 
     def at_hand(self, *, reserve: bool = False) -> int | None:
@@ -125,7 +125,7 @@ class ProducerIds:
                 self._note_taken(self._end)
 
     def reserve(self) -> int:
-        """Return a new id that does not count as issued until `hand_out`. Blocks and raises as `next` does."""
+        """Return a new id that does not count as issued until `hand_out`. Waits and raises as `next` does."""
         return self._take(reserve=True)
 
     def hand_out(self, producer_id: int) -> None:
