@@ -1,1 +1,1 @@
-"""Bytes: one module per on-disk structure. Nothing here opens a file or a socket."""
+"""The bytes of files and batches, one module per structure. No module opens a file or a socket."""

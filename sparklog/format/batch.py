@@ -7,8 +7,8 @@ Layout of a batch (all sizes multiples of 8, little-endian)::
     4       4      metadata_length i32, a multiple of 8                        (Arrow)
     8       m      Message flatbuffer: RecordBatch; its custom_metadata holds
                    the key "sparklog" with the header below as its value       (Arrow)
-    8+m     b      body: the columns' buffers, compressed or not, or those
-                   packed that repeat themselves (packed_batch.py)             (Arrow)
+    8+m     b      body: the columns' buffers, uncompressed, compressed, or
+                   with repeated content packed (packed_batch.py)              (Arrow)
 
 The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
 
@@ -39,12 +39,12 @@ The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
 
 A control batch (a transaction's marker) has no rows and one offset; its base_sequence is the coordinator's epoch.
 
-The stamp stands outside the CRC so that the leader assigns offsets by overwriting 32 characters in place, without
-touching Arrow and without a new checksum. Offsets are dense: row i has base_offset + i, unless bit 3 is set.
+The CRC does not cover the stamp. So the leader assigns offsets by overwriting 32 characters in place, without decoding
+the Arrow message and without a new checksum. Offsets are dense: row i has base_offset + i, unless bit 3 is set.
 
-Example: a batch of 3 rows appended at log end 50 is stamped base_offset=50; its last_offset_delta is 2, the log end
-becomes 53. If a batch is lost or damaged, nothing else can be derived from it; its neighbours do not depend on it
-(no dictionaries, no deltas: no state spans batches).
+Example: a batch of 3 rows that is appended at log end 50 is stamped base_offset=50. Its last_offset_delta is 2, so the
+log end becomes 53. No batch depends on another batch (there are no dictionaries and no deltas): if a batch is lost or
+damaged, all other batches can be read.
 """
 
 from __future__ import annotations
@@ -93,16 +93,16 @@ STAMP_CHARS = 32
 PRODUCER_FIELDS_CHARS = 72
 HEADER_CHARS = 4 + STAMP_CHARS + PRODUCER_FIELDS_CHARS
 HEADER_MARK = struct.pack("<I", HEADER_CHARS) + VERSION_MARK
-"""A FlatBuffers string is its length and its characters: these 8 bytes find the header inside the metadata. Nothing
-else in a RecordBatch message can look like them: as an i64 they would be a buffer of 3.5 exabytes."""
+"""The 8 bytes by which the header is found in the metadata: a FlatBuffers string begins with its length. No other field
+of a RecordBatch message has these bytes: as an i64 they would be a buffer of 3.5 exabytes."""
 
 assert (_STAMP.size, _PRODUCER_FIELDS.size, HEADER_CHARS) == (24, 54, 108)
 
 PREFIX_BYTES = 8
 METADATA_BYTES_MAX = 4 * 1024 * 1024
-"""A bound: a schema of 10,000 columns needs about 1 MiB of metadata."""
+"""Largest metadata of a batch. A batch of 10,000 flat columns needs about 1 MiB."""
 HEADER_READ_BYTES = 2048
-"""Bytes of a first read, which holds prefix and metadata of nearly every batch."""
+"""Size of the first read of a batch. It contains prefix and metadata of nearly every batch."""
 
 ATTRIBUTE_LOG_APPEND_TIME = 1 << 0
 ATTRIBUTE_TRANSACTIONAL = 1 << 1
@@ -112,13 +112,14 @@ ATTRIBUTE_DELETE_HORIZON = 1 << 4
 ATTRIBUTE_COMMIT = 1 << 5
 
 SIZED_ROWS_MIN = 256
-"""Smallest number of rows for which computing the size first saves more than it costs."""
+"""Smallest number of rows for which the encoder computes the size before it writes; with fewer rows that costs more
+than it saves."""
 STREAM_OVERHEAD_BYTES = 8192
-"""Overhead of a stream: more than the schema's message and the header need in most streams."""
+"""Size added to that of a batch for the schema's message and the header, which need less in most streams."""
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 _ZSTD_LEVEL = 3
-"""zstd's own default, and Kafka's; Arrow's is 1, which looks back half a MiB only."""
+"""The default level of zstd and of Kafka. Arrow's default is 1, which looks back half a MiB only."""
 _OFFSET_MAX = 2**63 - 2  # the offset after it must still be an i64
 
 
@@ -127,7 +128,7 @@ class TruncatedBatchError(CorruptBatchError):
 
 
 class BatchHeader(NamedTuple):
-    """A decoded header. `size_bytes` is the whole batch; `stamp_position` is relative to the batch's first byte."""
+    """A decoded header. `size_bytes` is the size of the whole batch, `stamp_position` relative to its first byte."""
 
     crc: int
     base_offset: int
@@ -197,15 +198,24 @@ def encode_batch(
     checksum: bool = True,
     allocate: Callable[[int], Any] = pa.allocate_buffer,
 ) -> memoryview:
-    """Encode a batch of at least one row into its message, with its CRC (without it if `checksum=False`:
-    `assign_producer` then writes it).
+    """Encode a batch into its message.
 
-    A producer leaves the offset, the epoch and the append time to the leader's stamp. Compaction keeps them, and passes
-    the number of offsets that the batch had as `last_offset_delta`; then the batch may have no rows any more.
+    A producer leaves `base_offset`, `leader_epoch` and `append_time_ms` to the leader's stamp. Compaction passes those
+    of the original batch.
 
-    `batch` must have the topic's canonical schema (`sparklog.format.schema`). `allocate(size_bytes)` returns a writable
-    Arrow buffer for a batch whose size is known in advance. Returns a writable view of the bytes. Raises
-    InvalidRequestError for an empty batch or an unknown compression.
+    Args:
+        batch: The rows, in the topic's canonical schema (`sparklog.format.schema`).
+        last_offset_delta: The original batch's value for a compacted batch, which is allowed to have no rows; None for
+            the number of rows less one.
+        checksum: False to leave the CRC out; `assign_producer` then writes it.
+        allocate: `allocate(size_bytes)` returns a writable Arrow buffer. It is called for uncompressed batches of at
+            least SIZED_ROWS_MIN rows.
+
+    Returns:
+        A writable view of the message's bytes.
+
+    Raises:
+        InvalidRequestError: The batch is empty and `last_offset_delta` None, or the compression is unknown.
     """
     if batch.num_rows == 0 and last_offset_delta is None:
         raise InvalidRequestError("an empty batch cannot be appended")
@@ -232,7 +242,8 @@ def encode_batch(
 def write_producer_fields(
     message: memoryview, stamp_position: int, fields: ProducerFields, *, checksum: bool = True
 ) -> int:
-    """Write the part of the header that the producer decides, and the CRC (returned; 0 without `checksum`)."""
+    """Write the producer's fields, and a stamp with the CRC and otherwise zeros. Returns the CRC; 0 without
+    `checksum`."""
     start = stamp_position + STAMP_CHARS
     message[start : start + PRODUCER_FIELDS_CHARS] = binascii.b2a_base64(
         _PRODUCER_FIELDS.pack(*fields, 0), newline=False
@@ -251,8 +262,8 @@ def _codec(compression: str) -> Any:
 def _write_stream(
     batch: pa.RecordBatch, header: bytes, options: Any, *, allocate: Callable[[int], Any] | None
 ) -> memoryview:
-    """Return an Arrow IPC stream of one batch. `allocate`: its size can be told before, and memory need not grow while
-    it is written."""
+    """Return an Arrow IPC stream of one batch. With `allocate` a large batch is written into one buffer of a size that
+    is computed before; otherwise the memory grows while the stream is written."""
     if allocate is not None and batch.num_rows >= SIZED_ROWS_MIN:
         size = pa.ipc.get_record_batch_size(batch) + STREAM_OVERHEAD_BYTES
         buffer = allocate(size)
@@ -261,7 +272,7 @@ def _write_stream(
                 _write_batch(fixed, batch, header, options)
                 return memoryview(buffer).cast("B")[: fixed.tell()]
         except OSError:
-            pass  # a schema that is longer than most
+            pass  # the schema's message is longer than STREAM_OVERHEAD_BYTES allows
     sink = pa.BufferOutputStream()
     _write_batch(sink, batch, header, options)
     return memoryview(sink.getvalue()).cast("B")
@@ -275,7 +286,8 @@ def _write_batch(sink: Any, batch: pa.RecordBatch, header: bytes, options: Any) 
 def assign_producer(
     data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
 ) -> None:
-    """Write a producer's identity and a sequence into the one batch in `data`, and the new CRC."""
+    """Write a producer's identity, a base sequence, the transactional bit and the new CRC into the one batch in
+    `data`."""
     mark = _find_mark(data, 0, _PREFIX.unpack_from(data, 0)[1])
     stamp_position = mark + 4
     fields_position = stamp_position + STAMP_CHARS
@@ -300,10 +312,12 @@ def encode_marker(
 ) -> memoryview:
     """Encode the marker that ends a transaction: a control batch without rows that takes one offset.
 
-    Its smallest timestamp is `started_ms`, the time at which the transaction began (-1: not known): the same
-    in all markers of a shared transaction, whatever the clocks of the leaders say.
+    The marker's smallest timestamp is `started_ms`, the time at which the transaction began; with -1 (not known) it is
+    `timestamp_ms`. The time of the beginning is the same in all markers of a transaction, also if the leaders' clocks
+    differ.
 
-    `schema` is that of the segment it goes into. Returns a writable view of the bytes, not yet stamped.
+    `schema` is the schema in the head of the segment that gets the marker. Returns a writable view of the bytes, not
+    yet stamped.
     """
     return encode_batch(
         pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in schema.types], schema=schema),
@@ -319,10 +333,10 @@ def encode_marker(
 
 
 def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None = None) -> BatchHeader:
-    """Decode the header of the batch at `position` of `data`, which needs to hold only its prefix and metadata.
+    """Decode the header of the batch at `position` of `data`. Only the batch's prefix and metadata must be in `data`.
 
-    `available_bytes`: how many bytes exist from `position` on (default: the rest of `data`); a batch that says it is
-    longer raises TruncatedBatchError. Anything that cannot be a batch raises CorruptBatchError.
+    `available_bytes`: the number of bytes that exist from `position` on; None for the rest of `data`. Raises
+    TruncatedBatchError if the batch is longer than that, CorruptBatchError for bytes that cannot be a batch.
     """
     held = len(data) - position
     available = held if available_bytes is None else available_bytes
@@ -363,22 +377,22 @@ def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None
 
 
 def verify_checksum(data: Bytes, position: int, header: BatchHeader) -> None:
-    """Check the CRC: the batch is as its producer has made it. Raises CorruptBatchError."""
+    """Check the CRC of the batch at `position`, which covers all bytes except the stamp. Raises CorruptBatchError."""
     crc = _crc(memoryview(data)[position : position + header.size_bytes], header.stamp_position, header.size_bytes)
     if crc != header.crc:
         raise CorruptBatchError(f"checksum is {crc:08x}, the batch header has {header.crc:08x}")
 
 
 def verify_batch(data: Bytes, position: int, header: BatchHeader) -> None:
-    """Check the CRC, and that Arrow's own metadata agree with the header. `decode_batch` checks the body. Raises
-    CorruptBatchError."""
+    """Check the CRC, and that Arrow's own metadata agree with the header. The columns' content is not checked here, but
+    by `decode_batch`. Raises CorruptBatchError."""
     verify_checksum(data, position, header)
     message_of(data, position, header)
 
 
 def message_of(data: Bytes, position: int, header: BatchHeader) -> RecordBatchMessage:
-    """Return Arrow's metadata of the batch at `position`. Raises CorruptBatchError unless the header agrees with
-    them."""
+    """Return Arrow's metadata of the batch at `position`. Raises CorruptBatchError if they are damaged, or the header
+    states other numbers of rows or bytes."""
     start = position + PREFIX_BYTES
     message = record_batch_message(memoryview(data)[start : start + header.metadata_length_bytes])
     if message.body_length_bytes != header.body_length_bytes or message.rows != header.record_count:
@@ -390,8 +404,9 @@ def message_of(data: Bytes, position: int, header: BatchHeader) -> RecordBatchMe
 
 
 def decoded_size_bytes(data: Bytes, header: BatchHeader) -> int:
-    """Return the memory that a reader of the one batch in `data` needs in addition to its bytes: the decompressed
-    columns, by the sizes that the batch states, and an offset for each row. Raises CorruptBatchError."""
+    """Return the memory, in bytes, that a reader of the one batch in `data` needs beside the batch's bytes: for the
+    decompressed columns, by the sizes that the batch states, and for the offset of each row. Raises
+    CorruptBatchError."""
     message = message_of(data, 0, header)
     body = memoryview(data)[header.size_bytes - header.body_length_bytes : header.size_bytes]
     return stated_bytes(message, body) + ROW_BYTES * max(header.record_count, 0)
@@ -406,15 +421,15 @@ def stamp_batch(
     leader_epoch: int,
     append_time_ms: int,
 ) -> None:
-    """Write the fields that the leader assigns into the batch at `position` of the writable `data`; the CRC stays
-    valid."""
+    """Write the leader's stamp into the batch at `position` of the writable `data`. The CRC stays the same."""
     _write_stamp(data, position + header.stamp_position, header.crc, base_offset, leader_epoch, append_time_ms)
 
 
 def iterate_batches(data: Bytes, *, verify: bool = True) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of the batches that fill `data` exactly.
 
-    Raises CorruptBatchError (TruncatedBatchError if the last one is cut) after having yielded the good ones.
+    `verify`: True to check each batch with `verify_batch`. After the good batches, raises CorruptBatchError for a
+    damaged batch, TruncatedBatchError for a batch that `data` cuts.
     """
     position = 0
     while position < len(data):
@@ -434,13 +449,23 @@ def decode_batch(
     message: RecordBatchMessage | None = None,
     inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> pa.RecordBatch:
-    """Decode one batch's bytes (anything with the buffer protocol) without copying uncompressed columns.
+    """Decode one batch's bytes without copying uncompressed columns.
 
-    The bytes may come from any source: the metadata are compared with `schema` before Arrow reads them, and the
-    columns' offsets, text and nulls are checked afterwards. `columns`: indexes to decode, in ascending order; other
-    compressed columns are neither decompressed nor checked. `header`, `message`: those of the batch, if they have been
-    decoded already. The result keeps `data` alive. Raises CorruptBatchError; InflatedSizeError, before anything is
-    decompressed.
+    The bytes can come from any source: the metadata are compared with `schema` before Arrow reads them, and the
+    columns' offsets, text and nulls are checked afterwards.
+
+    Args:
+        data: The bytes, in an object with the buffer protocol. The result keeps the object alive.
+        schema: The schema of the batch.
+        columns: Indexes of the columns to decode, ascending; None for all. In a compressed batch, other columns are
+            neither decompressed nor checked.
+        header: The batch's header, if it is decoded already.
+        message: Arrow's metadata, if they are decoded already.
+        inflated_bytes_max: Largest decompressed size of the batch.
+
+    Raises:
+        InflatedSizeError: The batch is larger. Raised before any buffer is decompressed.
+        CorruptBatchError: The batch is damaged, or does not fit `schema`.
     """
     buffer = pa.py_buffer(data)
     view = memoryview(buffer).cast("B")
@@ -471,8 +496,8 @@ def decode_batch(
 
 
 def read_checked_batch(data: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """Decode bytes that have been checked before, like `decode_batch`. Raises CorruptBatchError if they have changed
-    since."""
+    """Decode the bytes of a batch that `decode_batch` has accepted before, without repeating the checks. Raises
+    CorruptBatchError if Arrow cannot read the bytes, because they have changed since."""
     try:
         return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
     except (pa.ArrowException, OSError) as e:

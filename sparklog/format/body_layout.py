@@ -1,4 +1,4 @@
-"""Requirements of a topic's schema for a batch's body: its nodes, its buffers, and their sizes.
+"""Requirements of a topic's schema for a batch's body: the nodes, the buffers, and the buffers' sizes.
 
 Arrow's IPC reader trusts the metadata of a message: it reads a column of n rows even out of a smaller buffer. So the
 metadata are compared with the schema before Arrow reads them. The order of nodes and buffers is that of
@@ -12,8 +12,8 @@ Arrow's Columnar.rst ("RecordBatch message"): depth first, the children after th
     list                     rows of the parent       validity, offsets; then its elements, of any length
     map                      rows of the parent       validity, offsets; then its entries, of any length: a struct
 
-A validity buffer may be empty if nothing is null, and any buffer of a column without rows. Values may have padding up
-to 64 bytes (Arrow's alignment), but not more: those bytes would be values of another type.
+A validity buffer is allowed to be empty if no row is null, and any buffer if the column has no rows. Values can be
+padded to a multiple of 64 bytes (Arrow's alignment). More bytes are refused: they would be values of another type.
 
 Afterwards Arrow's own validation checks the buffers' content (offsets inside the data, UTF-8, keys of maps). Two
 swapped columns of the same type cannot be detected.
@@ -32,16 +32,16 @@ from sparklog.format.flat import Bytes, RecordBatchMessage
 from sparklog.format.identity_cache import kept_by_identity
 
 INFLATED_BYTES_MAX = 1 << 30
-"""Largest decompressed size of one batch if the topic's own limit is unknown."""
+"""Largest decompressed size of one batch, in bytes, if the topic's own limit is unknown."""
 ROW_BYTES = 8
-"""Size of a row whose columns take no bytes: readers create its offset, an i64."""
+"""Memory of a row beside its columns: a reader creates the row's offset, an i64."""
 FEW_BUFFERS = 64
 """Largest number of buffers for which checks in Python are faster than NumPy's."""
 BATCH_ROWS_MAX = 1 << 25
-"""Largest number of rows of one batch, also if they take no bytes: a reader's offsets for them take 256 MiB."""
+"""Largest number of rows of one batch, also if the rows take no bytes: a reader's offsets for them take 256 MiB."""
 _LENGTH_MAX = 2**31 - 1
 _BODY_ROWS_MAX = 8
-"""A row has at least a bit of a byte of the body, unless the body is compressed."""
+"""Largest number of rows per byte of an uncompressed body: a row takes at least one bit."""
 _PADDING = 64
 _SIZE_MAX = np.iinfo(np.int64).max
 _PREFIX_BYTES = 8
@@ -52,24 +52,26 @@ class InflatedSizeError(CorruptBatchError):
 
 
 class _Rows(NamedTuple):
-    """Required sizes of the buffers, derived from sound nodes. It is kept because successive batches often have the
-    same rows, and the derivation is a third of their check. `most`: the largest size, where the size is exact up to its
-    padding."""
+    """Required sizes of the buffers, derived from sound nodes. The last one is kept, because successive batches often
+    have the same nodes, and the derivation is a third of a batch's check."""
 
     rows: int
     nodes: bytes
     required: np.ndarray
+    """Smallest size of each buffer."""
     most: np.ndarray
+    """Largest size of each buffer. It is the padded smallest size for values, and unlimited for other buffers."""
     longest: int
+    """Largest length of a node."""
     bounds: list[tuple[int, int]]
     """Pair (required, most) of each buffer, if there are few buffers."""
 
 
 class BodyLayout:
-    """The nodes and buffers that a schema requires: see the module. `layout_of_schema` creates one per schema."""
+    """The nodes and buffers that a schema requires, see the module. `layout_of_schema` returns a schema's layout."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Compile the layout of a schema. Raises CorruptBatchError for a type that no topic has."""
+        """Compile the layout of a schema. Raises CorruptBatchError for a type that no topic can have."""
         compiled = _CompiledLayout()
         node_starts, buffer_starts = [], []
         for field in schema:
@@ -111,9 +113,17 @@ class BodyLayout:
     ) -> None:
         """Check the message's statements about its nodes and buffers. Nothing is decompressed.
 
-        `body`: None if it has not arrived yet; then the sizes of compressed buffers are not checked. `columns`: the
-        only columns that will be read, so only these need to be in the body. Raises CorruptBatchError,
-        InflatedSizeError.
+        Args:
+            message: Arrow's metadata of the batch.
+            body: The batch's body; None if it has not arrived yet. Then the sizes of compressed buffers are not
+                checked.
+            columns: Indexes of the columns that will be read; None for all. The bytes of other columns need not be in
+                `body`, and the sizes of their buffers are not checked.
+            inflated_bytes_max: Largest decompressed size of the batch, in bytes.
+
+        Raises:
+            InflatedSizeError: The batch states a larger size, or too many rows.
+            CorruptBatchError: The message contradicts the schema.
         """
         nodes, buffers = message.nodes, message.buffers
         if len(nodes) != len(self._tied_to) or len(buffers) != self.buffer_count:
@@ -185,8 +195,8 @@ class BodyLayout:
             raise CorruptBatchError(f"two buffers share the body's bytes from {starts[1:][overlaps][0]} on")
 
     def _inflated_sizes(self, buffers: np.ndarray, wanted: np.ndarray | None, body: Bytes) -> np.ndarray:
-        """Return the decompressed size that each wanted buffer states: an i64 before its data, or -1 if the buffer is
-        not compressed."""
+        """Return the decompressed size of each wanted buffer, 0 for other buffers. A buffer begins with its size, an
+        i64. The value -1 says that the rest is not compressed; its size is then the length of the rest."""
         at, stored = buffers[:, 0], buffers[:, 1]
         filled = stored > 0 if wanted is None else (stored > 0) & wanted
         sizes = np.zeros(len(stored), np.int64)
@@ -217,13 +227,14 @@ class BodyLayout:
         return mask
 
     def _name(self, starts: np.ndarray, number: int) -> str:
-        """Return the top-level column that a node or buffer belongs to, for messages."""
+        """Return the name of the top-level column with this node or buffer, for error messages. `starts`: the number of
+        each column's first node or buffer."""
         return repr(self._names[int(np.searchsorted(starts, number, "right")) - 1])
 
 
 def _are_sound(buffers: np.ndarray, bounds: Sequence[tuple[int, int]], body_bytes: int) -> bool:
-    """Return True if a few buffers are inside the body, one after the other, with sizes within `bounds`. False: they
-    are not, or there are too many; the array checks then find the reason."""
+    """Return True if the buffers are inside the body, one after the other, with sizes within `bounds`. Returns False if
+    they are not, or `bounds` is empty because there are too many buffers: the array checks then decide."""
     if len(bounds) != len(buffers):
         return False
     end = 0
@@ -245,8 +256,8 @@ def _check_longest(rows: _Rows, inflated_bytes_max: int, plain_body_bytes: int) 
 
 
 def stated_bytes(message: RecordBatchMessage, body: Bytes) -> int:
-    """Return the decompressed bytes that the message's buffers state, even if the message is otherwise wrong; 0 for an
-    uncompressed message."""
+    """Return the sum of the decompressed sizes that the message's buffers state, also if the message is otherwise
+    wrong; 0 for an uncompressed message."""
     if message.compression == "none":
         return 0
     at, stored = message.buffers[:, 0], message.buffers[:, 1]
@@ -260,23 +271,25 @@ def _too_large(why: str, inflated_bytes_max: int) -> InflatedSizeError:
 
 
 class _CompiledLayout:
-    """Columns of the tables in `BodyLayout`; a row each for nodes and for buffers.
-
-    `tied_to`: the node whose length this one must have; its own number: any. A buffer of a node of
-    n rows takes n * bits + more_bits.
-    """
+    """Lists from which `BodyLayout` is created. Two lists have an item per node, the other lists an item per buffer."""
 
     def __init__(self) -> None:
         self.tied_to: list[int] = []
+        """By node: the node whose length it must have; its own number if any length is allowed."""
         self.may_be_null: list[bool] = []
+        """By node: True if nulls are allowed."""
         self.node_of: list[int] = []
+        """By buffer: its node."""
         self.bits: list[int] = []
+        """By buffer: size of a row in bits. A node of n rows needs n * bits + more_bits."""
         self.more_bits: list[int] = []
         self.is_validity: list[bool] = []
         self.is_values: list[bool] = []
+        """By buffer: True if the size is exact up to its padding."""
 
     def add(self, kind: Any, nullable: bool, *, tied_to: int | None) -> None:
-        """Add a column or child. `tied_to` None: its length is independent of other nodes. Raises CorruptBatchError."""
+        """Add the nodes and buffers of a column or child. `tied_to`: the node whose length it must have; None if its
+        length is independent of other nodes. Raises CorruptBatchError for a type that no topic can have."""
         node = len(self.tied_to)
         self.tied_to.append(node if tied_to is None else tied_to)
         self.may_be_null.append(nullable)
@@ -307,7 +320,8 @@ class _CompiledLayout:
 
 
 def _buffers(kind: Any) -> Iterator[tuple[int, int, bool]]:
-    """Yield (bits of a row, bits beside them, whether that is exact) of a type's own buffers after the validity."""
+    """Yield (bits of a row, bits in addition, True if that size is exact) for each buffer of a type after its validity
+    buffer, without those of its children."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         yield 32, 32, False
         yield 0, 0, False
@@ -321,5 +335,5 @@ def _buffers(kind: Any) -> Iterator[tuple[int, int, bool]]:
 
 @kept_by_identity
 def layout_of_schema(schema: pa.Schema) -> BodyLayout:
-    """Return the layout of batches with `schema`. Raises CorruptBatchError."""
+    """Return the layout of batches with `schema`. Raises CorruptBatchError for a type that no topic can have."""
     return BodyLayout(schema)

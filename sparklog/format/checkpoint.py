@@ -4,15 +4,16 @@ directory.
 ===========================  ================================================================================
 file                         content
 ===========================  ================================================================================
-meta.json                    `DataDirMeta`: whose directory this is; written once
-<topic>-<n>/partition.json   `PartitionMeta`: which topic's partition a directory holds; written once
+meta.json                    `DataDirMeta`: cluster and broker of the directory; written once
+<topic>-<n>/partition.json   `PartitionMeta`: the partition that the directory holds; written once
 recovery-points.json         `RecoveryPoints`: per partition log start, recovery point and high watermark
-clean-shutdown               `CleanShutdown`: there only after a clean stop, removed before anything is loaded
+clean-shutdown               `CleanShutdown`: written at a clean stop, removed before the next start loads a log
 log-dirs.json                `KnownLogDirs`: the broker's log directories, in the data directory only
 ===========================  ================================================================================
 
 If recovery-points.json is lost or unreadable, log starts come from the first segments, recovery points are 0 and high
-watermarks are computed again; if clean-shutdown is lost, the newest segments are scanned. Both cost time, not data.
+watermarks are computed again. If clean-shutdown is lost, the newest segments are scanned. Either loss costs time, but
+no record.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PartitionMeta(Struct, frozen=True):
 
 
 class PartitionPoints(Struct, frozen=True):
-    """The remembered state of one partition. Everything below `recovery_point` is known to be on the disk."""
+    """The remembered state of one partition. All records below `recovery_point` are known to be on the disk."""
 
     topic_id: str
     log_start_offset: int
@@ -59,15 +60,15 @@ class PartitionPoints(Struct, frozen=True):
 
 
 class RecoveryPoints(Struct, frozen=True):
-    """Recovery points by partition directory name (``<topic>-<partition>``)."""
+    """The remembered states of partitions, by the name of the partition's directory (``<topic>-<partition>``)."""
 
     partitions: dict[str, PartitionPoints]
     version: int = 1
 
 
 class CleanShutdown(Struct, frozen=True):
-    """The mark of a clean stop. `unclean` names the partition directories that were offline at the stop, so that the
-    mark does not hold for them."""
+    """The mark of a clean stop. `unclean`: names of the partition directories that were offline at the stop. For these
+    the mark does not hold."""
 
     broker_id: int
     unclean: list[str]
@@ -75,7 +76,7 @@ class CleanShutdown(Struct, frozen=True):
 
 
 class KnownLogDirs(Struct, frozen=True):
-    """The last known place of each log directory, by its `data_dir_id`."""
+    """The last known path of each log directory, by its `data_dir_id`."""
 
     directories: dict[str, str]
     version: int = 1

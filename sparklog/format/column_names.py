@@ -1,8 +1,8 @@
-"""Lists of column names as one text, as options and commands take them: zone, `fare, tip`.
+"""Lists of column names in one text, as options and commands take them: zone, `fare, tip`.
 
-A name stands in backquotes, as in Spark SQL, if it has a comma, blanks at an end, or a backquote as its first
-character; a backquote in it is doubled there. Blanks around a name count as nothing, and so do empty names between
-commas.
+A name stands in backquotes, as in Spark SQL, if it contains a comma, begins or ends with a blank, or begins with a
+backquote. Inside the backquotes, a backquote of the name is doubled. Blanks around a name are ignored, and so are empty
+names between commas.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,\s][^,]*)|)\s*(?:,|\Z)")
 
 
 def column_names(text: str, option: str = "columns") -> list[str]:
-    """Return the names in a text, in its order. Raises InvalidConfigError that names the option."""
+    """Return the names in a text, in the text's order. `option`: the name of the option, for the error message. Raises
+    InvalidConfigError for a missing backquote or comma."""
     names: list[str] = []
     position = 0
     while position < len(text):

@@ -1,4 +1,5 @@
-"""The broker's check of a compressed batch at the append: all parts that could mislead a reader, but not all bytes.
+"""The broker's check of a compressed batch at the append. It covers all parts that could mislead a reader, but not all
+bytes.
 
 Decompressing a batch costs the broker several times as much as the rest of an append. So the check decompresses only
 the necessary parts: the offsets of binary columns, the validity bits, and columns with text, decimals (a type limits
@@ -6,7 +7,8 @@ the number of digits) or nested values. It does not decompress the bytes of bina
 content is a value. If a frame cannot be decompressed to its stated size, Arrow detects it at the reader, and the reader
 gets an error instead of records.
 
-Columns of nulls only have the same few bytes in every batch with the same number of rows: the last ones are remembered.
+A column in which all rows are null has the same few bytes in every batch with the same number of rows. So the last such
+bytes are remembered, and the same bytes in a later batch are not decompressed again.
 """
 
 from __future__ import annotations
@@ -27,21 +29,22 @@ from sparklog.format.value_check import check_text
 
 _KEY_BYTES_MAX = 4096
 ROWS_MIN = 256
-"""Smallest number of rows for this check: with fewer rows, Arrow decompresses everything sooner."""
+"""Smallest number of rows for this check: with fewer rows, Arrow is faster, although it decompresses all columns."""
 _I64 = struct.Struct("<q")
 
 
 def check_compressed(
     data: memoryview, schema: pa.Schema, header: BatchHeader, message: RecordBatchMessage, inflated_bytes_max: int
 ) -> bool:
-    """Check the batch; False: it is not compressed, or so small that `decode_batch` is cheaper.
+    """Check a compressed batch. Returns False, without a check, if the batch is not compressed or has fewer than
+    ROWS_MIN rows: then `decode_batch` must check it.
 
-    Raises CorruptBatchError; InflatedSizeError, before anything is decompressed.
+    Raises CorruptBatchError; InflatedSizeError, before any buffer is decompressed.
     """
     if message.compression == "none" or message.rows < ROWS_MIN:
         return False
     try:
-        pa.ipc.read_message(pa.py_buffer(data))  # whose metadata Arrow cannot read, that batch no reader can
+        pa.ipc.read_message(pa.py_buffer(data))  # no reader can read a batch whose metadata Arrow refuses
     except pa.ArrowMemoryError:
         raise
     except (pa.ArrowException, OSError, EOFError) as e:
@@ -79,7 +82,7 @@ def check_compressed(
 
 
 class _LastNulls:
-    """Bytes of the columns that held nothing but nulls in the last sound batch of a schema."""
+    """Bytes of the columns in which all rows were null, in the last sound batch of a schema."""
 
     key = b""
 
@@ -100,7 +103,7 @@ class _Frames:
         self._body = body
 
     def key(self, columns: Sequence[int], layout: BodyLayout) -> bytes:
-        """Return the bytes that decide the soundness of `columns`."""
+        """Return all bytes on which the check of `columns` depends."""
         places = [self._places[buffer] for buffer in layout.buffers_of(columns)]
         sizes = [size for _, size in places]
         head = repr((columns, self._codec, sizes)).encode()
@@ -120,7 +123,7 @@ class _Frames:
             raise CorruptBatchError(f"its offsets exceed its {data_bytes} bytes, or decrease")
 
     def text(self, first: int, nulls: int) -> Any:
-        """Return a text column, not validated."""
+        """Return the text column whose validity buffer has the number `first`. The text is not validated."""
         validity = self._inflate(first) if nulls else None
         return pa.Array.from_buffers(
             pa.string(), self._rows, [validity, self._inflate(first + 1), self._inflate(first + 2)], nulls
@@ -141,7 +144,7 @@ class _Frames:
             return frame
         size = self._stated_bytes(number)
         try:
-            # not the codec's `decompress`, which does not tell how much there was
+            # not the codec's `decompress`, which does not return the length of the content
             with pa.CompressedInputStream(pa.BufferReader(frame), self._codec) as stream:
                 found = stream.read_buffer(size + 1)
         except pa.ArrowMemoryError:

@@ -1,6 +1,6 @@
 """Spark DDL strings (`a INT, b ARRAY<STRING>`) as Arrow schemas, without Spark.
 
-Grammar (case does not matter; names may stand in backquotes, where anything is allowed)::
+Grammar (case is ignored; a name in backquotes can contain any characters)::
 
     columns = column { "," column }
     column  = name [":"] type ["NOT" "NULL"] ["COMMENT" 'text']
@@ -8,8 +8,8 @@ Grammar (case does not matter; names may stand in backquotes, where anything is 
             | ARRAY "<" type ">" | MAP "<" type "," type ">" | STRUCT "<" [columns] ">"
             | INTERVAL DAY TO SECOND
 
-The result has Spark's own Arrow layout (`sparklog.format.schema`): every column may be null, so NOT NULL and COMMENT
-are read and dropped.
+The result has Spark's own Arrow layout (`sparklog.format.schema`). Every column is nullable, so NOT NULL is ignored,
+and so is COMMENT. VARCHAR and CHAR are strings of any length.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Parser:
         return token
 
     def _skip(self, mark: str) -> bool:
-        """Consume the next token if it is `mark` (a mark, or a word in any case)."""
+        """Consume the next token if it is `mark`, a mark or a word in any case. Returns True if it was consumed."""
         token = self._next
         if token.kind in ("mark", "word") and token.text.upper() == mark:
             self._at += 1

@@ -1,9 +1,9 @@
-"""Decoders of typed MessagePack and JSON, each created once, one after the other; conversions to structs.
+"""Decoders of typed MessagePack and JSON, and conversions to structs. Each decoder is created once, under a lock.
 
 msgspec learns a struct's fields when it creates the first decoder with that struct, and marks the struct as known
 before it has finished. A second thread that uses the struct in between reads missing fields, and the process dies
-(msgspec 0.22, SIGSEGV in mpack_decode). So msgspec gets structs in this module only, under one lock; decoding and
-converting need no lock afterwards.
+(msgspec 0.22, SIGSEGV in mpack_decode). So structs are passed to msgspec only in this module, under one lock. Decoding
+and converting need no lock afterwards.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ _json: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
-    """Return the decoder for `kind` (a struct, or a type that contains some). Any thread."""
+    """Return the MessagePack decoder for `kind`, a struct or a type that contains structs. Callable on any thread."""
     return _msgpack.get(kind) or _make_once(_msgpack, kind, msgspec.msgpack.Decoder)
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """Return the decoder, like `msgpack_decoder`."""
+    """Return the JSON decoder for `kind`, like `msgpack_decoder`."""
     return _json.get(kind) or _make_once(_json, kind, msgspec.json.Decoder)
 
 
 def passing_json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """Return a decoder like `json_decoder`, for a struct that is made at run time: it is not kept here."""
+    """Return a JSON decoder for a struct that was created at run time. Unlike `json_decoder`, it creates a decoder at
+    each call and does not keep it."""
     with _making:
         return msgspec.json.Decoder(kind)
 
 
 def convert(value: object, kind: type[T]) -> T:
-    """Return `msgspec.convert` to `kind`, as `msgpack_decoder`. Raises msgspec.ValidationError."""
+    """Convert `value` to `kind` with `msgspec.convert`. Callable on any thread. Raises msgspec.ValidationError."""
     msgpack_decoder(kind)
     return msgspec.convert(value, kind)
 

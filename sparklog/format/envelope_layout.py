@@ -1,9 +1,10 @@
-"""Positions of the numbers in an envelope's RecordBatch message, for code that writes and reads it without Arrow's
-library.
+"""Positions of the numbers in an envelope batch's RecordBatch message, for code that writes and reads the message
+without Arrow's library.
 
-The metadata of all envelope batches are equal except for some numbers: rows, body length, nulls per column, position of
-each buffer. So the metadata are copied from a message that Arrow has written, and the numbers are changed. The columns
-have 7 nodes (headers have children: the entry, its name, its value) and 17 buffers with these numbers::
+The metadata of all envelope batches are equal except for some numbers: rows, body length, nulls per column, position
+and length of each buffer. So the metadata are copied from a message that Arrow has written, and the numbers are
+changed. The columns have 7 nodes (the headers have three children: the entry, its name, its value) and 17 buffers with
+these numbers::
 
     column     buffers
     key        0 validity, 1 offsets, 2 bytes
@@ -33,7 +34,7 @@ BUFFERS = 17
 NODES_STRUCT = struct.Struct(f"<{2 * NODES}q")
 """Rows and number of nulls of each node."""
 BUFFERS_STRUCT = struct.Struct(f"<{2 * BUFFERS}q")
-"""Position in the body, and length without the padding to a multiple of 8, of each buffer."""
+"""Of each buffer: position in the body, and length without the padding to a multiple of 8."""
 I64 = struct.Struct("<q")
 
 _NULLS_KEPT_ROWS_MAX = 65_536
@@ -41,30 +42,36 @@ _U32 = struct.Struct("<I")
 
 
 class Layout(NamedTuple):
-    """Positions; `compression` is that of the BodyCompression table, 0 if there is none."""
+    """Positions in the bytes of a message."""
 
     body_length: int
     rows: int
     nodes: int
+    """Position of the first node's numbers."""
     buffers: int
+    """Position of the first buffer's numbers."""
     compression: int
+    """Position of the BodyCompression table; 0 if there is none."""
 
 
 class Template(NamedTuple):
-    """Prefix and metadata of a message. `mask` has ones in every byte that is not part of a changeable number, as one
-    integer; `fixed` holds these bytes."""
+    """Prefix and metadata of a message, with the positions of the numbers that differ between messages."""
 
     head: bytes
+    """The bytes of prefix and metadata."""
     layout: Layout
     stamp_position: int
     mask: int
+    """Little-endian integer of the size of `head`: FF for each byte that is equal in all messages, 00 for the bytes of
+    the header and the numbers."""
     fixed: int
+    """The bytes of `head` under `mask`."""
 
     def write_numbers(
         self, message: Any, rows: int, rows_without_key: int, buffers: Sequence[int], body_bytes: int
     ) -> None:
-        """Write the numbers of a message into `head`, which has the template's bytes; `buffers`: position and length of
-        each."""
+        """Write the numbers of a batch into `message`, which begins with the bytes of `head`. `buffers`: position and
+        length of each buffer, all in one list."""
         n, layout = rows, self.layout
         I64.pack_into(message, layout.body_length, body_bytes)
         I64.pack_into(message, layout.rows, n)
@@ -77,8 +84,8 @@ class Template(NamedTuple):
 
 
 def layout_of(data: Bytes, position: int) -> Layout | None:
-    """Return the layout of the message at `position`; None if it has other columns. Raises struct.error and IndexError
-    for damage."""
+    """Return the layout of the message at `position`, in positions of `data`. Returns None if the message has another
+    number of nodes or buffers than an envelope batch. Raises struct.error and IndexError for damage."""
     message = root_table(data, position + PREFIX_BYTES)
     record_batch = root_table(data, table_field(data, message, 2))
     nodes, buffers = (root_table(data, table_field(data, record_batch, field)) for field in (1, 2))
@@ -96,8 +103,8 @@ def layout_of(data: Bytes, position: int) -> Layout | None:
 
 @cache
 def template(compression: str) -> Template:
-    """Return Arrow's message for one record. FlatBuffers omits numbers that are 0, so all changeable numbers in it are
-    above 0."""
+    """Return the template for a compression, from Arrow's message for one record. FlatBuffers omits fields whose value
+    is 0, so the record is chosen so that rows and body length are above 0."""
     zeros = pa.py_buffer(bytes(8))  # `pa.array` imports pandas
     empty = pa.Array.from_buffers(pa.binary(), 1, [None, zeros, zeros])
     headers = null_column(1, HEADER_TYPE)
@@ -124,12 +131,12 @@ def template(compression: str) -> Template:
 
 @kept_by_identity
 def is_envelope(schema: pa.Schema) -> bool:
-    """Return True if `schema` is that of an envelope topic's batches."""
+    """Return True if `schema` is the schema of envelope topics."""
     return bool(schema.equals(ENVELOPE_SCHEMA, check_metadata=True))
 
 
 def no_keys_and_headers(rows: int) -> tuple[Any, Any]:
-    """Return the columns of a batch in which no record has a key, and none headers."""
+    """Return the columns `key` and `headers` of a batch in which no record has a key or headers."""
     return _kept_nulls(rows) if rows <= _NULLS_KEPT_ROWS_MAX else _kept_nulls.__wrapped__(rows)
 
 

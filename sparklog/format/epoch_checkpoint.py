@@ -1,14 +1,14 @@
-"""leader-epochs.json: which leader epoch began at which offset of a partition. One JSON object, written whole
-(temporary file, fsync, rename, fsync of the directory) before the first batch of a new epoch is appended. A partition's
-first one is made with its directory, so that its first append need not wait for it::
+"""leader-epochs.json: the leader epochs of a partition, with the offsets at which they began. One JSON object, written
+whole (temporary file, fsync, rename, fsync of the directory) before the first batch of a new epoch is appended. The
+first file is written with the partition's directory, so that the partition's first append need not wait for it::
 
     {"entries": [[0, 0], [3, 1200]], "crc32c": "89abcdef", "version": 1}
 
 ``entries``: pairs (epoch, offset of the epoch's first record), both strictly ascending. ``crc32c``: checksum, in
 hexadecimal, of the entries as 16-byte little-endian pairs (i64, i64).
 
-The file never lacks an epoch that has records; it may hold epochs that have lost theirs. If it is lost or damaged the
-entries are found again in the headers of the batches.
+The file never lacks an epoch that has records. It can contain epochs whose records the log has lost. If the file is
+lost or damaged, the entries are found again in the headers of the batches.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def _checksum(entries: Sequence[tuple[int, int]]) -> str:
 
 
 def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of leader-epochs.json, with its checksum."""
     pairs = [(e.epoch, e.start_offset) for e in entries]
     return encode(_Content(pairs, _checksum(pairs)))
 
 
 def decode_epochs(data: bytes) -> list[EpochEntry] | None:
-    """Return the entries, or None if the file is damaged or not sane."""
+    """Return the entries; None if the file is damaged, or its entries do not ascend or are too many."""
     content = decode(data, _Content)
     if content is None or content.version != 1 or len(content.entries) > ENTRIES_MAX:
         return None

@@ -1,9 +1,9 @@
-"""The part of FlatBuffers that is needed to check an Arrow IPC RecordBatch message without decoding it.
+"""The part of FlatBuffers with which an Arrow IPC RecordBatch message is checked before Arrow decodes it.
 
 The layout is FlatBuffers' own: a root offset u32, tables that begin with a signed offset to their vtable, vtables that
 begin with two u16 sizes followed by u16 field offsets. Source of the field numbers: Apache Arrow's format/Message.fbs
-and format/File.fbs. Arrow verifies the same bytes again before it reads them; both read every accepted message in the
-same way.
+and format/File.fbs. Arrow verifies the same bytes again before it reads them. Arrow and this module read every accepted
+message in the same way.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ Bytes = bytes | bytearray | memoryview
 
 
 class RecordBatchMessage(NamedTuple):
-    """The content of an Arrow RecordBatch message: int64 arrays of shape (n, 2).
-
-    `nodes`: length and number of nulls of every column and child. `buffers`: position in the body and length of each.
-    `compression`: none, lz4 or zstd.
-    """
+    """The content of an Arrow RecordBatch message."""
 
     rows: int
     body_length_bytes: int
     compression: str
+    """none, lz4 or zstd."""
     nodes: np.ndarray
+    """Length and number of nulls of every column and child: int64, of shape (n, 2)."""
     buffers: np.ndarray
+    """Position in the body and length of every buffer: int64, of shape (n, 2)."""
 
 
 def table_field(data: Bytes, table: int, number: int) -> int:
@@ -59,15 +58,17 @@ def table_field(data: Bytes, table: int, number: int) -> int:
 
 
 def root_table(data: Bytes, position: int = 0) -> int:
-    """Return the position of the root table of the flatbuffer that starts at `position`."""
+    """Return the position to which the u32 offset at `position` points: the root table of a flatbuffer that starts
+    there, or the target of an offset field. Raises struct.error."""
     root: int = _U32.unpack_from(data, position)[0]
     return position + root
 
 
 def record_batch_message(metadata: Bytes) -> RecordBatchMessage:
-    """Read the flatbuffer of a RecordBatch message; `metadata` holds the message and nothing after it.
+    """Read the flatbuffer of a RecordBatch message. `metadata` are the bytes of the message, without prefix and body.
 
-    Raises CorruptBatchError if it is no such message, or has parts that no batch of a topic has (dictionaries, views).
+    Raises CorruptBatchError if the bytes are another message or damaged, or have parts that no batch of a topic has
+    (dictionaries, views).
     """
     try:
         message = root_table(metadata)
@@ -102,7 +103,8 @@ def _codec(metadata: Bytes, table: int) -> str:
 
 
 def _pairs(metadata: Bytes, field: int) -> np.ndarray:
-    """Return the vector of structs of two i64 that the field points to."""
+    """Return the vector of structs of two i64 that the field at position `field` points to; an empty vector for an
+    absent field (0)."""
     if not field:
         return np.empty((0, 2), np.int64)
     vector = root_table(metadata, field)

@@ -1,11 +1,11 @@
-"""repaired-gaps.json: the offsets a repair could not save, so that their absence is never taken for damage again.
+"""repaired-gaps.json: the offsets that a repair could not save, so that their absence does not count as damage later.
 One JSON object beside the segments, written whole (temporary file, fsync, rename, fsync of the directory)::
 
     {"gaps": [[1200, 1260]], "version": 1}
 
-Each pair: the first offset that is missing and the first that is there again, ascending. No checksum. If the file is
-lost the partition is offline, as it was before the repair; repairing it again writes it again. The replicas of a log
-with gaps have the same ones.
+Each pair is the first missing offset, and the first offset after the gap. The pairs ascend. There is no checksum. If
+the file is lost, the partition is offline, as before the repair; another repair writes the file again. All replicas of
+a partition have the same gaps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparklog.format.checkpoint import decode, encode
 GAPS_FILE = "repaired-gaps.json"
 
 Gap = tuple[int, int]
-"""The first offset that is missing and the first that is there again."""
+"""The first missing offset, and the first offset after the gap."""
 
 
 class _Content(Struct, frozen=True):
@@ -28,12 +28,12 @@ class _Content(Struct, frozen=True):
 
 
 def encode_gaps(gaps: Iterable[Gap]) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of repaired-gaps.json. The gaps need not be sorted."""
     return encode(_Content(sorted(gaps)))
 
 
 def decode_gaps(data: bytes | None) -> list[Gap]:
-    """Return the gaps; none if there is no file or it cannot be read."""
+    """Return the gaps in the file's bytes; an empty list if there is no file (None) or it cannot be read."""
     content = decode(data, _Content) if data is not None else None
     return list(content.gaps) if content is not None else []
 

@@ -12,8 +12,9 @@ KEPT_MAX = 64
 
 
 def kept_by_identity(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Return a cached form of `make`, which is called once per argument while there are not too many. The arguments
-    must not change; they are kept alive, so that an identity stays unique.
+    """Return a function that calls `make` once per argument and returns the same result from then on. After KEPT_MAX
+    arguments all results are dropped. The arguments must not change; the cache keeps them alive, so that each identity
+    stays unique.
     """
     kept: dict[int, tuple[Any, T]] = {}
 

@@ -1,7 +1,8 @@
 """The checksum that ends the offset index and the time index.
 
-CRC-32C, u32 little-endian, of the segment's base offset (i64 little-endian), which is not in the file, and of
-everything before it: an index that is damaged, cut, older than the checksum, or another segment's does not fit.
+The CRC-32C (u32 little-endian) covers the segment's base offset (i64 little-endian), which is not in the file, and all
+bytes before the checksum. So the checksum of a damaged or cut index, of another segment's index, or of an index of a
+release without checksums does not fit.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ CHECKSUM_BYTES = 4
 
 
 def index_checksum(base_offset: int, content: bytes) -> bytes:
-    """Return the checksum of `content`, of the segment that begins at `base_offset`: 4 bytes."""
+    """Return the checksum, 4 bytes, of `content`, an index of the segment that begins at `base_offset`."""
     return struct.pack("<I", crc32c(content, crc32c(struct.pack("<q", base_offset))))
 
 
 def entries_in(size_bytes: int, entry_bytes: int, trailer_bytes: int) -> int:
-    """Return the number of whole entries before the checksums in a file of this size."""
+    """Return the number of whole entries in an index file of `size_bytes` that ends with checksums of `trailer_bytes`
+    bytes."""
     return max(0, size_bytes - trailer_bytes) // entry_bytes
 
 

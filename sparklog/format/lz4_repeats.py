@@ -1,12 +1,12 @@
-"""LZ4 frames of 8 repeated bytes, written without the library.
+"""LZ4 frames of 8 repeated bytes, written without an LZ4 library.
 
-An LZ4 library would have to read all the bytes to find the repetition. The result here does not depend on the library's
-version, so a reader recognises such a frame. A frame (lz4_Frame_format.md) is::
+An LZ4 library would have to read all the bytes to find the repetition. The frames of this module do not depend on a
+library's version, so a reader recognises them. A frame (lz4_Frame_format.md) is::
 
     header      magic 0x184D2204, flags 0x60 (version 1, independent blocks), 0x40 (blocks of 64 KiB), their checksum
-    blocks      u32 size, and two sequences (lz4_Block_format.md): the 8 bytes, and a match with the 8 bytes before,
-                up to the last 5; these 5 (a block ends with literals). A block too small for a match (only the last
-                one is) is stored uncompressed
+    blocks      u32 size, then two sequences (lz4_Block_format.md). The first has the 8 bytes as literals, and a match
+                with the 8 bytes before for all but the last 5 bytes. The second has these 5 bytes, because a block
+                ends with literals. A last block that is too small for a match is stored uncompressed
     end mark    u32 0
 """
 
@@ -21,7 +21,7 @@ _END = bytes(4)
 _BLOCK_BYTES = 64 * 1024
 _U32 = struct.Struct("<I")
 _STORED = 1 << 31
-"""Bit of a block's size: not compressed."""
+"""Bit of a block's size that marks an uncompressed block."""
 _MATCHED_BYTES_MIN = 20
 """Smallest block with a match: a match begins at least 12 bytes before the block's end."""
 _LITERALS_LAST = 5
@@ -30,14 +30,14 @@ _PATTERN_AT = len(_HEADER) + 5
 
 
 def repeated(pattern: bytes, size_bytes: int) -> bytes:
-    """Return the frame of the first `size_bytes` of `pattern` (8 bytes) repeated without end."""
+    """Return the frame whose content is `pattern` (8 bytes), repeated up to `size_bytes` bytes."""
     blocks, rest = divmod(size_bytes, _BLOCK_BYTES)
     return _HEADER + (_block(pattern, _BLOCK_BYTES) * blocks if blocks else b"") + _block(pattern, rest) + _END
 
 
 def pattern_of(frame: bytes, size_bytes: int) -> bytes | None:
-    """Return the 8 bytes if `repeated` has written this frame; None for another frame, which only the library can
-    read."""
+    """Return the repeated 8 bytes if `repeated` has written this frame for `size_bytes`. Returns None for any other
+    frame, which an LZ4 library must read."""
     pattern = frame[_PATTERN_AT : _PATTERN_AT + PATTERN_BYTES]
     return pattern if len(pattern) == PATTERN_BYTES and frame == repeated(pattern, size_bytes) else None
 
@@ -52,7 +52,7 @@ def _block(pattern: bytes, size: int) -> bytes:
 
 @lru_cache(maxsize=32)
 def _sequences(size: int) -> tuple[bytes, bytes]:
-    """Return the bytes before the first 8 bytes, and the bytes between those and the last 5."""
+    """Return the bytes of a block before its 8 literal bytes, and the bytes between these and the last 5 bytes."""
     match = size - PATTERN_BYTES - _LITERALS_LAST - _MATCH_MIN
     more = b"" if match < 15 else b"\xff" * ((match - 15) // 255) + bytes([(match - 15) % 255])
     token = bytes([PATTERN_BYTES << 4 | min(match, 15)])

@@ -1,15 +1,16 @@
 """Decoding of a segment's batches, and the offset of each row: the `__offset` column of compacted batches.
 
-Compaction removes rows from the middle of a batch, so those that stay no longer have base_offset + i. A compacted
-batch (attribute bit 3, `ATTRIBUTE_OFFSET_COLUMN`) has one more column after the topic's: ``__offset`` int64 not null,
-the row's offset itself, strictly increasing within [base_offset, base_offset + last_offset_delta]. It is part of the
-body, so the batch's CRC covers it. All batches of a compacted segment have it, and so has the schema in its head: the
-file stays an Arrow file.
+Compaction removes rows from the middle of a batch, so row i of the remaining rows no longer has base_offset + i. A
+compacted batch (attribute bit 3, `ATTRIBUTE_OFFSET_COLUMN`) has one more column after the topic's columns: ``__offset``
+int64 not null, the row's offset itself, strictly increasing within [base_offset, base_offset + last_offset_delta]. The
+column is part of the body, so the batch's CRC covers it. All batches of a compacted segment have the column, and so has
+the schema in the segment's head: the file stays an Arrow file.
 
 All code that needs the offset of a row uses this module.
 
 Example: a batch with base_offset 50 and last_offset_delta 9 of which the rows 53 and 58 are left has record_count 2
-and the column [53, 58]. One that has lost all its rows but had to stay (the last of a segment) has record_count 0.
+and the column [53, 58]. A batch that has lost all its rows but must stay (the last batch of a segment) has
+record_count 0.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ OFFSET_FIELD = pa.field(OFFSET_COLUMN, pa.int64(), nullable=False)
 
 @kept_by_identity
 def with_offset_column(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of compacted batches of a topic with `schema`."""
+    """Return the schema of the compacted batches of a topic with `schema`: one more column, `__offset`."""
     return schema.append(OFFSET_FIELD)
 
 
 def has_offset_column(schema: pa.Schema) -> bool:
-    """Return True if a segment whose head has `schema` is compacted."""
+    """Return True if `schema`, of a segment's head, has the column of compacted segments."""
     return bool(schema.get_field_index(OFFSET_COLUMN) >= 0)
 
 
 def topic_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the topic's schema, of the one in a segment's head."""
+    """Return the topic's schema from the schema in a segment's head: without the column of compacted segments."""
     index = schema.get_field_index(OFFSET_COLUMN)
     return schema if index < 0 else schema.remove(index)
 
@@ -59,11 +60,21 @@ def decode_rows(
     *,
     inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> tuple[pa.RecordBatch, np.ndarray | None]:
-    """Return the rows of a batch in the topic's `schema` (or only `columns`, ascending), and the offsets of a compacted
-    batch's rows; None: they are dense.
+    """Decode a batch, compacted or not.
 
-    The bytes may come from any source, see `decode_batch`; `inflated_bytes_max` is the topic's bound. Raises
-    CorruptBatchError.
+    Args:
+        data: The batch's bytes, from any source, see `decode_batch`.
+        schema: The topic's schema.
+        header: The batch's header.
+        columns: Indexes of the columns to decode, ascending; None for all.
+        inflated_bytes_max: The topic's limit for the decompressed size.
+
+    Returns:
+        The rows in the topic's schema, or their `columns`, and the rows' offsets. The offsets of a batch that is not
+        compacted are None, because they are dense.
+
+    Raises:
+        CorruptBatchError: The batch is damaged, or its offsets do not fit its header.
     """
     if not header.attributes & ATTRIBUTE_OFFSET_COLUMN:
         packed = decode_packed_batch(data, schema, header, columns)
@@ -89,10 +100,10 @@ def check_new_rows(
     inflated_bytes_max: int,
     hold: Callable[[int], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Check that the batch at `position` of `data`, which is to be appended, conforms to `schema`, the topic's.
+    """Check that the batch at `position` of `data`, which is to be appended, conforms to the topic's `schema`.
 
-    `hold(size_bytes)` returns a context in which that number of bytes may be decompressed. Raises CorruptBatchError;
-    InflatedSizeError, before anything is decompressed.
+    `hold(size_bytes)` returns a context that is entered while that number of bytes is decompressed. Raises
+    CorruptBatchError; InflatedSizeError, before any buffer is decompressed.
     """
     if is_envelope(schema) and is_small_batch(data, position, header):
         return
@@ -107,7 +118,7 @@ def check_new_rows(
 
 
 def row_offsets(header: BatchHeader, offsets: np.ndarray | None) -> np.ndarray:
-    """Return every row's offset, int64; `offsets` as `decode_rows` returns them."""
+    """Return the offset of each row, int64. `offsets` are the offsets that `decode_rows` has returned, or None."""
     if offsets is not None:
         return offsets
     return np.arange(header.base_offset, header.base_offset + header.record_count, dtype=np.int64)
@@ -116,7 +127,8 @@ def row_offsets(header: BatchHeader, offsets: np.ndarray | None) -> np.ndarray:
 def rows_between(
     header: BatchHeader, offsets: np.ndarray | None, start_offset: int, end_offset: int | None
 ) -> tuple[int, int]:
-    """Return (first, last + 1) of the rows with offsets in [start_offset, end_offset); None: to the batch's end."""
+    """Return the range (first row, last row + 1) of the rows with offsets in [start_offset, end_offset). `end_offset`
+    None: to the batch's end."""
     if offsets is None:
         end = header.record_count if end_offset is None else min(header.record_count, end_offset - header.base_offset)
         return max(start_offset - header.base_offset, 0), end

@@ -1,19 +1,19 @@
-"""The offset index: for a sparse set of batches of one segment, where each begins.
+"""The offset index: the positions of a sparse set of batches of one segment.
 
 File ``<20-digit base offset>.index``, little-endian, n entries and their checksum::
 
     offset  size  field
     8·i     4     relative_offset u32: the batch's base offset minus the segment's base offset
-    8·i+4   4     position u32: where the batch begins in the segment file
+    8·i+4   4     position u32: the batch's position in the segment file
     8·n     4     crc32c u32 of all entries (`index_checksum.py`)
 
-Both columns are strictly increasing. An entry is added for a batch when more than `index.interval.bytes` of batches
-lie since the last entry; the first batch needs none. To find offset o: take the entry with the largest
+Both columns are strictly increasing. A batch gets an entry if the batches since the last entry have more than
+`index.interval.bytes` bytes; the first batch needs no entry. To find offset o: take the entry with the largest
 relative_offset <= o - base (or the first batch), then walk batch headers forward.
 
 Example: a segment with base offset 1000 whose second batch begins at offset 1050 and position 70,000 has the entry
-(50, 70000). It is written when the segment is sealed and checked when it is read, at the first lookup. If it is
-missing, damaged or insane nothing is lost: it is rebuilt by walking the segment's batch headers.
+(50, 70000). The file is written when the segment is sealed, and checked at the first lookup. If the file is missing,
+damaged or insane nothing is lost: the index is rebuilt from the segment's batch headers.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ RELATIVE_OFFSET_MAX = 2**32 - 1
 
 
 class OffsetEntry(NamedTuple):
-    """One entry: a batch's base offset relative to the segment's, and its position in the file."""
+    """One entry: a batch's base offset relative to the segment's base offset, and the batch's position in the file."""
 
     relative_offset: int
     position: int
 
 
 def trailer(base_offset: int, entries: bytes) -> bytes:
-    """Return the last TRAILER_BYTES of the file."""
+    """Return the checksum at the end of the file, for the bytes of all entries."""
     return index_checksum(base_offset, entries)
 
 
 class OffsetIndex:
-    """The index in memory: 8 bytes per entry. One thread may append while others look up."""
+    """The index in memory: 8 bytes per entry. One thread can append while other threads look up offsets."""
 
     __slots__ = ("_positions", "_relative_offsets")
 
@@ -58,21 +58,21 @@ class OffsetIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Size of its entries."""
+        """Size of the entries, in bytes, without the checksum."""
         return len(self) * ENTRY.itemsize
 
     def append(self, relative_offset: int, position: int) -> None:
-        """Add the next entry; both values must be larger than the last entry's."""
+        """Add an entry. Both values must be larger than those of the last entry."""
         self._positions.append(position)  # first: a reader that sees the offset must find the position
         self._relative_offsets.append(relative_offset)
 
     def floor(self, relative_offset: int) -> OffsetEntry | None:
-        """Return the last entry that is not beyond `relative_offset`; None: before the first entry."""
+        """Return the last entry whose offset is at most `relative_offset`; None if all entries are above it."""
         i = bisect_right(self._relative_offsets, relative_offset) - 1
         return OffsetEntry(self._relative_offsets[i], self._positions[i]) if i >= 0 else None
 
     def floor_position(self, position: int) -> OffsetEntry | None:
-        """Return the last entry that does not begin beyond `position`; None: before the first entry."""
+        """Return the last entry whose position is at most `position`; None if all entries are above it."""
         i = bisect_right(self._positions, position, 0, len(self._relative_offsets)) - 1
         return OffsetEntry(self._relative_offsets[i], self._positions[i]) if i >= 0 else None
 
@@ -97,10 +97,10 @@ class OffsetIndex:
 def decode_offset_index(
     data: bytes, *, base_offset: int, batch_positions: np.ndarray, relative_offset_end: int
 ) -> OffsetIndex | None:
-    """Return the index in `data`, or None if it is damaged or insane: the checksum does not fit, not whole entries, not
-    increasing, or not at batches.
+    """Return the index in `data`. Returns None if the checksum does not fit, the last entry is cut, or the entries do
+    not increase, lie beyond the segment or name positions without a batch.
 
-    `batch_positions`: where the segment's batches begin (its footer's list, ascending); `relative_offset_end`: the
+    `batch_positions`: the positions of the segment's batches, ascending, from its footer. `relative_offset_end`: the
     offset after the segment's last record, relative to `base_offset`.
     """
     content = without_checksum(base_offset, data)

@@ -4,19 +4,20 @@ An envelope record has 20 bytes beside key and value: three offsets i32 and a ti
 key or headers, and the timestamps are those of a few calls; then 16 of these bytes carry no information. Such a batch
 is stored by Arrow's own means: its message's BodyCompression is LZ4_FRAME with the method BUFFER. So each buffer that
 is not empty begins with an i64, the length of the rest after decompression, or -1 for an uncompressed rest. Every Arrow
-reader reads it, and slices the bytes after a -1 out of the message without a copy::
+reader reads such a batch, and slices the bytes after a -1 out of the message without a copy::
 
     column     buffers
-    key        if no record has one:  n zero bits, packed; n + 1 zero offsets, packed; no bytes
-               if all have one:       no bits; n + 1 offsets i32 after -1; bytes after -1
+    key        if no record has a key:   n zero bits, packed; n + 1 zero offsets, packed; no bytes
+               if all records have one:  no bits; n + 1 offsets i32 after -1; bytes after -1
     value      no bits; n + 1 offsets i32 after -1; bytes after -1
     headers    n zero bits, packed; n + 1 zero offsets, packed; of its empty children one offset each, after -1
     timestamp  no bits; i64, µs: packed if they seldom change, else after -1
 
-A packed buffer is its length and an LZ4 frame. The producer writes batches in this form under three conditions: no
-compression was requested, all records have a value and a timestamp and none has headers, and either all have a key or
-none has. Keys and values in them are uncompressed, so `compression_of_batch` calls the batch uncompressed. Compaction
-writes the rest of such a batch like `encode_batch`: with its offset column it is no envelope any more.
+A packed buffer is its length and an LZ4 frame. The producer writes a batch in this form under four conditions: the
+batch has at least PACKED_ROWS_MIN records; no compression was requested; all records have a value and a timestamp, and
+no record has headers; either all records have a key or no record has one. Keys and values are not compressed, so
+`compression_of_batch` calls the batch uncompressed. Compaction writes the remaining rows of a packed batch with
+`encode_batch`, because a batch with an offset column does not have the envelope's columns.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE
 PACKED_ROWS_MIN = 256
 """Smallest number of rows for which packing saves more time than it costs."""
 REPEATS_MIN = 8
-"""Smallest mean number of records per timestamp for which timestamps are packed."""
+"""Smallest mean number of successive records with the same timestamp for which timestamps are packed."""
 
 _KEY, _VALUE, _HEADERS, _TIMESTAMP = range(4)
 _KEY_DATA, _VALUE_OFFSETS, _VALUE_DATA, _STAMPS = 2, 4, 5, 16
-"""Numbers of buffers."""
+"""Numbers of buffers in the message."""
 _CODEC = pa.Codec("lz4")
 _AS_IT_IS = I64.pack(-1)
 _ONE_OFFSET = _AS_IT_IS + bytes(4)
@@ -67,7 +68,7 @@ _CHILDREN = 2 * (_ONE_OFFSET + bytes(4))
 
 
 class PackedBatch(NamedTuple):
-    """A batch as `encode_batch` returns it, and the times in its header."""
+    """The bytes of a batch as `encode_batch` returns them, and the bounds of the timestamps in its header."""
 
     payload: memoryview
     min_timestamp_ms: int
@@ -75,32 +76,39 @@ class PackedBatch(NamedTuple):
 
 
 class _Nulls(NamedTuple):
-    """The buffers of a column of variable length in which all is null, packed; `both` as they stand in the body."""
+    """The packed buffers of a column of variable length in which all rows are null."""
 
     validity: bytes
     offsets: bytes
     both: bytes
+    """The two buffers with their padding, as the body contains them."""
 
 
 class _Column(NamedTuple):
-    """A binary column without nulls: where its values begin and end, and the bytes from the first one's begin on."""
+    """A binary column without nulls."""
 
     offsets: np.ndarray
+    """The column's n + 1 offsets. The first offset need not be 0."""
     data: np.ndarray
+    """The bytes of the values, from the first offset to the last."""
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Sizes of its buffers in the body."""
+        """Sizes of the column's three buffers in the body, without padding."""
         return 0, 8 + self.offsets.nbytes, 8 + self.data.nbytes if self.data.nbytes else 0
 
 
 class _Timestamps(NamedTuple):
-    """The timestamps' buffer, and the bytes before them in it."""
+    """The buffer of the timestamps, as the body contains it."""
 
     before: bytes
+    """The i64 at the start of the buffer: -1, or the length of the unpacked timestamps."""
     data: Any
+    """The rest of the buffer."""
     low: int
+    """The smallest timestamp, in µs."""
     high: int
+    """The largest timestamp, in µs."""
 
 
 def encode_packed_batch(
@@ -111,11 +119,11 @@ def encode_packed_batch(
     checksum: bool = True,
     allocate: Callable[[int], Any] = pa.allocate_buffer,
 ) -> PackedBatch | None:
-    """Encode rows of an envelope topic in the packed form, with the bounds of their timestamps; None if the rows do not
-    fit the form. The arguments are those of `encode_batch`.
+    """Encode rows of an envelope topic in the packed form, with the bounds of their timestamps. Returns None if the
+    rows do not meet the conditions for this form. The arguments are those of `encode_batch`.
 
-    The result is always smaller than that of `encode_batch`: the headers alone save more than the lengths before the
-    buffers add.
+    The packed form is always smaller than that of `encode_batch`: the headers column alone saves more than the lengths
+    before the buffers add.
     """
     n = batch.num_rows
     if n < PACKED_ROWS_MIN:
@@ -177,8 +185,8 @@ def _timestamps(array: Any) -> _Timestamps:
 
 
 def _put_column(body: memoryview, places: Sequence[int], column: _Column) -> None:
-    """Write a column. `places`: position and length of the offsets, then of the bytes. The offsets written begin with
-    0."""
+    """Write the offsets and the bytes of a column. `places`: position and length of the offsets, then of the bytes. The
+    first offset in the body is 0."""
     at, size, data_at, data_size = places
     I64.pack_into(body, at + (size - 1 & ~7), 0)  # the padding
     I64.pack_into(body, at, -1)
@@ -200,8 +208,8 @@ def _put_size(body: memoryview, at: int, *parts: Any) -> None:
 def decode_packed_batch(
     data: Any, schema: pa.Schema, header: BatchHeader, columns: Sequence[int] | None = None
 ) -> pa.RecordBatch | None:
-    """Decode a packed batch like `decode_batch`, without threads, and without copies of unpacked buffers. None for any
-    other batch, or one that this module has not written: Arrow reads it, or reports the fault.
+    """Decode a packed batch like `decode_batch`, without copies of the buffers that are not packed. Returns None for
+    any batch that `encode_packed_batch` would not write in this form: then Arrow reads the batch, or reports the fault.
 
     Raises CorruptBatchError.
     """
@@ -229,17 +237,17 @@ def decode_packed_batch(
 
 def _are_in_place(buffers: Sequence[int], rows: int, body_bytes: int, *, has_keys: bool) -> bool:
     """Return True if all buffers, also those that are not decoded, are at the places where `encode_packed_batch` puts
-    them: one after the other, with the sizes of this number of rows. Only keys, values and timestamps may have any
-    size."""
+    them: one after the other, with the sizes that this number of rows needs. The bytes of keys and values, and the
+    timestamps, can have any size."""
     if buffers[2 * _VALUE_OFFSETS + 1] != 8 + 4 * (rows + 1) or 4 * rows > body_bytes:
-        return False  # so there are not more rows than the body has room for
+        return False  # afterwards, the number of rows is bounded by the size of the body
     free = [buffers[2 * number + 1] for number in (_KEY_DATA, _VALUE_DATA, _STAMPS)]
     return min(free) >= 0 and tuple(buffers) == _places(rows, *free, has_keys=has_keys) and _end(buffers) == body_bytes
 
 
 @lru_cache(maxsize=64)  # batches of one size follow one another
 def _places(rows: int, key_bytes: int, value_bytes: int, stamp_bytes: int, *, has_keys: bool) -> tuple[int, ...]:
-    """Return the position and length of the buffers."""
+    """Return the position and length of each buffer, all in one tuple."""
     nulls, offsets = _nulls(rows), 8 + 4 * (rows + 1)
     null_sizes = len(nulls.validity), len(nulls.offsets)
     of_keys = (0, offsets, key_bytes) if has_keys else (*null_sizes, 0)
@@ -247,7 +255,8 @@ def _places(rows: int, key_bytes: int, value_bytes: int, stamp_bytes: int, *, ha
 
 
 def _place_buffers(sizes: Sequence[int]) -> list[int]:
-    """Return the position and length of buffers of these sizes, one after the other."""
+    """Return the position and length of each buffer, all in one list, for buffers of these sizes one after the
+    other."""
     buffers: list[int] = []
     end = 0
     for size in sizes:
@@ -288,11 +297,12 @@ class _Body:
         return pa.RecordBatch.from_arrays(found, schema=_schema_of(None if columns is None else tuple(columns)))
 
     def _stored_buffer(self, number: int) -> pa.Buffer:
-        """Return a buffer as it stands in the body."""
+        """Return a buffer as the body contains it, with its length or -1 in front."""
         return self._body.slice(*self._buffers[2 * number : 2 * number + 2])
 
     def _raw(self, number: int, size_min: int) -> pa.Buffer | None:
-        """Return a buffer that is not packed."""
+        """Return the content of a buffer that is not packed. Returns None if the buffer is packed or has fewer than
+        `size_min` bytes."""
         stored = self._stored_buffer(number)
         if stored.size < 8 + size_min or I64.unpack_from(stored)[0] != -1:
             return None
@@ -330,12 +340,12 @@ class _Body:
 
 
 def _unpack(frame: pa.Buffer, size: int) -> pa.Buffer:
-    """Return the frame's content, at most one byte more than `size`, regardless of the size that it states. Raises
-    OSError."""
+    """Return the frame's content; an empty buffer if the content does not have exactly `size` bytes. At most `size` + 1
+    bytes are decompressed, regardless of the size that the frame states. Raises OSError."""
     pattern = pattern_of(frame.to_pybytes(), size)
     if pattern is not None:
         return pa.py_buffer(np.full(size // 8, I64.unpack(pattern)[0], np.int64))
-    # not the codec's `decompress`, which does not tell how much there was
+    # not the codec's `decompress`, which does not return the length of the content
     with pa.CompressedInputStream(pa.BufferReader(frame), "lz4") as stream:
         found = stream.read_buffer(size + 1)
     return found if found.size == size else found.slice(0, 0)
@@ -347,11 +357,11 @@ def _schema_of(columns: tuple[int, ...] | None) -> pa.Schema:
 
 
 def compression_of_batch(data: Bytes) -> str:
-    """Return the compression with which the one batch in `data` is to be written again: none (also for a packed one),
+    """Return the compression with which the one batch in `data` must be written again: none (also for a packed batch),
     lz4 or zstd.
 
-    In a packed batch the values' offsets follow a -1; Arrow's writer, asked to compress, compresses every buffer.
-    Raises CorruptBatchError.
+    A packed batch states lz4 as well. It is recognised by the -1 before the values' offsets: a writer that compresses
+    the batch also compresses this buffer. Raises CorruptBatchError.
     """
     header = decode_header(data)
     message = message_of(data, 0, header)

@@ -1,6 +1,6 @@
-"""Arrow layouts that Arrow itself cannot cast to the stored ones, rewritten as the layouts that it can cast.
+"""Rewriting of arrays in layouts that Arrow cannot cast to the stored layouts, as layouts that Arrow can cast.
 
-Arrow 26 has no `take` for views, none for run-end encoded arrays, and its cast of a list view to a list gives invalid
+Arrow 26 has no `take` for views and for run-end encoded arrays, and its cast of a list view to a list gives invalid
 offsets. So dictionaries, run-end encoded arrays, list views and views are rewritten here, at any depth:
 
 =====================================  ===============================
@@ -23,25 +23,27 @@ import pyarrow as pa
 
 
 def is_encoded(t: Any) -> bool:
-    """True for a dictionary or a run-end encoded type: a column of it is one of `t.value_type`."""
+    """Return True for a dictionary type and a run-end encoded type. The values of such a column have the type
+    `t.value_type`."""
     return bool(pa.types.is_dictionary(t) or pa.types.is_run_end_encoded(t))
 
 
 def is_list_view(t: Any) -> bool:
-    """True for list views of either width."""
+    """Return True for list views, with offsets of 32 or 64 bits."""
     return bool(pa.types.is_list_view(t) or pa.types.is_large_list_view(t))
 
 
 def needs_rewriting(t: Any) -> bool:
-    """True if a column of this type holds a layout that Arrow cannot cast. Views alone it can, at any depth."""
+    """Return True if a column of this type contains, at any depth, a layout that Arrow cannot cast: a dictionary, run
+    ends or a list view. Views of text and bytes alone do not count, because Arrow can cast them."""
     if is_encoded(t) or is_list_view(t):
         return True
     return pa.types.is_nested(t) and any(needs_rewriting(t.field(i).type) for i in range(t.num_fields))
 
 
 def plain_layout(array: Any) -> Any:
-    """Return the same values in the layouts of the table above. Raises pa.ArrowInvalid for more than one array can
-    hold."""
+    """Return the same values in the layouts of the table above. Raises pa.ArrowInvalid if the values are more than one
+    array can contain."""
     t = array.type
     if pa.types.is_string_view(t):
         return array.cast(pa.large_string())
@@ -83,7 +85,8 @@ def _plain_list(array: Any) -> Any:
 
 
 def _plain_list_view(array: Any) -> Any:
-    """Return a large_list: views may share elements, which are then stored once for each."""
+    """Return a large_list. Elements that several list views share are stored once for each of these views, so the
+    result can have more elements than the input."""
     sizes = array.value_lengths().fill_null(0).to_numpy().astype(np.int64)
     starts = array.offsets.to_numpy().astype(np.int64)
     offsets = np.zeros(len(array) + 1, np.int64)
@@ -109,5 +112,5 @@ def _plain_map(array: Any) -> Any:
 
 
 def _nulls(array: Any) -> Any:
-    """Return the mask of the rewritten array; None: no row is null."""
+    """Return the mask of null rows for the rewritten array; None if no row is null."""
     return array.is_null() if array.null_count else None

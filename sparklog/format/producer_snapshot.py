@@ -1,4 +1,4 @@
-"""The producer snapshot: all that a partition knows of its producers at one offset.
+"""The producer snapshot: the state of a partition's producers at one offset.
 
 File ``<20-digit offset>.snapshot``, little-endian, written whole::
 
@@ -6,23 +6,23 @@ File ``<20-digit offset>.snapshot``, little-endian, written whole::
     4     mark "SLPS"
     4     crc32c u32 of everything after it
     4     version u32, 2
-    8     offset i64: everything below has been taken in; the same as in the name
+    8     offset i64: the state contains all batches below; the same as in the name
     4     p u32   producers
-    4     b u32   batches of all of them
+    4     b u32   batches of all producers
     4     u u32   transactions that are decided, but whose marker was not below the high watermark
     4     x u32   files of aborted transactions (sparklog.format.txn_index)
     40·p  producer_id i64, last_time_ms i64, marker_offset i64, transaction_first_offset i64,
           coordinator_epoch i32, epoch i16, batches u16 (at most five)
     40·b  base_offset i64, last_offset i64, append_time_ms i64, first_sequence i32, last_sequence i32,
-          crc i64 (u32, the batch's crc32c; -1: not known); those of the first producer, oldest first, then those of the
-          second, and so on
+          crc i64 (u32, the batch's crc32c; -1: not known); the first producer's batches, oldest first, then the
+          second's, and so on
     16·u  first_offset i64, last_offset i64 (the marker's)
-    24·x  base_offset i64 in the file's name, last_offset i64 of its last entry, entries u32, crc32c u32 of their bytes;
-          the file may have more entries by now, which are not meant
+    24·x  base_offset i64 in the file's name, last_offset i64 of the last entry counted here, entries u32, crc32c u32 of
+          the entries' bytes; later entries of the file do not belong to the snapshot
 
-In version 1 a batch has 32 bytes, without its crc. -1 stands for none. A log starts with the newest snapshot that is
-whole, not beyond its end, and whose files of aborted transactions are there; then the headers of the batches from
-`offset` on are replayed. Without any, those of the whole log are.
+In version 1 a batch has 32 bytes, without its crc. -1 stands for none. A starting log loads the newest snapshot that is
+whole, not beyond the log's end, and whose files of aborted transactions exist. Then it replays the headers of the
+batches from `offset` on. Without such a snapshot it replays the headers of the whole log.
 """
 
 from __future__ import annotations
@@ -49,28 +49,33 @@ _ABORTED_FILE = struct.Struct("<qqII")
 
 
 class ProducedBatch(NamedTuple):
-    """A batch that is in the log: its offsets, the broker's clock then, its sequence numbers (first and last of each),
-    and its CRC (CRC_UNKNOWN: compaction has rewritten it, or an older version has noted it)."""
+    """A producer's batch that is in the log."""
 
     base_offset: int
     last_offset: int
     append_time_ms: int
+    """The broker's clock at the append."""
     first_sequence: int
     last_sequence: int
     crc: int = CRC_UNKNOWN
+    """CRC of the batch. It is CRC_UNKNOWN if compaction has rewritten the batch, or the entry is from version 1 of the
+    file."""
 
 
 class ProducerState(NamedTuple):
-    """One producer; -1: none. `batches`: the last ones of this epoch, oldest first; `marker_offset`: of its last
-    marker; `last_time_ms`: the broker's clock at its last batch or marker."""
+    """The state of one producer. In all numbers -1 stands for none."""
 
     producer_id: int
     last_time_ms: int
+    """The broker's clock at the producer's last batch or marker."""
     marker_offset: int
+    """Offset of the producer's last marker."""
     transaction_first_offset: int
+    """First offset of the producer's open transaction."""
     coordinator_epoch: int
     epoch: int
     batches: tuple[ProducedBatch, ...]
+    """The last batches of this epoch, at most BATCHES_MAX, oldest first."""
 
     @property
     def last_sequence(self) -> int:
@@ -78,17 +83,21 @@ class ProducerState(NamedTuple):
 
 
 class AbortedFile(NamedTuple):
-    """The first `entries` entries of a file of aborted transactions: `last_offset` is the last one's, `crc` their
-    bytes'."""
+    """The entries of a file of aborted transactions (`txn_index`) that the snapshot relies on."""
 
     base_offset: int
+    """Base offset in the file's name."""
     last_offset: int
+    """`last_offset` of the last of these entries."""
     entries: int
+    """Number of these entries, from the start of the file."""
     crc: int
+    """CRC-32C of the bytes of these entries."""
 
 
 class ProducerSnapshot(NamedTuple):
-    """A file's content. `waiting`: (first offset, marker) of the decided transactions that are not yet visible."""
+    """The content of a file. `waiting`: (first offset, marker's offset) of each decided transaction whose marker was
+    not below the high watermark."""
 
     offset: int
     producers: Sequence[ProducerState]
@@ -101,7 +110,7 @@ def snapshot_name(offset: int) -> str:
 
 
 def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of a snapshot file, in the newest version."""
     batches = [b for p in snapshot.producers for b in p.batches]
     parts = [
         _COUNTS.pack(
@@ -122,7 +131,7 @@ def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> ProducerSnapshot | None:
-    """Return the content, or None if the file is damaged or insane."""
+    """Return the content of a file; None if the file is damaged, or of an unknown version."""
     if len(data) < _HEAD.size + _COUNTS.size:
         return None
     mark, crc = _HEAD.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Topic schemas: the canonical (Spark) Arrow layout, the envelope, and fitting data to them.
+"""Topic schemas: the canonical (Spark) Arrow layout, the envelope, and the conversion of data to a topic's schema.
 
 Spark compares the Arrow schema of a Python source's first batch exactly with its own, so the log stores exactly
 Spark's layout, and readers pass batches on without a cast. Canonical layout:
@@ -45,7 +45,7 @@ TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 ENVELOPE_SCHEMA = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("headers", HEADER_TYPE), ("timestamp", TIMESTAMP_TYPE)]
 )
-"""Schema of an envelope topic, with the columns that Kafka users know. `headers` null means none."""
+"""Schema of an envelope topic, with the columns that Kafka users know. `headers` is null if a record has no headers."""
 
 NO_PYTHON_OBJECT = (ArithmeticError, LookupError, ValueError)
 """Exceptions that Arrow raises for a stored value without a Python object: a date or a timestamp outside the years 1 to
@@ -54,16 +54,16 @@ NO_PYTHON_OBJECT = (ArithmeticError, LookupError, ValueError)
 RESERVED_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "__offset")
 COLUMNS_MAX = 10_000
 NESTING_MAX = 60
-"""Levels of nesting (a map counts twice). Arrow's IPC reader stops at 64."""
+"""Largest number of levels of nesting; a map counts as two. Arrow's IPC reader refuses more than 64."""
 SCHEMA_BYTES_MAX = 2 * 1024 * 1024
-"""Serialised schema; keeps a batch's metadata within `METADATA_BYTES_MAX`."""
+"""Largest size of a serialised schema. It keeps a batch's metadata within `METADATA_BYTES_MAX`."""
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema a typed topic stores for data of `schema`.
+    """Return the schema that a typed topic stores for data of `schema`.
 
-    Raises InvalidTopicError for no columns, duplicate or reserved names, a type that Spark has no layout for, or a
-    schema that is too large or too deep.
+    Raises InvalidTopicError for no or too many columns, duplicate or reserved names, a type without a counterpart in
+    Spark, or a schema that is too large or too deep.
     """
     if not 1 <= len(schema) <= COLUMNS_MAX:
         raise InvalidTopicError(f"a typed topic needs 1 to {COLUMNS_MAX} columns, the schema has {len(schema)}")
@@ -89,7 +89,8 @@ def _require_distinct(names: list[str], what: str) -> None:
 
 
 def canonical_type(t: Any, column: str, depth: int = 0) -> Any:
-    """Return the stored type for `t`; `column` is named in the InvalidTopicError raised when there is none."""
+    """Return the stored type for `t`. `column`: name for the error message; `depth`: levels of nesting above `t`.
+    Raises InvalidTopicError for a type without a stored type, and for too deep nesting."""
     if depth > NESTING_MAX:
         raise InvalidTopicError(f"column {column[:80]!r} is nested more than {NESTING_MAX} levels deep")
     if is_encoded(t):
@@ -142,9 +143,9 @@ _SIMPLE = {
 def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = ()) -> pa.Table:
     """Return `table` with exactly the columns, order and types of the canonical `schema`.
 
-    Columns are matched by name; a missing column becomes null; casts must be lossless, except that in the columns
-    `rounded` a double becomes the nearest float. Raises SchemaMismatchError that names every column that does not fit,
-    with both types.
+    Columns are matched by name. A missing column becomes null. Casts must be lossless, except that in the columns
+    `rounded` a double becomes the nearest float. `topic`: name for the error message. Raises SchemaMismatchError that
+    names every column that does not fit, with its type and the topic's.
     """
     if table.schema.equals(schema):
         return table
@@ -177,9 +178,10 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
 
 
 def fit_column(column: Any, target: Any, *, rounded: bool = False) -> Any:
-    """Return `column` cast to the canonical type `target` without loss; families stay apart (a string is not a number).
+    """Return `column` cast to the canonical type `target` without loss. Numbers, text and times are not converted into
+    each other: a string with digits is not a number.
 
-    `rounded`: a double becomes the nearest float, as a number in JSON does. Raises pa.ArrowInvalid or
+    `rounded`: True to convert a double to the nearest float, as a number in JSON. Raises pa.ArrowInvalid or
     pa.ArrowNotImplementedError.
     """
     if needs_rewriting(column.type):
@@ -205,7 +207,8 @@ def _rewritten(column: Any) -> Any:
 
 
 def _cast(column: Any, target: Any) -> Any:
-    """Cast safely, with Arrow. Raises pa.ArrowInvalid, with the remedy where Arrow's own message lacks it."""
+    """Cast `column` with Arrow's safe cast. Raises pa.ArrowInvalid, whose message names the remedy for times in ns and
+    for NaN."""
     source = column.type
     try:
         return column.cast(target, safe=True)
@@ -225,8 +228,8 @@ def _cast(column: Any, target: Any) -> Any:
 
 
 def null_column(rows: int, t: Any) -> Any:
-    """Return `rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored).
-    Without `pa.array`, which imports pandas (0.3 s) to see whether it is given some."""
+    """Return `rows` nulls of type `t`. The children of lists and maps are empty; the children that `pa.nulls` makes are
+    not, and would be stored. `pa.array` is not used, because it imports pandas (0.3 s)."""
     bitmap = pa.py_buffer(bytes((rows + 7) // 8))
     if pa.types.is_struct(t):
         children = [null_column(rows, f.type) for f in t]
@@ -260,8 +263,9 @@ def _is(t: Any, family: tuple[Any, ...]) -> bool:
 
 
 def _refusal(source: Any, target: Any, *, nested: bool, rounded: bool) -> str:
-    """Return the reason why `source` may not become `target` for any values, or "". Arrow's own casts are far more
-    generous, above all inside lists and structs, where values cannot be checked afterwards (`nested`)."""
+    """Return the reason why a column of type `source` must not be cast to `target`, regardless of its values; "" if a
+    cast is allowed. Arrow itself would cast many more types. `nested`: True inside a list, map or struct, where a cast
+    that rounds is refused, because the values are not compared afterwards."""
     if source == target or pa.types.is_null(source):
         return ""
     if not any(_is(source, family) and _is(target, family) for family in _FAMILIES):
@@ -296,7 +300,7 @@ def _struct_refusal(source: Any, target: Any, rounded: bool) -> str:
 
 
 def _may_round(source: Any, target: Any) -> bool:
-    """Return True if Arrow's safe cast from `source` to `target` drops digits in silence."""
+    """Return True if Arrow's safe cast from `source` to `target` can drop digits without an error."""
     floating, decimal = pa.types.is_floating, pa.types.is_decimal
     if floating(target):
         return bool(decimal(source) or (floating(source) and source.bit_width > target.bit_width))
@@ -310,7 +314,8 @@ def _is_double_to_float(source: Any, target: Any) -> bool:
 
 
 def _require_finite(before: Any, after: Any) -> None:
-    """Raise pa.ArrowInvalid that shows the first double beyond the range of float."""
+    """Raise pa.ArrowInvalid if a finite double of `before` is infinite as a float in `after`. The message shows the
+    first such double."""
     import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
 
     for doubles, floats in _rounded_leaves(before, after):
@@ -341,7 +346,8 @@ def _rounded_leaves(before: Any, after: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _require_equal(before: Any, after: Any) -> None:
-    """Raise pa.ArrowInvalid that shows the first value changed by a cast and its reverse."""
+    """Raise pa.ArrowInvalid if a value differs in `after`, the column after a cast and its reverse; NaN does not
+    differ. The message shows the first such value."""
     import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
 
     same = pc.equal(before, after)
@@ -354,7 +360,8 @@ def _require_equal(before: Any, after: Any) -> None:
 
 
 def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column: str | None) -> None:
-    """Check that the topic's key and timestamp columns exist and have usable types. Raises InvalidTopicError."""
+    """Check that the key columns exist, differ and are not nested, and that the timestamp column (None: no column) is a
+    timestamp. Raises InvalidTopicError."""
     names = ", ".join(schema.names)
     for name in key_columns:
         if schema.get_field_index(name) < 0:
@@ -372,9 +379,9 @@ def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column:
 
 
 def timestamp_bounds_ms(column: Any, default_ms: int) -> tuple[int, int]:
-    """Return the smallest and largest timestamp of a timestamp column in ms (floor). A null counts as the largest one.
+    """Return the smallest and the largest timestamp of a timestamp column, in ms, rounded down. Nulls are ignored.
 
-    `default_ms` twice if all are null.
+    If the column is empty or all timestamps are null, both results are `default_ms`.
     """
     if isinstance(column, pa.Array) and column.type.unit == "us" and len(column) and not column.null_count:
         numbers = np.frombuffer(

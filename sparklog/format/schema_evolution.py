@@ -1,18 +1,18 @@
-"""Allowed changes of a typed topic's schema, and the conversion of rows from one schema's layout into another's.
+"""Allowed changes of a typed topic's schema, and the conversion of rows of one schema into the layout of another.
 
-A topic keeps every schema it ever had, each under an id; a batch names the schema it was written with, and no stored
-byte is ever rewritten. So a change is allowed only if old rows can still be expressed in the new schema:
+A topic keeps every schema that it ever had, each under an id. A batch names the schema with which it was written, and a
+change of the schema rewrites no stored batch. So a change is allowed only if old rows can be read in the new schema:
 
 =====================================  ==========================================================================
 allowed                                older rows at a reader
 =====================================  ==========================================================================
 a new column, at the end               null
-int8 → int16 → int32 → int64           a cast, every value kept
-float32 → float64                      a cast, every value kept
+int8 → int16 → int32 → int64           a cast that keeps every value
+float32 → float64                      a cast that keeps every value
 =====================================  ==========================================================================
 
-Everything else is refused: dropping, renaming, reordering, any other change of type (also inside a list, map or
-struct), any change of a key column (equal keys would go to other partitions) and of the timestamp column.
+All other changes are refused: to drop, rename or reorder columns, any other change of a type (also inside a list, map
+or struct), any change of the type of a key column (equal keys would go to other partitions) or the timestamp column.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 SCHEMA_VERSIONS_MAX = 1000
 SCHEMA_VERSIONS_BYTES_MAX = 8 * 1024 * 1024
-"""All versions of a topic, serialised: metadata carry them all."""
+"""Largest size of all serialised schemas of a topic together: the topic's metadata contain all of them."""
 
 _WIDTHS = (
     (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
@@ -41,24 +41,27 @@ _WIDENINGS = "; ".join(" → ".join(map(str, family)) for family in _WIDTHS)
 
 
 def can_widen(source: Any, target: Any) -> bool:
-    """Return True if every value of `source` is a value of the wider type `target`, and the change is allowed."""
+    """Return True if a column of type `source` is allowed to become the wider type `target`; False for equal types."""
     return any(source in f and target in f and f.index(source) < f.index(target) for f in _WIDTHS)
 
 
 class SchemaChange(Struct, frozen=True):
-    """A requested change: columns to append and columns to widen (with their new type), or the whole new schema.
+    """A requested change of a schema.
 
     A request for the present state changes nothing, so a request can be repeated after a lost answer.
     """
 
     add: pa.Schema | None = None
+    """Columns to append."""
     widen: pa.Schema | None = None
+    """Columns to widen, with their new types."""
     whole: pa.Schema | None = None
+    """The whole new schema; if it is given, `add` and `widen` are ignored."""
 
     def applied_to(self, schema: pa.Schema, key_columns: Sequence[str], timestamp_column: str | None) -> pa.Schema:
         """Return the canonical schema after the change; `schema` itself if nothing changes.
 
-        Raises InvalidTopicError that names every column in the way, with its types.
+        Raises InvalidTopicError that names every column whose change is not allowed, with its types.
         """
         problems: list[str] = []
         if self.whole is not None:
@@ -96,7 +99,7 @@ class SchemaChange(Struct, frozen=True):
 def _refusals(
     schema: pa.Schema, wanted: pa.Schema, key_columns: Sequence[str], timestamp_column: str | None
 ) -> Iterator[str]:
-    """Yield the reasons why `wanted` may not follow `schema`, both canonical."""
+    """Yield the reasons why the schema `wanted` is not allowed after `schema`. Both schemas are canonical."""
     kept = [n for n in wanted.names if schema.get_field_index(n) >= 0]
     for f in schema:
         at = wanted.get_field_index(f.name)
@@ -127,12 +130,14 @@ def _type_refusals(
 
 
 def is_evolution(schema: pa.Schema, later: pa.Schema) -> bool:
-    """Return True if allowed changes lead from `schema` to `later`, or they are equal."""
+    """Return True if allowed changes lead from `schema` to `later`, or the schemas are equal. Key and timestamp columns
+    are treated like other columns."""
     return next(_refusals(schema, later, (), None), None) is None
 
 
 def check_versions(topic: str, schemas: Mapping[int, pa.Schema]) -> None:
-    """Raise InvalidTopicError if a topic would have more schemas than its metadata can carry."""
+    """Raise InvalidTopicError if `schemas` are more than SCHEMA_VERSIONS_MAX, or larger than SCHEMA_VERSIONS_BYTES_MAX
+    together."""
     size = sum(s.serialize().size for s in schemas.values())
     if len(schemas) > SCHEMA_VERSIONS_MAX or size > SCHEMA_VERSIONS_BYTES_MAX:
         raise InvalidTopicError(
@@ -143,17 +148,17 @@ def check_versions(topic: str, schemas: Mapping[int, pa.Schema]) -> None:
 
 
 class RowAdapter:
-    """Converter of batches from the schema `written` into the layout `wanted`: columns chosen by name, missing ones
-    null, narrower ones cast. It works on whole columns and does not copy unchanged ones.
+    """Converter of batches from the schema `written` into the layout `wanted`. Columns are chosen by name. Missing
+    columns become null, narrower columns are cast, and other columns are not copied.
 
-    `indexes`: the needed columns of `written`, ascending.
+    `indexes`: the columns of `written` that `wanted` needs, ascending.
     """
 
     __slots__ = ("_sources", "_unchanged", "indexes", "wanted")
 
     def __init__(self, written: pa.Schema, wanted: pa.Schema, topic: str) -> None:
-        """Adapt rows of `written` to `wanted`. Raises SchemaMismatchError if a column of `written` is wider than in
-        `wanted`."""
+        """Plan the conversion. `topic`: name for the error message. Raises SchemaMismatchError if a column of `written`
+        has a type that cannot be widened to its type in `wanted`."""
         self.wanted = wanted
         self._sources = [written.get_field_index(f.name) for f in wanted]
         self.indexes = sorted(i for i in self._sources if i >= 0)
@@ -166,7 +171,7 @@ class RowAdapter:
         self._unchanged = [f.name for f in wanted] == written.names and wanted.types == written.types
 
     def adapt(self, batch: Rows) -> Rows:
-        """Return `batch` in the newest schema. It has the columns of `written`, or only those of `indexes`, by name."""
+        """Return `batch` in the layout `wanted`. `batch` has the columns of `written`, or only those of `indexes`."""
         if self._unchanged:
             return batch
         if not len(self.wanted):

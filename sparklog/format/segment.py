@@ -4,7 +4,7 @@ Name: the 20-digit base offset with the ending ``.arrow``. Layout::
 
     offset  size  part
     0       8     "ARROW1" and two zero bytes
-    8       s     schema message; its custom metadata has the key "sparklog" with JSON:
+    8       s     schema message; its custom metadata have the key "sparklog" with JSON:
                   {"topic", "topic_id", "partition", "base_offset", "schema_id", "format": 1}
     8+s     …     batches, back to back (sparklog.format.batch)
     --- the rest only once the segment is sealed ---
@@ -13,14 +13,17 @@ Name: the 20-digit base offset with the ending ``.arrow``. Layout::
     e+8+f   4     f as i32
     e+12+f  6     "ARROW1"
 
-No CRC covers head and footer: the head is compared with the file's name and the metadata store, the footer is derived
-from the batches and rebuilt when it is missing or insane. Each batch has its own CRC. An active segment has
-no footer; it is un-sealed for further appends by cutting the file at ``e``.
+No CRC covers head and footer. The head is compared with the file's name and the metadata store. The footer is derived
+from the batches, and rebuilt if it is missing or insane. Each batch has its own CRC. An active segment has no footer; a
+sealed segment is un-sealed for further appends by cutting the file at ``e``.
 
-A scan from the front ends in one of three ways (`ScanEnd`): END (the file's last byte, or the end-of-stream mark, is
-reached between two batches), TORN (after the last good batch is a tail that a crashed append can leave: half a batch,
-zeros, garbage), CORRUPT (after bad bytes is an intact batch or an intact footer, which a crashed append cannot leave).
-Only a torn tail may ever be cut without an operator's consent.
+A scan from the front ends in one of three ways (`ScanEnd`):
+
+- END: the file's last byte, or the end-of-stream mark, follows a good batch;
+- TORN: after the last good batch is a tail that a crashed append can leave (half a batch, zeros, garbage);
+- CORRUPT: after bad bytes is an intact batch or an intact footer, which a crashed append cannot leave.
+
+Only a torn tail is ever cut without an operator's consent.
 """
 
 from __future__ import annotations
@@ -58,7 +61,8 @@ FORMAT = 1
 TAIL = struct.Struct("<i6s")
 HEAD_BYTES_MAX = 8 * 1024 * 1024
 _HEAD_READ_BYTES = 8 * 1024
-"""Holds nearly every head; a start reads one of every segment."""
+"""Size of the first read of a segment's head. It contains nearly every head, and a start reads the head of every
+segment."""
 FOOTER_BYTES_MAX = 1 << 30
 _SEARCH_STEP_BYTES = 1 << 20  # a multiple of 8
 _SEARCH_BYTES_MAX = 1 << 30  # read for candidates, all together
@@ -67,14 +71,14 @@ _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("bod
 """File.fbs: struct Block { offset: long; metaDataLength: int; bodyLength: long; }"""
 
 _BLOCKS_POSITION = 40
-"""Position of the block list in this module's footers, after its length."""
+"""Position of the first block in this module's footers; the number of blocks is before it."""
 
 PositionedRead = Callable[[int, int], bytes]
-"""read(position, size_bytes): up to size_bytes bytes, fewer only at the end of the file."""
+"""Function read(position, size_bytes) that returns up to size_bytes bytes, fewer only at the end of the file."""
 
 
 class SegmentInfo(NamedTuple):
-    """Owner of a segment, stored in its schema's metadata."""
+    """Partition, base offset and schema of a segment, as its head has them."""
 
     topic: str
     topic_id: str
@@ -112,7 +116,7 @@ def segment_name(base_offset: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Return the base offset in a segment's file name, or None if the name is not one."""
+    """Return the base offset in a segment's file name; None for the name of another file."""
     stem = name.removesuffix(SUFFIX)
     if not (name.endswith(SUFFIX) and len(stem) == 20 and stem.isascii() and stem.isdigit()):
         return None
@@ -125,7 +129,7 @@ def _with_info(schema: pa.Schema, info: SegmentInfo) -> pa.Schema:
 
 
 def encode_head(schema: pa.Schema, info: SegmentInfo) -> bytes:
-    """Return the bytes a new segment starts with."""
+    """Return the head of a new segment: the first bytes of its file."""
     return HEAD_MAGIC + bytes(_with_info(schema, info).serialize())
 
 
@@ -152,7 +156,8 @@ def decode_head(read: PositionedRead) -> SegmentHead:
 
 
 def _data_position(head: Bytes) -> int | None:
-    """Return the position of the first batch, by the length of the schema message; None if the length is impossible."""
+    """Return the position of the first batch, from the length of the schema message; None if the length is
+    impossible."""
     continuation, length = struct.unpack_from("<Ii", head, len(HEAD_MAGIC))
     if continuation != 0xFFFFFFFF or not 0 < length <= HEAD_BYTES_MAX or length % 8:
         return None
@@ -175,11 +180,17 @@ def _parse_info(text: bytes) -> SegmentInfo:
 def encode_seal(
     schema: pa.Schema, info: SegmentInfo, positions: np.ndarray, metadata_lengths: np.ndarray, end: int
 ) -> bytes:
-    """Return end-of-stream mark and footer for batches at `positions` (i64), each with a flatbuffer of
-    `metadata_lengths` (i32) bytes, the data ending at `end`.
+    """Return the bytes that seal a segment: the end-of-stream mark and the footer.
 
-    PyArrow writes no footer for messages it has not written itself, so the one of an empty file supplies the Schema
-    table, and a new root (Footer table, block list) is laid in front of it.
+    PyArrow writes no footer for messages that it has not written itself. So the footer of an empty file supplies the
+    Schema table, and a new root (Footer table, block list) is put in front of that footer.
+
+    Args:
+        schema: Schema of the segment's batches.
+        info: Content of the segment's head.
+        positions: Positions of the batches, i64, ascending.
+        metadata_lengths: Length of each batch's metadata, i32.
+        end: Position after the last batch.
     """
     sink = pa.BufferOutputStream()
     pa.ipc.new_file(sink, _with_info(schema, info)).close()
@@ -209,17 +220,20 @@ def encode_seal(
 
 
 class SealedBlocks(NamedTuple):
-    """Content of a footer: the place of each batch, and the end of the data (the end-of-stream mark)."""
+    """The content of a footer."""
 
     positions: np.ndarray
+    """Position of each batch."""
     metadata_lengths: np.ndarray
+    """Length of each batch's metadata."""
     data_end: int
+    """Position of the end-of-stream mark."""
 
 
 def decode_seal(read: PositionedRead, file_size_bytes: int) -> SealedBlocks | None:
-    """Return the block list of a sealed segment, or None if the file has no (sane) footer.
+    """Return the block list of a sealed segment; None if the file has no sane footer.
 
-    Sane: the blocks fill the file from the end of the head to the end-of-stream mark.
+    In a sane footer, the blocks fill the file from the end of the head to the end-of-stream mark.
     """
     if file_size_bytes < len(HEAD_MAGIC) + PREFIX_BYTES + len(END_OF_STREAM) + TAIL.size:
         return None
@@ -254,8 +268,8 @@ def decode_seal(read: PositionedRead, file_size_bytes: int) -> SealedBlocks | No
 
 
 def seal_position(read: PositionedRead, file_size_bytes: int) -> int | None:
-    """Return the position of a sealed segment's end-of-stream mark, by the file's last bytes and the mark; None without
-    them."""
+    """Return the position of a sealed segment's end-of-stream mark; None if the file's last bytes are not the end of a
+    footer, or the mark is not before the footer. The footer itself is not read."""
     if file_size_bytes < len(HEAD_MAGIC) + PREFIX_BYTES + len(END_OF_STREAM) + TAIL.size:
         return None
     tail = read(file_size_bytes - TAIL.size, TAIL.size)
@@ -267,8 +281,8 @@ def seal_position(read: PositionedRead, file_size_bytes: int) -> int | None:
 
 
 def last_block_position(read: PositionedRead, data_position: int, data_end: int) -> int | None:
-    """Return the position of a sealed segment's last batch, by the footer's last block alone; None if that is not sane,
-    or the footer has another layout than `encode_seal` gives it."""
+    """Return the position of a sealed segment's last batch, reading only the last block of the footer. Returns None if
+    the segment has no batch, the block does not end at `data_end`, or `encode_seal` has not written the footer."""
     footer = data_end + len(END_OF_STREAM)
     front = read(footer, _BLOCKS_POSITION)
     if len(front) < _BLOCKS_POSITION or front[:4] != struct.pack("<I", 16):
@@ -294,10 +308,16 @@ def scan(
     verify: bool = True,
     trusted_below: int = 0,
 ) -> ScanResult:
-    """Walk batches from `position` to `end`, calling `visit(position, header)` for each good one.
+    """Walk the batches from `position` to `end`, and call `visit(position, header)` for each good batch.
 
-    `next_offset`: the first batch must not have a lower base offset. With `verify` each batch's CRC is checked, else
-    only headers are read; of batches that end at or below `trusted_below` never more than the headers.
+    Args:
+        read: Reads the file.
+        position: Position of the first batch.
+        end: Position at which the scan ends, usually the size of the file.
+        visit: Called for each good batch.
+        next_offset: Smallest allowed base offset of the first batch.
+        verify: True to check the CRC of the batches; False to read only their headers.
+        trusted_below: Of batches whose offsets are all below this offset, only the headers are read.
     """
     while position < end:
         head = read(position, min(HEADER_READ_BYTES, end - position))
@@ -321,7 +341,8 @@ def scan(
 
 
 def read_header(read: PositionedRead, position: int, end: int, head: bytes) -> BatchHeader:
-    """Decode the header at `position`, reading more than `head` when the metadata are longer."""
+    """Decode the header of the batch at `position`. `head`: the first bytes at this position; if the metadata are
+    longer, more bytes are read. Raises CorruptBatchError."""
     if len(head) >= PREFIX_BYTES:
         needed = PREFIX_BYTES + struct.unpack_from("<i", head, 4)[0]
         if len(head) < needed <= end - position and needed <= HEAD_BYTES_MAX:
@@ -334,9 +355,9 @@ def _intact_data_follow(
 ) -> bool:
     """Return True if an intact batch, or with `seal_counts` an intact footer, lies after the bad bytes at `position`.
 
-    A crash during an append leaves nothing intact after its position, so this distinguishes a damaged batch in the
-    middle of a log from a damaged tail. A batch that is by chance the content of a record's value counts, too, if its
-    offset fits: the log is then not cut, which is the safe error.
+    A crash during an append leaves nothing intact after the append's position. So the result distinguishes a damaged
+    batch in the middle of a log from a damaged tail. The value of a record can contain the bytes of a batch. These
+    count, too, if their offset fits; the log is then not cut, which is the safe error.
     """
     if seal_counts and decode_seal(read, end) is not None:
         return True
@@ -348,9 +369,9 @@ def _intact_data_follow(
 
 def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_offset: int = 0) -> int | None:
     """Return the position of the first intact batch after the bad bytes at `position` with a base offset of at least
-    `next_offset`.
+    `next_offset`; None if there is no such batch.
 
-    Raises LogCorruptError when too many places resemble the beginning of a batch.
+    Raises LogCorruptError if more than _SEARCH_BYTES_MAX bytes would be read to check places that look like a batch.
     """
     budget = _SEARCH_BYTES_MAX
     marks = _find_all(read, position + PREFIX_BYTES, end)
@@ -374,7 +395,7 @@ def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_off
 
 
 def _find_all(read: PositionedRead, start: int, end: int) -> np.ndarray:
-    """Return positions of all header marks in [start, end), in ascending order."""
+    """Return the positions of all header marks in [start, end), ascending."""
     found: list[int] = []
     overlap = len(HEADER_MARK) - 1
     for chunk_position in range(start, end, _SEARCH_STEP_BYTES):
@@ -387,7 +408,8 @@ def _find_all(read: PositionedRead, start: int, end: int) -> np.ndarray:
 
 
 def _candidates(read: PositionedRead, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield (position, metadata length) of every place a batch could begin at: a multiple of 8 bytes from `start`."""
+    """Yield (position, metadata length) of every place at which a batch could begin: a multiple of 8 bytes after
+    `start`, with a plausible prefix."""
     for chunk_position in range(start, end - 7, _SEARCH_STEP_BYTES):
         chunk = read(chunk_position, min(_SEARCH_STEP_BYTES, end - chunk_position))
         words = np.frombuffer(chunk, "<u4", len(chunk) // 8 * 2).reshape(-1, 2)

@@ -2,17 +2,17 @@
 
 For a record that is sent alone, Arrow's writer and reader take much of the client's time. In a thread that has slept,
 and whose caches are cold, they take four times as much as in a loop. This module writes the same bytes as
-`encode_batch` for the same records: it copies that function's metadata and changes the numbers. The body consists of
-the columns' buffers one after the other, each padded to a multiple of 8::
+`encode_batch` for the same records: it copies the metadata that `encode_batch` writes, and changes the numbers. The
+body consists of the columns' buffers one after the other, each padded to a multiple of 8::
 
     column     buffers
-    key        validity (n bits, absent if all have one), n + 1 offsets i32, bytes
-    value      offsets i32, bytes
-    headers    validity (n bits, none has any), n + 1 offsets i32, and of its empty children one offset each
+    key        validity (n zero bits; absent if all records have a key), n + 1 offsets i32, bytes
+    value      n + 1 offsets i32, bytes
+    headers    validity (n zero bits), n + 1 offsets i32, and of its empty children one offset each
     timestamp  i64, µs
 
-The module writes records only if all have a value, none has headers, and either all have a key or none has. (Arrow's
-Message.fbs and Columnar.rst have the layout.)
+The module writes records only if all records have a value, no record has headers, and either all records have a key or
+no record has one. (Arrow's Message.fbs and Columnar.rst have the layout.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparklog.format.batch import PREFIX_BYTES, BatchHeader, ProducerFields, wri
 from sparklog.format.envelope_layout import BUFFERS_STRUCT, I64, NODES_STRUCT, template
 
 ROWS_MAX = 255
-"""Largest number of rows: with more, Arrow is cheaper, and packing pays."""
+"""Largest number of rows: with more rows Arrow is faster, and the packed form (`packed_batch`) is smaller."""
 _ZEROS = bytes(8 * ROWS_MAX)
 """Zeros for the null bits and offsets of a column without values, and of the headers with their children."""
 _NO_ENTRIES = (b"", b"", bytes(4), b"", b"", bytes(4), b"")
@@ -35,7 +35,7 @@ _NO_ENTRIES = (b"", b"", bytes(4), b"", b"", bytes(4), b"")
 
 
 class SmallRows(NamedTuple):
-    """A batch's records as columns; `keys` None: no record has one. `timestamps_us`: µs since 1970."""
+    """The records of a batch as columns. `keys` is None if no record has a key; `timestamps_us` are µs since 1970."""
 
     values: Sequence[bytes]
     keys: Sequence[bytes] | None
@@ -50,8 +50,8 @@ def encode_small_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> memoryview:
-    """Encode these records like `encode_batch` and `assign_producer`, with the CRC, not stamped. Returns a writable
-    view."""
+    """Encode 1 to ROWS_MAX records like `encode_batch` and `assign_producer` together: with the CRC, but without the
+    leader's stamp. Returns a writable view of the bytes."""
     values, keys, stamps = rows
     n = len(values)
     form = template("none")
@@ -84,8 +84,8 @@ def encode_small_batch(
 
 
 def decode_small_batch(data: memoryview, position: int, header: BatchHeader) -> SmallRows | None:
-    """Decode the batch at `position` of `data`; None for another kind of batch: Arrow reads it, or reports the
-    fault."""
+    """Decode the batch at `position` of `data`. Returns None unless `is_small_batch`: then Arrow reads the batch, or
+    reports the fault."""
     if not is_small_batch(data, position, header):
         return None
     form, n = template("none"), header.record_count
@@ -98,8 +98,8 @@ def decode_small_batch(data: memoryview, position: int, header: BatchHeader) -> 
 
 
 def is_small_batch(data: memoryview, position: int, header: BatchHeader) -> bool:
-    """Return True if `encode_small_batch` can have written the batch at `position`: all bytes fit except the records'
-    own. Such a batch decodes to exactly its records. False says nothing about the batch."""
+    """Return True if `encode_small_batch` can have written the batch at `position`. All bytes beside keys, values and
+    timestamps are compared, so such a batch is sound. With False, the batch can be sound or not."""
     form = template("none")
     start, n = position + len(form.head), header.record_count
     if header.metadata_length_bytes != len(form.head) - PREFIX_BYTES or not 0 < n <= ROWS_MAX:
@@ -130,7 +130,8 @@ def is_small_batch(data: memoryview, position: int, header: BatchHeader) -> bool
 
 @lru_cache(maxsize=256)  # records of one size follow one another
 def _places(n: int, key_bytes: int | None, value_bytes: int) -> tuple[int, ...]:
-    """Return the position and length of the buffers; `key_bytes` None: there are no keys."""
+    """Return the position and length of each buffer, all in one tuple. `key_bytes`: size of the keys; None without
+    keys."""
     bits, offsets = (n + 7) // 8, 4 * (n + 1)
     of_keys = (bits, offsets, 0) if key_bytes is None else (0, offsets, key_bytes)
     found: list[int] = []

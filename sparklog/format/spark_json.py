@@ -17,11 +17,12 @@ _SPARK_TYPES = {
     "byte": "TINYINT",
     "interval day to second": "INTERVAL DAY TO SECOND",
 }
-"""Names in Spark's JSON that differ from the DDL's."""
+"""Names of types in Spark's JSON that differ from those of the DDL."""
 
 
 def parse_spark_json(text: str) -> pa.Schema:
-    """Return the schema in Spark's JSON form, as `df.schema.json()` gives it. Raises InvalidTopicError."""
+    """Return the Arrow schema for the JSON text of a Spark schema (`df.schema.json()`). Raises InvalidTopicError for
+    other JSON, and for a type that a topic cannot have."""
     try:
         root = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as e:

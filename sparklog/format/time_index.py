@@ -4,18 +4,19 @@ File ``<20-digit base offset>.timeindex``, little-endian, n entries and two chec
 
     offset  size  field
     12·i    8     timestamp_ms i64: the largest timestamp of all batches so far
-    12·i+8  4     relative_offset u32: base offset of the batch that reached it first, minus the segment's
+    12·i+8  4     relative_offset u32: base offset of the first batch with it, minus the segment's base offset
     12·n    4     last_crc32c u32 of the last entry alone, if there is one (`index_checksum.py`)
     12·n+4  4     crc32c u32 of everything before it (`index_checksum.py`)
 
 Both columns are strictly increasing: an entry is added together with an offset-index entry, and once more when the
-segment is sealed, but only if the timestamp has grown since the last entry. So every batch before the one an entry
-names has smaller timestamps only, and the last entry of a sealed segment holds the segment's largest timestamp.
+segment is sealed, but only if the timestamp has grown since the last entry. So the batch that an entry names is the
+first batch of the segment with a timestamp as large as the entry's, and the last entry of a sealed segment has the
+segment's largest timestamp.
 
-Example: batches at offsets 0, 10, 20 with largest timestamps 100, 300, 200 give, when sealed, the entry (300, 10).
-It is written when the segment is sealed and checked when it is read: whole at the first lookup, before that the last
-entry alone. If it is missing, damaged or insane it is rebuilt, together with the offset index, from the segment's batch
-headers.
+Example: batches at offsets 0, 10, 20 with largest timestamps 100, 300, 200 give, when sealed, the entry (300, 10). The
+file is written when the segment is sealed. It is checked as a whole at the first lookup, and before that its last entry
+alone. If the file is missing, damaged or insane, the index is rebuilt, together with the offset index, from the
+segment's batch headers.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ ENTRY = np.dtype([("timestamp_ms", "<i8"), ("relative_offset", "<u4")])
 assert ENTRY.itemsize == 12
 TRAILER_BYTES = 2 * CHECKSUM_BYTES
 LAST_ENTRY_BYTES = ENTRY.itemsize + TRAILER_BYTES
-"""Size of the end of a file with at least one entry."""
+"""Size of the last entry and the checksums, at the end of a file with at least one entry."""
 
 
 class TimeEntry(NamedTuple):
-    """One entry: the largest timestamp so far, and the relative base offset of the batch that reached it first."""
+    """One entry: the largest timestamp so far, and the relative base offset of the first batch with this timestamp."""
 
     timestamp_ms: int
     relative_offset: int
 
 
 def trailer(base_offset: int, entries: bytes) -> bytes:
-    """Return the last TRAILER_BYTES of the file."""
+    """Return the two checksums at the end of the file, for the bytes of all entries."""
     last = index_checksum(base_offset, entries[-ENTRY.itemsize :])
     return last + index_checksum(base_offset, entries + last)
 
 
 class TimeIndex:
-    """The index in memory: 12 bytes per entry. One thread may append while others look up."""
+    """The index in memory: 12 bytes per entry. One thread can append while other threads look up timestamps."""
 
     __slots__ = ("_relative_offsets", "_timestamps")
 
@@ -68,7 +69,7 @@ class TimeIndex:
             self._timestamps.append(timestamp_ms)
 
     def ceiling(self, timestamp_ms: int) -> TimeEntry | None:
-        """Return the first entry with at least this timestamp; None when all are smaller."""
+        """Return the first entry with at least this timestamp; None if the timestamps of all entries are smaller."""
         i = bisect_left(self._timestamps, timestamp_ms)
         return TimeEntry(self._timestamps[i], self._relative_offsets[i]) if i < len(self._timestamps) else None
 
@@ -91,8 +92,9 @@ class TimeIndex:
 
 
 def decode_last_entry(data: bytes, *, base_offset: int, relative_offset_end: int) -> TimeEntry | None:
-    """Return the last entry of a file, from its last LAST_ENTRY_BYTES; None if they are not there or damaged, or the
-    entry names no batch of the segment."""
+    """Return the last entry of a file. `data`: the file's last LAST_ENTRY_BYTES bytes. Returns None if the bytes are
+    fewer or damaged, or the entry's offset is not below `relative_offset_end`, which is described at
+    `decode_time_index`."""
     if len(data) != LAST_ENTRY_BYTES:
         return None
     entry = without_checksum(base_offset, data[:-CHECKSUM_BYTES])
@@ -103,11 +105,11 @@ def decode_last_entry(data: bytes, *, base_offset: int, relative_offset_end: int
 
 
 def decode_time_index(data: bytes, *, base_offset: int, relative_offset_end: int) -> TimeIndex | None:
-    """Return the index in `data`, or None if it is damaged or insane: the checksums do not fit, not whole entries, not
-    increasing, beyond the segment.
+    """Return the index in `data`. Returns None if the last checksum does not fit, the last entry is cut, or the entries
+    do not increase or lie beyond the segment.
 
     `relative_offset_end`: the offset after the segment's last record, relative to `base_offset`. The index of a segment
-    with records has at least one entry.
+    with records must have at least one entry, that of an empty segment none.
     """
     content = without_checksum(base_offset, data)
     if content is None or len(content) % ENTRY.itemsize != CHECKSUM_BYTES:

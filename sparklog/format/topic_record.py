@@ -1,9 +1,14 @@
-"""topic.json, in the directory of a topic's partition 0: all data of the topic in the metadata store, so that a lost
-store can be rebuilt. One JSON object, written whole (temporary file, fsync, rename, fsync of the directory) after each
-change of the topic. Beside the fields of `TopicRecord`, ``crc32c``: checksum, in hexadecimal, of the others' JSON. A
-topic without an owner has no field ``owner``: files of brokers that did not write it stay valid.
+"""topic.json, in the directory of a topic's partition 0: the topic as the metadata store has it, so that a lost store
+can be rebuilt. One JSON object, written whole (temporary file, fsync, rename, fsync of the directory) after each change
+of the topic::
 
-The store is the truth. If the file is lost or damaged the broker writes it again at its next start.
+    {"topic": {…}, "crc32c": "89abcdef", "version": 1}
+
+``topic`` has the fields of `TopicRecord`. ``crc32c`` is the checksum, in hexadecimal, of the JSON of ``topic``. A topic
+without an owner has no field ``owner``, so that files of brokers without this field stay valid.
+
+If the file and the store differ, the store is right. If the file is lost or damaged, the broker writes it again at its
+next start.
 """
 
 from __future__ import annotations
@@ -18,19 +23,20 @@ TOPIC_FILE = "topic.json"
 
 
 class TopicRecord(Struct, frozen=True, omit_defaults=True):
-    """A topic. `schemas`: Arrow IPC schema messages (base64 in the file) by schema id. `owner`: the user who has
-    created it; "" if unknown. A field with a default is in the file, and in the checksum, only with another value."""
+    """A topic. A field that has its default is neither in the file nor in the checksum."""
 
     name: str
     topic_id: str
     kind: str
     partitions: int
     schemas: dict[int, bytes]
+    """Arrow IPC schema messages by schema id; base64 in the file."""
     key_columns: list[str]
     timestamp_column: str | None
     configs: dict[str, int | float | str | bool]
     created_ms: int
     owner: str = ""
+    """The user that created the topic; "" if not known."""
 
 
 class _Content(Struct, frozen=True):
@@ -45,7 +51,7 @@ def _checksum(record: TopicRecord) -> str:
 
 
 def encode_topic(record: TopicRecord) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of topic.json, with its checksum."""
     return encode(_Content(record, _checksum(record)))
 
 

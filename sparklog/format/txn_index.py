@@ -1,7 +1,7 @@
 """The aborted-transaction index: the transactions that were aborted by a marker in one segment.
 
-File ``<20-digit base offset of the segment>.txnindex``, little-endian, written whole; only segments with such a marker
-have one::
+File ``<20-digit base offset of the segment>.txnindex``, little-endian, written whole. A segment without the marker of
+an aborted transaction has no such file::
 
     offset  size  field
     0       4     mark "SLTI"
@@ -9,13 +9,14 @@ have one::
     8       4     version u32, 1
     12      4     n u32
     16+32i  8     producer_id i64                                           n times, in the order of the markers
-    24+32i  8     first_offset i64: of the transaction in this partition
-    32+32i  8     last_offset i64: of the marker
-    40+32i  8     last_stable_offset i64 when the marker came
+    24+32i  8     first_offset i64: the transaction's first offset in this partition
+    32+32i  8     last_offset i64: the marker's offset
+    40+32i  8     last_stable_offset i64: the last stable offset after the append of the marker
 
-A transaction that begins in an earlier segment is here, too: to find those that may have records in [start, end), begin
-with the segment of `start` and go forward until an entry's last stable offset reaches `end`; transactions decided later
-begin at or above that offset. Example: 100..103 aborted with the marker 104 and nothing else open: (9, 100, 104, 105).
+A transaction can begin in an earlier segment than that of its marker. To find the aborted transactions with records in
+[start, end), begin with the index of the segment that contains `start`, and go forward until an entry's last stable
+offset reaches `end`: transactions that are decided later begin at or above that offset. Example: producer 9's records
+100 to 103 are aborted with the marker 104, and no other transaction is open. The entry is (9, 100, 104, 105).
 
 A producer snapshot lists the files that it relies on, with their numbers of entries. If a file is lost or damaged, the
 entries are found again by replaying the headers of the log.
@@ -50,7 +51,7 @@ class AbortedEntry(NamedTuple):
 
 
 def entries_crc(entries: Sequence[AbortedEntry]) -> int:
-    """Return the checksum of some entries' bytes."""
+    """Return the checksum of the bytes of `entries`, as a producer snapshot contains it."""
     value: int = crc32c(_pack(entries))
     return value
 
@@ -60,13 +61,13 @@ def _pack(entries: Sequence[AbortedEntry]) -> bytes:
 
 
 def encode_txn_index(entries: Sequence[AbortedEntry]) -> bytes:
-    """Return the file's bytes."""
+    """Return the content of an index file. The entries must be in the order of their markers."""
     body = _COUNT.pack(VERSION, len(entries)) + _pack(entries)
     return _HEAD.pack(MARK, crc32c(body)) + body
 
 
 def decode_txn_index(data: bytes) -> list[AbortedEntry] | None:
-    """Return the entries, or None if the file is damaged or insane."""
+    """Return the entries; None if the file is damaged, or the offsets of its entries cannot be true."""
     if len(data) < _HEAD.size + _COUNT.size:
         return None
     mark, crc = _HEAD.unpack_from(data)

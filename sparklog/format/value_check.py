@@ -1,7 +1,8 @@
 """Checks of decoded columns: the same findings as Arrow's full validation, in a fraction of its time for text.
 
-Arrow checks text value by value. If all bytes of a column are ASCII, which one operation shows, so is every value; its
-offsets and nulls are then checked as those of a binary column. Arrow validates all other text.
+Arrow checks text value by value. But if all bytes of a column are ASCII, every value is valid text, and one operation
+on all bytes shows that. The offsets and nulls of such a column are checked as those of a binary column. Arrow validates
+all other text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ASCII_MAX = 0x7F
 
 def check_values(batch: pa.RecordBatch, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
     """Raise pa.ArrowInvalid if offsets, nulls or text of a column are not sound. `batch` has the columns of `schema`,
-    or only `columns`, which begin with their buffers' first row, as decoded ones do.
+    or only `columns` (indexes, ascending). The columns must not be slices: each begins with its buffers' first row.
     """
     types = _types_as_bytes(schema)
     if types is None:
@@ -34,7 +35,7 @@ def check_values(batch: pa.RecordBatch, schema: pa.Schema, columns: Sequence[int
 
 
 def check_text(column: Any, as_bytes: Any) -> None:
-    """Check a column with text; `as_bytes`: its type with binary in the place of text. Raises pa.ArrowInvalid."""
+    """Check a column with text, at any depth. `as_bytes` is the column's `type_as_bytes`. Raises pa.ArrowInvalid."""
     if column.null_count < len(column):
         column.view(as_bytes).validate(full=True)
         if _is_ascii(column):
@@ -43,7 +44,7 @@ def check_text(column: Any, as_bytes: Any) -> None:
 
 
 def type_as_bytes(kind: Any) -> Any:
-    """Return the type with binary in the place of text."""
+    """Return the type `kind` with binary in the place of text, at any depth."""
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_struct(kind):
@@ -57,7 +58,8 @@ def type_as_bytes(kind: Any) -> Any:
 
 
 def _is_ascii(column: Any) -> bool:
-    """Return True if all text in the column is ASCII, null or not. Its offsets have been checked."""
+    """Return True if all text in the column is ASCII, also the bytes of null values. The column's offsets must have
+    been checked."""
     kind = column.type
     if pa.types.is_struct(kind):
         return all(_is_ascii(column.field(i)) for i in range(kind.num_fields))
@@ -75,7 +77,7 @@ def _is_ascii(column: Any) -> bool:
 
 @kept_by_identity
 def _types_as_bytes(schema: pa.Schema) -> list[Any] | None:
-    """Return the types of all columns, None for a column without text; None if no column has text."""
+    """Return `type_as_bytes` of each column, None for a column without text. Returns None if no column has text."""
     types = [(field.type, type_as_bytes(field.type)) for field in schema]
     found = [None if as_bytes == kind else as_bytes for kind, as_bytes in types]
     return found if any(kind is not None for kind in found) else None

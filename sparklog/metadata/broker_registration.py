@@ -4,12 +4,11 @@
 |---|---|
 | no node | the broker creates the node; its czxid is the epoch |
 | a node of this session | the reply to its creation was lost: the broker keeps the node |
-| a node of an earlier session of this process | delete the node, create another (KAFKA-7165): ZooKeeper deletes the old
-one when its session ends |
-| a node of another process | call `on_duplicate` and wait: a node of a former process ends with its session |
+| a node of an earlier session of this process | the broker deletes the node and creates another (KAFKA-7165) |
+| a node of another process | the broker calls `on_duplicate` and waits until the other process's session ends |
 | older than this broker's newest image (`store_history`) | the broker keeps its epoch, as in an outage of ZooKeeper |
 
-A timer runs while the session is SUSPENDED. Once the session may have ended, the broker is not certain of its
+A timer runs while the session is SUSPENDED. When the session can have ended, the broker is not certain of its
 registration (`is_certain`) and takes no new leaderships. The broker goes on leading its partitions: a record is
 committed only when the replicas that could be elected in the broker's place have the record.
 """
@@ -44,7 +43,8 @@ def _never_older() -> Steps:
 class BrokerRegistration:
     """Keeps this broker registered in the store.
 
-    `on_registered(broker_epoch)` is called after every registration. `call` runs a step on the thread of this object.
+    `on_registered(broker_epoch)` is called after every registration, `on_duplicate()` if another process has registered
+    the broker id. `call` runs a step on the thread of this object.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class BrokerRegistration:
         self._call = call
         self._is_older = is_older
         self._is_refused = False
-        """True if the broker did not register because the store is older than the broker's newest image."""
+        """True if the broker did not register because the store was older than the broker's newest image."""
         self._has_ended = False
         """True from the end of the session on, until the broker registers again."""
         self._suspended_ms: int | None = None
         self._is_registering = False
         self._is_retry_wanted = False
-        """True if a registration was requested while another one runs. The running one may fail with its connection."""
+        """True if a registration was requested during another registration, which can fail with its connection."""
         self.broker_epoch = NO_EPOCH
 
     def start(self) -> None:
@@ -84,11 +84,11 @@ class BrokerRegistration:
 
     @property
     def lives(self) -> Lives:
-        """The earlier lives of this broker whose records are complete on its disks. A life is one registration."""
+        """The earlier lives (registrations) of which this broker still has all records, or all fsynced records."""
         return Lives(self._registration.clean_epochs, self._registration.flushed_epochs)
 
     def is_certain(self) -> bool:
-        """True if the session cannot have ended yet."""
+        """True if the broker is registered and its session cannot have ended yet."""
         if self.broker_epoch == NO_EPOCH or self._has_ended:
             return False
         return self._suspended_ms is None or self._now_ms() - self._suspended_ms < self._zk.session_timeout_ms
@@ -108,12 +108,12 @@ class BrokerRegistration:
         return self.broker_epoch == NO_EPOCH or self._has_ended
 
     def recheck(self) -> None:
-        """Register if the store has changed since this broker refused it as older."""
+        """Try to register again, if the last attempt found the store older than this broker's newest image."""
         if self._is_refused and self._is_unregistered:
             self._register()
 
     def _begin_life(self) -> None:
-        """Begin a life after the end of a session. The process continues, so its memory and page cache are complete."""
+        """Begin a life after the end of a session. The process continues, so the ended life lost no records."""
         self._has_ended = False
         if self.broker_epoch != NO_EPOCH:
             lives = self.lives.then(self.broker_epoch)

@@ -2,7 +2,8 @@
 
 | node | content |
 |---|---|
-| `/controller_epoch` | the epoch. Every write of the controller sets it: its version fences, its mzxid is the image's |
+| `/cluster` | a `ClusterNode` |
+| `/controller_epoch` | the epoch; every write of the controller sets it, so its version fences earlier controllers |
 | `/terms` | the last TERMS_MAX controller epochs, each a `Term` |
 | `/controller` | ephemeral: `{"broker_id", "epoch"}` |
 | `/brokers/ids/<id>` | ephemeral: a `Registration`; its czxid is the broker epoch |
@@ -16,8 +17,8 @@
 | `/ids/producer`, `/ids/schema` | the lowest id that no broker has taken |
 | `/topics/<name>/state/<chunk>` | 256 partitions, each with all fields of PartitionImage in their order |
 
-Partitions are in chunks so that a failover reads and writes few nodes. Only the ensemble stores these nodes, on several
-disks: if they are lost, so are the cluster's topics.
+The mzxid of `/controller_epoch` is the image's zxid. Partitions are in chunks so that a failover reads and writes few
+nodes. If the ensemble loses these nodes, an operator can write them back from the brokers' copies (`image_copy`).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _BASE = (
     (CONTROLLER_EPOCH, b"0"),
 )
 READS_MAX = 20
-"""Limit of the attempts of a starting broker to read the image. An attempt fails if a topic is deleted during it."""
+"""Largest number of attempts to read the image. An attempt fails if a topic is deleted during the attempt."""
 T = TypeVar("T")
 _FIELDS = PartitionImage.__struct_fields__
 json_decoder(PartitionImage)  # prepare the decoder now, `convert` uses it
@@ -88,12 +89,10 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """The content of a broker's node. Epochs are as in BrokerImage.
-
-    `incarnation` is an id of the process, by which a broker recognises its own node.
-    """
+    """The content of a broker's node. The epochs are as in BrokerImage."""
 
     incarnation: str
+    """Id of the process, by which a broker recognises its own node."""
     rack: str | None = None
     endpoints: tuple[str, ...] = ()
     clean_epochs: tuple[int, ...] = ()
@@ -129,7 +128,7 @@ class Term(msgspec.Struct, frozen=True, array_like=True):
 
 
 def begin_term(terms: tuple[Term, ...], term: Term) -> Op:
-    """Return the operation that appends `term` to the stored `terms`, of which the last TERMS_MAX stay."""
+    """Return the operation that appends `term` to the stored `terms`. Only the last TERMS_MAX terms stay."""
     return SetData(TERMS, encode((*terms, term)[-TERMS_MAX:]))
 
 
@@ -139,7 +138,7 @@ def base_ops() -> list[Op]:
 
 
 def make_base(coordination: Any) -> Steps:
-    """Create the fixed nodes that do not exist yet; a store of an earlier release has only some of them."""
+    """Create the fixed nodes that do not exist yet. A store of an earlier release has only some of these nodes."""
     found = yield [coordination.get(path) for path, _ in _BASE]
     missing = [op for op, node in zip(base_ops(), found, strict=True) if node is None]
     if not missing:
@@ -161,7 +160,7 @@ def take_cluster_id(coordination: Any, new_id: str) -> Steps:
 
 
 def broker_image(broker_id: int, node: Node) -> BrokerImage:
-    """Decode the node of a registered broker. Raises msgspec.ValidationError for content of another form."""
+    """Decode the node of a registered broker. Raises msgspec.DecodeError for content of another form."""
     found = decode(node.data, Registration)
     return BrokerImage(
         broker_id,
@@ -287,7 +286,7 @@ def load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int 
     """Return the stored ClusterImage, without brokers. If a topic is deleted during the read, all topics are read
     again: a starting broker reads while the controller writes.
 
-    Raises the errors of the calls, and msgspec.ValidationError for invalid nodes.
+    Raises the errors of the calls; msgspec.DecodeError, KeyError or ValueError for invalid nodes.
     """
     for reads_left in reversed(range(READS_MAX)):
         try:
@@ -327,7 +326,7 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int
 
 
 def _load_topics(coordination: Any, names: Sequence[str]) -> Steps:
-    """Read the topics in two rounds of calls, however many there are."""
+    """Read the topics in two rounds of calls, regardless of their number."""
     calls = []
     for name in names:
         path = f"{TOPICS}/{name}"
@@ -353,7 +352,7 @@ def _load_topics(coordination: Any, names: Sequence[str]) -> Steps:
 
 
 def terms_in(node: Node | None) -> tuple[Term, ...]:
-    """Decode `/terms`."""
+    """Decode the node `/terms`; None has no terms."""
     return () if node is None else decode(node.data, tuple[Term, ...])
 
 

@@ -4,7 +4,7 @@ An election is one transaction: it creates `/controller` and sets `/controller_e
 a controller sets `/controller_epoch` again at the version that this controller knows. A replaced controller therefore
 cannot write: its first operation fails with BadVersion.
 
-The version also shows the outcome of a write whose reply was lost. If the session and the epoch are the same and the
+The version also shows the outcome of a write whose reply was lost, if the session and the epoch are the same. If the
 version is one higher, the write succeeded. Otherwise the controller repeats the write, which can succeed only once.
 Kafka's recipe checks the version without setting it, and cannot distinguish the two outcomes.
 """
@@ -55,7 +55,8 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerSession:
-    """Runs the controller's rules on one broker. `handle` takes events; `on_effect` receives replies and publications.
+    """Runs the controller's rules on one broker. `handle` takes events; `on_effect` receives Answer, Refuse, Publish
+    and Resign.
 
     `now_ms` is the clock; `call` runs a step on the thread of this object. `fenced` is False only in tests that show
     the need for the fence.
@@ -93,8 +94,8 @@ class ControllerSession:
         self._stored = ClusterImage()
         self._seen = seen
         self.older = ""
-        """The reason why the store is older than this broker's newest image; "" if the store is not older. While there
-        is a reason, the broker is not elected and takes no images.
+        """The reason why the store is older than this broker's newest image; "" if the store is not older. While the
+        store is older, the broker is not elected and takes no images.
         """
         self.is_comparing = False
         """True from a new connection until the store's history has been compared."""
@@ -102,7 +103,7 @@ class ControllerSession:
         self._is_retired = False
         self._is_contending = False
         self._is_retry_wanted = False
-        """True if an election was requested while another one runs. The running one may fail with its connection."""
+        """True if an election was requested during another election, which can fail with its connection."""
         self._has_failed = False
         """True from a write that failed on the store's disk until the next election or reload."""
 
@@ -172,8 +173,8 @@ class ControllerSession:
             self._contend()
 
     def _stand(self) -> Steps:
-        """Stand for election. At the end this broker is the controller, or watches the present controller; if the
-        connection breaks, the broker stands again with the next one.
+        """Stand for election. At the end this broker is the controller, or watches the present controller's node. If
+        the connection breaks, the broker stands again with the next connection.
         """
         turn = self._turn
         try:
@@ -252,8 +253,8 @@ class ControllerSession:
         self._watch_own_node()
 
     def _watch_own_node(self) -> None:
-        """Watch the controller's node: an operator may delete it to have another controller elected. Without the watch
-        this controller would learn of the deletion only at its next write.
+        """Watch the controller's node. An operator can delete the node to have another controller elected. Without the
+        watch this controller would learn of the deletion only at its next write.
         """
         self._own_watch += 1
         self._drive(self._read_own_node(self._own_watch))
@@ -278,8 +279,8 @@ class ControllerSession:
     # --- brokers
 
     def _watch_brokers(self) -> None:
-        """Read and watch the brokers again. Older watches are ignored, so that watches do not multiply with
-        connections."""
+        """Read the registered brokers and watch them. Earlier watches are ignored from now on, so that a new connection
+        does not add a second watch."""
         if self._controller.image is not None:
             self._watch += 1
             self._drive(self._read_brokers(self._watch))

@@ -2,16 +2,16 @@
 SQLite file for a cluster of one broker (`local_coordination.py`), a simulated ZooKeeper.
 
 Paths are absolute. Every call returns a future at once and never blocks. The future's callbacks run on a thread of the
-implementation, so the callback of a caller with an event loop first switches to that loop. Calls of one client take
-effect in their order.
+implementation, so a caller with an event loop must switch to that loop in the callback. Calls of one client take effect
+in their order.
 
-A call that fails with ConnectionLossError may or may not have taken effect. A call that fails with SessionExpiredError
-has had no effect, unless it was sent before the connection broke. Only a later read shows the outcome: a transaction
-took effect if the version of a node that it sets is higher.
+A call that fails with ConnectionLossError has an unknown outcome. A call that fails with SessionExpiredError has had no
+effect, unless it was sent before the connection broke. Only a later read shows the outcome: a transaction took effect
+if the version of a node that it sets is higher.
 
-A watch calls back once, and then ends. The watch of `get` calls back when the node is set, deleted or created; that of
-`children` when a child is created or deleted, or the node is deleted; both when the connection breaks. The owner then
-reads and watches again; the read shows the changes in between.
+A watch calls back once, and then ends. The watch of `get` calls back when the node is set, deleted or created. The
+watch of `children` calls back when a child is created or deleted, or the node is deleted. Every watch calls back when
+the connection breaks. The caller then reads and watches again; the read shows the changes in between.
 
 The end of a session deletes its ephemeral nodes. The client learns of the end only when it is connected again, so a
 client that depends on its session keeps a timer (`session_timeout_ms`) from SUSPENDED on. After LOST the client has a
@@ -32,9 +32,9 @@ NO_SESSION = 0
 
 
 class CoordinationError(Exception):
-    """Base of the errors of calls. Brokers handle them; none is sent to a client of the cluster.
+    """Base of the errors of calls. Brokers handle these errors; they are not sent to clients of the cluster.
 
-    `index`: position of the failed operation in a transaction, -1 outside of one.
+    `index`: position of the failed operation in a transaction; -1 outside of a transaction.
     """
 
     def __init__(self, message: str = "", *, index: int = -1) -> None:
@@ -43,7 +43,7 @@ class CoordinationError(Exception):
 
 
 class NoNodeError(CoordinationError):
-    """The node does not exist, or a new node's parent does not."""
+    """The node does not exist, or the parent of a new node does not exist."""
 
 
 class NodeExistsError(CoordinationError):
@@ -63,7 +63,7 @@ class NoChildrenForEphemeralsError(CoordinationError):
 
 
 class ConnectionLossError(CoordinationError):
-    """The connection broke before the reply: the call may have taken effect."""
+    """The connection broke before the reply. The call can have taken effect."""
 
 
 class SessionExpiredError(CoordinationError):
@@ -93,22 +93,24 @@ class SessionState(Enum):
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """No connection; the session may have ended."""
+    """There is no connection; the session can have ended."""
     LOST = "lost"
     """The session has ended. CONNECTED with a new session follows."""
 
 
 class Node(NamedTuple):
-    """A node. `czxid`, `mzxid`: the transactions that created and last changed it, ordered in the whole ensemble.
-    `owner`: the session of an ephemeral node, 0 for other nodes.
-    """
+    """A node. Transaction ids (zxids) are ordered in the whole ensemble."""
 
     path: str
     data: bytes
     version: int
+    """Number of changes of the data since the creation."""
     czxid: int
+    """Id of the transaction that created the node."""
     mzxid: int
+    """Id of the transaction that last changed the data."""
     owner: int
+    """The session of an ephemeral node; 0 for other nodes."""
 
 
 class Create(NamedTuple):
@@ -150,7 +152,7 @@ class OpResult(NamedTuple):
 
 
 class Coordination(Protocol):
-    """The calls of the store; the module's text has their promises. A client has one session at a time."""
+    """The calls of the store; the module's docstring has their promises. A client has one session at a time."""
 
     @property
     def session_id(self) -> int:
@@ -171,7 +173,7 @@ class Coordination(Protocol):
         ...
 
     def get(self, path: str, watch: Watch | None = None) -> Future[Node | None]:
-        """Read a node; None if it does not exist. `watch`: called at the next change, also at the node's creation."""
+        """Read a node; None if it does not exist. `watch`: called once, at the next change or creation of the node."""
         ...
 
     def children(self, path: str, watch: Watch | None = None) -> Future[list[str]]:
@@ -183,7 +185,8 @@ class Coordination(Protocol):
         ...
 
     def transaction(self, ops: Sequence[Op]) -> Future[list[OpResult]]:
-        """Do all operations or none. Fails with the error of the first impossible operation, with its `index`."""
+        """Do all operations or none. Fails with the error of the first operation that is impossible; the error's
+        `index` is the position of this operation."""
         ...
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
@@ -202,8 +205,8 @@ their results. If a future fails, its error is raised at the `yield`.
 
 
 def drive(steps: Steps, call: Callable[[Callable[[], None]], None] = lambda step: step()) -> None:
-    """Run `steps` to their end as their futures complete. `call` runs a step on the generator's thread: for example an
-    event loop's `call_soon_threadsafe`.
+    """Run `steps` as far as possible now, and continue each time that the futures are complete. `call` runs a step on
+    the generator's thread, for example an event loop's `call_soon_threadsafe`.
     """
 
     def advance(send: Callable[[], Any]) -> None:

@@ -102,7 +102,8 @@ def _topics(db: sqlite3.Connection, broker_id: int, unfinished: dict[str, str]) 
 
 
 def sole_replica(broker_id: int, leader_epoch: int) -> PartitionImage:
-    """Return the state of a partition with a replica on this broker only, which is elected at its registration."""
+    """Return the state of a partition whose only replica is on this broker. The partition has no leader until the
+    broker registers and is elected."""
     return PartitionImage((broker_id,), NO_LEADER, leader_epoch, 0, (broker_id,), last_leader=broker_id)
 
 

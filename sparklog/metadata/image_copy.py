@@ -6,7 +6,7 @@ cluster restore-metadata` writes it back after ZooKeeper's data are lost.
 | bytes | content |
 |---|---|
 | 0 to 3 | CRC-32C of the remaining bytes, big-endian |
-| 4 to end | MessagePack: an `ImageCopy`, structs as maps with the names of their fields |
+| 4 to end | MessagePack: an `ImageCopy`; a struct is a map from the names of its fields to their values |
 
 Every write replaces the file (temporary file, fsync, rename). If the file is lost or damaged, the broker cannot detect
 an older store at its next start; the next image creates the file again.
@@ -71,7 +71,7 @@ def decode_copy(data: bytes) -> ImageCopy | None:
 
 
 def read_copy(files: FileSystem, data_dir: Path) -> ImageCopy | None:
-    """Read the copy in `data_dir`; None if the file is missing or damaged. Raises StorageError."""
+    """Read the copy in `data_dir`; None if the file is missing or damaged. Raises StorageError if it cannot be read."""
     data = read_hint(files, data_dir / CLUSTER_IMAGE_FILE)
     copy = None if data is None else decode_copy(data)
     if data is not None and copy is None:

@@ -1,7 +1,7 @@
-"""Conversion of topics between the form of the brokers (`Topic`) and of the image (`TopicImage`); blocks of ids.
+"""Conversion of topics between the brokers' form (`Topic`) and the image's form (`TopicImage`); blocks of ids.
 
-Ids of producers and schemas are taken in blocks from `/ids/<kind>`. If two brokers take a block at once, the node's
-version admits one of them; the other reads again.
+Ids of producers and schemas are taken in blocks from `/ids/<kind>`. If two brokers take a block at the same time, the
+node's version lets one broker write; the other broker reads the node again.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ class IdBlocks:
             raise StorageUnavailableError(f"cannot reserve new ids in ZooKeeper ({path}): {e}") from e
 
     def take_producer_ids(self, count: int, at_least: int = 0) -> int:
-        """Take `count` producer ids as `take` does, and return the first."""
+        """Take `count` producer ids as `take` does, and return the first. Raises the errors of `take`."""
         return self.take(PRODUCER_IDS, count, at_least)
 
     def take_schema_id(self) -> int:
-        """Take one schema id. The store issues each id only once."""
+        """Take one schema id, which no other broker gets, and return it. Raises the errors of `take`."""
         return self.take(SCHEMA_IDS, 1, ENVELOPE_SCHEMA_ID + 1)
 
     def producer_ids_end(self) -> int:

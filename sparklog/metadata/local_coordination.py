@@ -9,8 +9,8 @@ Reads use a copy of all nodes in memory. A write is one SQLite transaction, fsyn
 and before another call can read the change. Ephemeral nodes are in memory only: they end with the process.
 
 The session begins when the file is opened, and ends with `close`; its number is one above the last one in the file.
-Connections never break. The upper bits of a zxid are the number of the session, its lower 32 bits a counter: every zxid
-of a new session is above all zxids of a killed process, also those that it did not store.
+Connections never break. The upper bits of a zxid are the number of the session, its lower 32 bits a counter. So every
+zxid of a new session is above all zxids of earlier sessions, also above those that a killed process did not store.
 
 Calls wait in a queue, which a thread of the environment processes. A thread that waits for a call's result processes
 the queue itself. Waiting therefore works on every thread, before there is an event loop, and in a simulation.
@@ -50,7 +50,7 @@ FORMAT = 2
 ZXIDS_PER_SESSION = 1 << 32
 NEVER_MS = 1 << 40
 _SHORTAGES = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM})
-"""Codes for a lack of file descriptors (the file could be opened before) or of memory."""
+"""SQLite's codes for a lack of file descriptors or of memory. After the file was opened once, they are temporary."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 TABLES = (
     "CREATE TABLE IF NOT EXISTS store (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
@@ -65,7 +65,7 @@ def way_out(path: Path) -> str:
 
 
 class _Call(Future[Any]):
-    """A call in the queue. A thread that waits for its result processes the queue."""
+    """A call in the queue. A thread that waits for the call's result processes the queue."""
 
     def __init__(self, work: Callable[[], None], perform: Callable[[], Any]) -> None:
         super().__init__()
@@ -96,7 +96,8 @@ class LocalCoordination:
             path: The SQLite file.
             environment: The machine.
             create: True to create the file if it is missing.
-            above: The new session's number is above this one. The file may be an older copy with a lower number.
+            above: A lower bound: the new session's number is larger, also if the file is an older copy with a lower
+                number.
             convert: Converts the tables of an older format to nodes, in the transaction that begins the session. With
                 None an older format is refused.
 
@@ -199,7 +200,7 @@ class LocalCoordination:
         """Do nothing: the session's state never changes."""
 
     def close(self) -> None:
-        """Answer the queued calls, then end the session. Blocks. Later calls of `close` do nothing."""
+        """Answer the queued calls, then end the session. Blocks. A second `close` does nothing."""
         self._work()
         with self._lock:
             if not self._is_closed:

@@ -37,8 +37,8 @@ from sparklog.types import TopicPartition
 WAIT_S = 15.0
 MADE = "/made"
 """Node with one child for each topic id. The child contains the number of partitions whose directories were created in
-this life of the broker. A crash may come before the directories exist. In later lives a leader epoch above 0 shows that
-they exist."""
+this life of the broker. A crash can come between the topic and its directories, so their existence is noted. In later
+lives of the broker, a leader epoch above 0 shows that a partition's directory was created."""
 
 
 def run_steps(steps: Generator[Any, Any, Any]) -> Any:
@@ -58,7 +58,8 @@ def run_steps(steps: Generator[Any, Any, Any]) -> Any:
 
 
 def wait_for(future: Future[Any]) -> Any:
-    """Return the result of a call. Blocks for at most WAIT_S seconds."""
+    """Return the result of a call. Blocks for at most WAIT_S seconds; then raises TimeoutError. Raises the call's
+    CoordinationError."""
     return future.result(WAIT_S)
 
 
@@ -72,7 +73,8 @@ def open_local(
         environment: The machine.
         broker_id: The only replica of the partitions in a file of format 1.
         create: True to create the file if it is missing.
-        log_dirs: Log directories. If the file is an older copy, they may contain newer broker epochs.
+        log_dirs: Log directories. If the file is an older copy, they can contain newer broker epochs, and the new
+            session must be above these.
 
     Raises:
         StorageError: The file is missing, damaged or of a newer format.
@@ -135,8 +137,8 @@ def read_made(coordination: LocalCoordination) -> dict[str, int]:
 def take_epochs(
     coordination: LocalCoordination, image: ClusterImage, epochs: Mapping[TopicPartition, int]
 ) -> ClusterImage:
-    """Store the leader epochs of `epochs` (read from the logs) that are above those of `image`: then the store is an
-    older copy of its data. Returns the image with these epochs.
+    """Store the leader epochs of `epochs`, which were read from the logs, that are above those of `image`. They are
+    above if the store is an older copy of its data. Returns the image with these epochs.
 
     Raises StorageError, StorageFullError."""
     newer: dict[TopicPartition, PartitionImage] = {}
@@ -159,8 +161,8 @@ def take_epochs(
 
 
 def problem_with(path: Path, cluster_id: str) -> str | None:
-    """Return the reason why the store at `path` cannot be used for the log directories of `cluster_id`; None if it can.
-    Reads only."""
+    """Return the reason why the store at `path` cannot be used for the log directories of `cluster_id`; None if it can
+    be used. Writes nothing."""
     try:
         nodes = _read_nodes(path)
         if nodes is None:
@@ -176,7 +178,8 @@ def problem_with(path: Path, cluster_id: str) -> str | None:
 
 
 def _read_nodes(path: Path) -> dict[str, str] | None:
-    """Check the whole file. Return `{CLUSTER: cluster_id}`, or None if the file is missing."""
+    """Check the whole file. Returns `{CLUSTER: cluster_id}`, or None if the file is missing. Raises sqlite3.Error,
+    StorageError, KeyError or ValueError for a damaged file."""
     if not path.exists():
         return None
     with closing(real_environment().databases.open(path)) as db:
@@ -194,8 +197,8 @@ def _read_nodes(path: Path) -> dict[str, str] | None:
 
 
 def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
-    """Return the security records of a store, even if other parts of the file are damaged. None if some records cannot
-    be read. Reads only."""
+    """Return the security records of a store, even if other parts of the file are damaged. Returns None if the file is
+    missing or some records cannot be read. Writes nothing."""
     if not path.exists():
         return None
     try:
@@ -215,10 +218,9 @@ def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
 
 
 def write_store(path: Path, content: Rebuilt, *, aside: str) -> Path | None:
-    """Write a new store with `content` to `path`. An old file is renamed to `path` with the suffix `aside`; its new
-    path is returned.
+    """Write a new store with `content` to `path`. An old file gets the ending `.<aside>`.
 
-    Raises StorageError, StorageFullError."""
+    Returns the new path of the old file; None if there was no old file. Raises StorageError, StorageFullError."""
     new = path.with_name(path.name + ".new")
     files = RealFiles()
     for leftover in (new, new.with_name(new.name + "-journal")):

@@ -1,8 +1,8 @@
-"""Users, ACLs and quotas of a metadata store that is created again, for which no older store has them.
+"""The security records of a metadata store that is rebuilt after its users, ACLs and quotas were lost.
 
-A partition's directory contains no security records. Without them denials would be lost as well, and
-`allow.everyone.if.no.acl.found` would open every resource. So such a store gets ACLs that deny every operation to every
-user. Only `super.users` are exempt; they see the denials in `sparklog acl list`.
+The partitions' directories, from which the store is rebuilt, contain no security records. Without ACLs, denials would
+be lost, and `allow.everyone.if.no.acl.found` would open every resource. So the rebuilt store gets ACLs that deny every
+operation to every user. Only `super.users` are exempt; they see the denials in `sparklog acl list`.
 """
 
 from __future__ import annotations

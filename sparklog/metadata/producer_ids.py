@@ -1,8 +1,8 @@
-"""Producer ids: none is issued twice, and each is larger than the earlier ones.
+"""Producer ids: no id is issued twice, and the ids of one source ascend.
 
-Ids are taken from the metadata store in blocks. A block is durable before its first id is issued; a broker that dies
-leaves the rest of its block unused. An id below the end of the taken blocks was issued unless it is left in a block or
-reserved, so no list of issued ids is needed.
+Ids are taken from the metadata store in blocks. A block is stored as taken before its first id is issued; a broker that
+dies leaves the rest of its block unused. An id below the end of the taken blocks was issued unless it is left in a
+block or reserved, so no list of issued ids is needed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from sparklog.security.owned_ids import number_of
 from sparklog.types import PRODUCER_ID_END
 
 BLOCK_IDS = 100_000
-"""Enough ids for some minutes of a busy Spark application, during which the store may be unavailable. A broker holds
-one or two blocks and loses them when it dies; there are 2^62 ids.
+"""Size of a block. It lasts for some minutes of a busy Spark application, during which the store can be unavailable. A
+broker holds one or two blocks and loses them when it dies; there are 2^62 ids.
 """
 SMALL_BLOCK_IDS = 1_000
-"""Block size of fencing tokens, of which a run of an application needs one, and of a broker with a local store."""
+"""Size of a block of a broker with a local store, and of a block of fencing tokens: a run of an application needs only
+one token."""
 
 
 class ProducerIds:
     """Issues ids one at a time; thread-safe.
 
-    `take_block(count, at_least)` reserves `count` ids from `at_least` on and returns the first; all ids below `end`
-    were reserved earlier. Other brokers take blocks from the same store, and the store may be unavailable for long. So
-    the next block is taken before the present one is used up (`take_ahead`). A caller waits for the store only when
-    both are used up.
+    `take_block(count, at_least)` takes `count` consecutive ids from the store, none of them below `at_least`, and
+    returns the first. All ids below `end` were taken earlier. The store can be unavailable for long, so the next block
+    is taken before the present block is used up (`take_ahead`). A caller waits for the store only when both blocks are
+    used up.
     """
 
     def __init__(self, take_block: Callable[[int, int], int], end: int = 0, *, block_ids: int = BLOCK_IDS) -> None:
@@ -40,9 +41,9 @@ class ProducerIds:
         self._ahead: range | None = None
         self._at_least = 0
         self._taken = [end]
-        """End of the blocks that this broker has taken, over all sources."""
+        """One element, which all sources share: the end of the blocks that any source of this broker has taken."""
         self._sources = [ref(self)]
-        """All sources that share `_taken` and are in use: each load of the transactions' states makes a new one."""
+        """The sources that share `_taken` and are in use. Each load of the transactions' states creates a source."""
         self._reserved: set[int] = set()
 
     def successor(self, block_ids: int) -> ProducerIds:
@@ -71,7 +72,8 @@ class ProducerIds:
         return self._ahead is None
 
     def take_ahead(self) -> None:
-        """Take the next block from the store if there is none. Blocks. Raises StorageError, StorageFullError."""
+        """Take the next block from the store, unless it is taken already. Blocks. Raises StorageError,
+        StorageFullError."""
         with self._filling:
             if self._ahead is None:
                 first = self._take_block(self._block_ids, max(self._next, self._at_least))
@@ -80,18 +82,20 @@ class ProducerIds:
                     self._note_taken(first + self._block_ids)
 
     def _usable(self, first: int) -> int:
-        """Return the first id of a new block that is above all ids found in use; the block's end if there is none."""
+        """Return the first id of a new block that is above all ids found in use; the block's end if no id is left."""
         return min(max(first, self._at_least), first + self._block_ids)
 
     def _note_taken(self, end: int) -> None:
         self._taken[0] = max(self._taken[0], end)
 
     def next(self) -> int:
-        """Return a new id. Writes to the store once per block. Raises StorageError, StorageFullError."""
+        """Return a new id. If no id is left, first take a block from the store, and wait for it. Raises StorageError,
+        StorageFullError."""
         return self._take(reserve=False)
 
     def at_hand(self, *, reserve: bool = False) -> int | None:
-        """Return a new id as `next` (or `reserve`) does, without waiting. Returns None if the store is needed."""
+        """Return a new id as `next` does, or with `reserve` as `reserve` does, without waiting. Returns None if a block
+        must be taken from the store first."""
         with self._lock:
             if self._next >= self._end and self._ahead is not None:
                 self._next, self._end, self._ahead = self._ahead.start, self._ahead.stop, None
@@ -121,7 +125,7 @@ class ProducerIds:
                 self._note_taken(self._end)
 
     def reserve(self) -> int:
-        """Return a new id that does not count as issued until `hand_out`."""
+        """Return a new id that does not count as issued until `hand_out`. Waits and raises as `next` does."""
         return self._take(reserve=True)
 
     def hand_out(self, producer_id: int) -> None:
@@ -129,8 +133,8 @@ class ProducerIds:
         self._reserved.discard(producer_id)
 
     def is_issued(self, producer_id: int) -> bool:
-        """True if a client may have received this id, owned or not. It lies below the end of this broker's blocks, and
-        is neither left in a block nor reserved.
+        """Return True if a client can have received this id, or the owned id with this number (`owned_ids`): the number
+        is below the end of this broker's blocks, and neither left in a block nor reserved.
         """
         number = number_of(producer_id)
         return 0 <= number < self._taken[0] and not any(source._has_left(number) for source in self._in_use())
@@ -144,11 +148,11 @@ class ProducerIds:
             )
 
     def note_used(self, producer_id: int) -> None:
-        """Note an id that is in use, so that it is not issued again. A store restored from an older copy does not know
-        such ids, and may have given this broker a block that contains them.
+        """Note an id that is in use, so that no source issues the id again. A store restored from an older copy does
+        not know such an id, and can have given this broker a block that contains it.
 
-        Owned ids do not count: a client could invent one of any value, and a repeated number makes the same id only for
-        the same principal.
+        Owned ids are ignored: a client could invent an owned id with any number, and a number that is issued twice
+        gives the same owned id only to the same principal.
         """
         for source in self._in_use():
             source._leave_out(producer_id)

@@ -33,7 +33,8 @@ from sparklog.security.records import RecordId
 KEPT_FOREVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
 """Settings of a topic whose own settings are lost: retention deletes none of its records."""
 PRODUCER_IDS_SKIPPED = 1_000_000
-"""Distance of the next producer id from the largest id in any log. Issued ids may have written no records."""
+"""Distance of the next producer id from the largest id in any log. Larger ids can be issued without a record in a
+log."""
 
 
 class Rebuilt(Struct):
@@ -53,7 +54,8 @@ class Rebuilt(Struct):
     leader_epochs: dict[tuple[str, int], int] = field(default_factory=dict)
     """By topic id and partition: the highest leader epoch in the partition's files."""
     session: int = 0
-    """A store's session (`local_coordination.py`); no broker epoch in the directories is of a later session."""
+    """Number of the last session of the lost store (`local_coordination.py`), from the newest broker epoch in the
+    directories."""
 
 
 class _FoundTopic(Struct):
@@ -65,7 +67,7 @@ class _FoundTopic(Struct):
     schemas: dict[int, pa.Schema] = field(default_factory=dict)
     created_ms: int = 0
     leader_epoch: int = 0
-    """The highest leader epoch in the headers of the directory that is being read."""
+    """The highest leader epoch in the batch headers of the directory that is being read."""
 
 
 def topic_record(topic: Topic) -> TopicRecord:
@@ -141,7 +143,8 @@ def rebuild(
 
 
 def _identity(log_dirs: Sequence[Path], files: FileSystem) -> tuple[str, int]:
-    """Return the cluster's and the broker's id."""
+    """Return the cluster's id and the broker's id from meta.json of the log directories. Raises StorageError if the
+    directories name several pairs of ids, or none."""
     ids: dict[tuple[str, int], Path] = {}
     for path in log_dirs:
         data = read_whole(files, path / META_FILE)
@@ -169,7 +172,8 @@ def _partitions(log_dirs: Sequence[Path], files: FileSystem, rebuilt: Rebuilt) -
 
 
 def _read_segments(path: Path, files: FileSystem, topic: _FoundTopic, rebuilt: Rebuilt) -> int:
-    """Add the schemas of a partition's segments to `topic`. Return the largest producer id in its files, or -1."""
+    """Add the schemas, the first append time and the highest leader epoch of a partition's segments to `topic`. Returns
+    the largest producer id in the partition's files; -1 if there is none."""
     highest = -1
     for name in files.list_directory(path):
         if name.endswith(SNAPSHOT_SUFFIX):
@@ -199,7 +203,8 @@ def _read_segments(path: Path, files: FileSystem, topic: _FoundTopic, rebuilt: R
 def _topic(
     topic_id: str, found: _FoundTopic, rebuilt: Rebuilt, configs: Mapping[str, int | float | str | bool]
 ) -> Topic | None:
-    """Return the topic. If no file has its columns, add its directories to `rebuilt.left_out` and return None."""
+    """Return the topic, and add the facts that no file contains to `rebuilt.unknown`. If no file has the topic's
+    columns, return None, and add its directories to `rebuilt.left_out`."""
     unknown: list[str] = []
     record = found.record
     schemas = dict(found.schemas)

@@ -21,54 +21,53 @@ from sparklog.types import check_topic_name
 PARTITIONS_MAX = 10_000
 TIMESTAMP_TYPE_SETTING = "message.timestamp.type"
 ENVELOPE_SCHEMA_ID = 1
-"""Id of the schema of all envelope topics. Other ids are issued once in a cluster: a new topic of the same name refuses
-a batch for a deleted topic by its schema id, and does not misread it.
+"""Id of the schema of all envelope topics. Other schema ids are issued once in a cluster. If a typed topic was deleted
+and created again, a batch for the deleted topic has an unknown schema id, so it is refused instead of misread.
 """
 
 
 class TopicSpec(Struct, frozen=True):
-    """A request to create a topic.
-
-    `schema` None makes an envelope topic, which takes no key columns and no timestamp column. `configs` are topic
-    settings under Kafka's names. `replication_factor` -1 is the cluster's default. `assignment` has the broker ids of
-    each partition's replicas; with None the controller places them. `owner` is the user that creates the topic, "" for
-    none. `request_id` is the same in a repetition of the request.
-    """
+    """A request to create a topic."""
 
     name: str
     partitions: int = 1
     schema: pa.Schema | None = None
+    """The columns of a typed topic; None for an envelope topic, which takes no key columns and no timestamp column."""
     key_columns: Sequence[str] = ()
     timestamp_column: str | None = None
     configs: Mapping[str, object] = field(default_factory=dict)
+    """Settings of the topic, under Kafka's names."""
     replication_factor: int = -1
+    """Number of replicas of each partition; -1 for the cluster's default."""
     assignment: Sequence[Sequence[int]] | None = None
+    """Broker ids of each partition's replicas; None if the controller places the replicas."""
     owner: str = ""
+    """The user that creates the topic; "" for none."""
     request_id: str = ""
+    """Id of the request, the same in a repetition of the request; "" for none."""
 
 
 class Topic(Struct, frozen=True):
-    """A topic as the store has it.
-
-    `schemas` are by id, the newest last. `configs` are only the settings that this topic has itself. `owner` is the
-    user that created the topic; the topic counts in the user's quotas ("" for none). `request_id` is the id of the
-    request that created the topic, "" if not known.
-    """
+    """A topic as the store has it."""
 
     name: str
     topic_id: str
     kind: str
     partitions: int
     schemas: Mapping[int, pa.Schema]
+    """All schemas by schema id, the newest last."""
     key_columns: tuple[str, ...]
     timestamp_column: str | None
     configs: Mapping[str, Value]
+    """The settings of this topic itself, without inherited ones."""
     created_ms: int
     owner: str = ""
+    """The user in whose quotas the topic counts; "" for none."""
     request_id: str = ""
+    """Id of the request that created the topic; "" if not known."""
 
     def is_made_by(self, request_id: str) -> bool:
-        """True if the request with this id created the topic."""
+        """Return True if the request with this id created the topic; False for the id ""."""
         return bool(request_id) and self.request_id == request_id
 
     @property
@@ -83,7 +82,8 @@ class Topic(Struct, frozen=True):
 
     @property
     def record_value_columns(self) -> tuple[str, ...]:
-        """Names of the columns that are null in a tombstone; empty if these are all columns outside of the key."""
+        """Names of the columns that are null in a tombstone. Empty in a typed topic: there, all columns that are not
+        key columns are null."""
         return ("value",) if self.kind == KIND_ENVELOPE else ()
 
     @property
@@ -110,7 +110,8 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
 
 
 def grown_topic(topic: Topic, total: int) -> Topic:
-    """Return `topic` with `total` partitions. Raises InvalidPartitionsError unless `total` is larger than before."""
+    """Return `topic` with `total` partitions. Raises InvalidPartitionsError if `total` is not above the present number,
+    or above PARTITIONS_MAX."""
     if isinstance(total, bool) or not 1 <= total <= PARTITIONS_MAX:
         raise InvalidPartitionsError(f"topic {topic.name!r}: {total} partitions; use 1 to {PARTITIONS_MAX}")
     if total <= topic.partitions:
@@ -122,7 +123,7 @@ def grown_topic(topic: Topic, total: int) -> Topic:
 
 
 def check_cleanup_policy(name: str, key_columns: Sequence[str], configs: Mapping[str, object]) -> None:
-    """Raise InvalidConfigError for a compacted topic without key columns."""
+    """Raise InvalidConfigError if `configs` ask for compaction and the topic has no key columns."""
     policy = str(configs.get("cleanup.policy", ""))
     if POLICY_COMPACT in policy.split(",") and not key_columns:
         raise InvalidConfigError(
@@ -132,7 +133,7 @@ def check_cleanup_policy(name: str, key_columns: Sequence[str], configs: Mapping
 
 
 def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -> Topic:
-    """Check `spec` and return a topic of it, with a new id. `typed_schema_id` is the schema's id if the topic is typed.
+    """Check `spec` and return the new topic, with a new topic id. `typed_schema_id` is the schema id of a typed topic.
 
     Raises InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
     """
@@ -175,7 +176,8 @@ def changed_columns(
     key_columns: Sequence[str],
     timestamp_column: str | None,
 ) -> pa.Schema:
-    """Return a topic's columns after `change`; `newest` itself if none changes. Raises InvalidTopicError."""
+    """Return a topic's columns after `change` of its `newest` schema; `newest` itself if no column changes. Raises
+    InvalidTopicError for a change that is not allowed, and for every change of an envelope topic."""
     if kind == KIND_ENVELOPE:
         raise InvalidTopicError(
             f"topic {name!r} is an envelope topic: its columns key, value, headers and timestamp cannot change; "
@@ -189,7 +191,7 @@ def changed_columns(
 
 def altered_schema(topic: Topic, change: SchemaChange, schema_id: int) -> Topic:
     """Return `topic` with the changed schema under `schema_id`; `topic` itself if its newest schema has the change
-    already. Raises InvalidTopicError.
+    already. Raises InvalidTopicError for a change that is not allowed, or too many schemas.
     """
     newest = topic.schemas[topic.schema_id]
     schema = changed_columns(topic.name, topic.kind, newest, change, topic.key_columns, topic.timestamp_column)

@@ -1,7 +1,7 @@
 """Comparison of the store's history with the newest image that a broker has seen.
 
-An older copy of ZooKeeper's data, or the data of another cluster, may replace the data in ZooKeeper. A broker that
-applied such data would truncate logs and delete replicas of the newer history. So each broker compares:
+The data in ZooKeeper can be replaced by an older copy, or by the data of another cluster. A broker that applied such
+data would truncate logs and delete replicas of the newer history. So each broker compares:
 
 | the store, compared with the broker's newest image | the broker |
 |---|---|
@@ -34,7 +34,8 @@ _NO_NODE = "/controller_epoch/none"
 
 
 class StoreMark(NamedTuple):
-    """A point in the store's history. A field with its default value is unknown, and is not compared."""
+    """A point in the store's history. In the mark of a broker's image, a field with its default value is unknown, and
+    nothing is older than it."""
 
     cluster_id: str = ""
     controller_epoch: int = NO_EPOCH
@@ -44,7 +45,7 @@ class StoreMark(NamedTuple):
     """Number of the controllers' writes."""
     generation: int = 0
     term: int = 0
-    """Session of the controller in this controller epoch."""
+    """Session of the controller in this controller epoch; 0 if not known."""
     terms: tuple[Term, ...] = ()
     """The controller epochs that the store lists now."""
 
@@ -58,7 +59,7 @@ def older(one: StoreMark, other: StoreMark) -> str:
     """Compare the store's mark `one` with `other`, the mark of a broker's image.
 
     Returns:
-        The reason why `one` is older than `other` or belongs to another cluster; "" if neither holds.
+        The reason why `one` is older than `other` or belongs to another cluster; otherwise "".
     """
     if other.cluster_id and one.cluster_id != other.cluster_id:
         return f"its cluster id is {one.cluster_id or 'none'}, not {other.cluster_id}"
@@ -75,7 +76,8 @@ def older(one: StoreMark, other: StoreMark) -> str:
 
 
 def _branch(terms: tuple[Term, ...], other: StoreMark) -> str:
-    """Return the reason why a history with `terms` and higher numbers does not contain the point `other`, or ""."""
+    """Return the reason why a history with `terms` and higher numbers does not contain the point `other`; "" if no term
+    contradicts `other`."""
     for term in terms:
         if term.epoch == other.controller_epoch and other.term not in (0, term.session):
             return f"another controller had the controller epoch {term.epoch}"
@@ -92,8 +94,8 @@ def _is_less(one: int, other: int) -> bool:
 def catch_up(coordination: Any) -> Steps:
     """Wait until the server of this connection has all writes made before the call.
 
-    The call is a write that always fails, because every write passes the leader of the ensemble. Later reads of the
-    same session see all earlier writes.
+    The steps delete a node that never exists. The call fails, but as a write it passes the leader of the ensemble, so
+    that later reads of the same session see all earlier writes.
     """
     with contextlib.suppress(NoNodeError):
         yield coordination.delete(_NO_NODE)

@@ -24,7 +24,7 @@ from sparklog.metadata.coordination import (
 )
 
 Change = tuple[str, bool]
-"""The path of a changed node; then True if its children have changed, False if the node itself has."""
+"""The path of a node; then True if the list of its children has changed, False if the node itself has changed."""
 
 
 class _Znode(NamedTuple):
@@ -51,7 +51,7 @@ class Znodes:
             self._nodes[path] = self._nodes[path]._replace(children=frozenset(names))
 
     def copy(self) -> Znodes:
-        """Return a copy that later commits to this tree do not change. Both share the nodes until a commit."""
+        """Return a copy. A commit to one of the two trees does not change the other tree."""
         copy = Znodes(zxid=self._zxid)
         copy._nodes = self._nodes
         return copy
@@ -91,7 +91,8 @@ class Znodes:
     def commit(
         self, ops: Sequence[Op], session_id: int, *, in_transaction: bool
     ) -> tuple[list[OpResult], list[Change]]:
-        """Apply all `ops` or none. Return results and changed nodes. Raises the error of the first that fails."""
+        """Apply all `ops` or none, and return the results and the changed nodes. Raises the CoordinationError of the
+        first operation that fails. `in_transaction`: True to set the error's `index`."""
         nodes = dict(self._nodes)
         zxid = self._zxid + 1
         results: list[OpResult] = []

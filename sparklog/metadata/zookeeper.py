@@ -65,7 +65,8 @@ _STATES = {
 }
 _KAZOO_LOG = logging.getLogger(f"{__name__}.kazoo")
 _KAZOO_LOG.setLevel(logging.INFO)
-"""Messages below INFO are dropped: kazoo quotes its requests, with the login's password and the records of users."""
+"""Messages below INFO are dropped: they quote kazoo's requests, which contain the login's password and the users'
+records."""
 _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 
 
@@ -100,11 +101,11 @@ class ZooKeeper:
             session_timeout_ms: Session timeout to request, in ms.
             timeout_ms: Limit of the time until the first connection, in ms.
             login: Name and password for ZooKeeper's scheme `digest`.
-            set_acl: True to give only this login access to new nodes.
+            set_acl: True to give access to new nodes only to `login`; ignored without a login.
             tls: Settings of TLS; None for plain text.
 
         Raises:
-            ConnectionLossError: No server answered within `timeout_ms` with a valid certificate."""
+            ConnectionLossError: No server answered within `timeout_ms`, or none had a valid certificate."""
         servers, slash, path = hosts.partition("/")
         secured: dict[str, Any] = {}
         if login is not None:
@@ -159,8 +160,8 @@ class ZooKeeper:
         return _future(self._client.set_async(path, data, version), lambda stat: _node(path, data, stat))
 
     def get(self, path: str, watch: Watch | None = None) -> Future[Node | None]:
-        """Read a node and watch it. If the node does not exist, `exists` sets the watch; if the node was created in
-        between, it is read again."""
+        """Read a node and watch it. If the node does not exist, ZooKeeper's call `exists` sets the watch. If the node
+        was created before that call, it is read again."""
         future: Future[Node | None] = Future()
         watcher = _watcher(watch)
 
@@ -220,8 +221,9 @@ class ZooKeeper:
 
     def _wait_to_connect(self, seconds: float) -> None:
         """Sleep between two attempts to connect. A server silently refuses a client that has seen a newer write than
-        the server has. If this lasts longer than the session, the server may have an older copy of its data. The client
-        then forgets the newest write, so that it can connect and compare histories (`store_history`)."""
+        the server has. If no attempt succeeds for the session timeout, the server possibly has an older copy of its
+        data. The client then forgets the newest write, so that it can connect and compare histories
+        (`store_history`)."""
         self._waited_s += seconds
         if self._waited_s * 1_000 >= self._session_timeout_ms:
             self._client.last_zxid = 0
@@ -237,7 +239,7 @@ class ZooKeeper:
 
 
 def _future(result: Any, convert: Callable[[Any], Any]) -> Future[Any]:
-    """Return kazoo's result as a future; `convert` may raise a CoordinationError."""
+    """Return kazoo's result as a future of the converted value. `convert` is allowed to raise a CoordinationError."""
     future: Future[Any] = Future()
 
     def done(source: Any) -> None:
@@ -256,8 +258,8 @@ def _future(result: Any, convert: Callable[[Any], Any]) -> Future[Any]:
 
 
 def _results(ops: Sequence[Op], results: Sequence[Any]) -> list[OpResult]:
-    """Return the results of a transaction, or raise the error of the failed operation. In the results of a failed
-    transaction, operations before it have RolledBackError, operations after it RuntimeInconsistency.
+    """Return the results of a transaction, or raise the error of the failed operation. In kazoo's results of a failed
+    transaction, the operations before the failed one have RolledBackError, those after it RuntimeInconsistency.
     """
     innocent = exceptions.RolledBackError, exceptions.RuntimeInconsistency
     errors = [(i, r) for i, r in enumerate(results) if isinstance(r, Exception)]

@@ -2,9 +2,9 @@
 assignment.
 
 `range` gives each member a run of neighbouring partitions of every topic. If topics have the same subscribers and the
-same number of partitions, a member gets the same partition numbers of each (co-partitioned joins). `uniform` balances
-the numbers of partitions to within one, and moves as few partitions as possible. Both are server-side assignors of
-KIP-848, and give every partition of a subscribed topic to exactly one subscriber.
+same number of partitions, a member gets the same partition numbers of each topic (co-partitioned joins). `uniform`
+balances the numbers of partitions, and lets members keep their previous partitions where possible. The two are the
+server-side assignors of KIP-848. Each gives every partition of a subscribed topic to exactly one subscriber.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ UNIFORM, RANGE = "uniform", "range"
 
 
 class Subscriber(NamedTuple):
-    """One member: its subscribed topics, and its partitions in the previous assignment. Members are sorted by `name`:
-    the instance id of a static member, so that its place stays the same when it returns."""
+    """One member, with its subscribed topics and its partitions in the previous assignment."""
 
     name: str
+    """Sort key of the members: the instance id of a static member, so that its place stays the same when it returns
+    under a new member id; the member id of other members."""
     topics: Collection[str]
     previous: frozenset[TopicPartition] = frozenset()
 
 
 Assignor = Callable[[Mapping[str, Subscriber], Mapping[str, int]], Assignment]
+"""Function of the subscribers by member id, and of the numbers of partitions by topic."""
 
 
 def assignor_of(name: str) -> Assignor:
@@ -44,7 +46,8 @@ def assignor_of(name: str) -> Assignor:
 
 
 def assign_range(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
-    """Cut each topic's partitions into one run for each subscriber. The first runs are longer by one if needed."""
+    """Cut each topic's partitions into one run of neighbouring partitions for each subscriber. If the number of
+    partitions is not divisible, the first runs are longer by one."""
     chosen: dict[str, set[TopicPartition]] = {m: set() for m in members}
     for topic, subscribers in _subscribers(members, counts).items():
         size, longer = divmod(counts[topic], len(subscribers))
@@ -58,8 +61,8 @@ def assign_range(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -
 
 def assign_uniform(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
     """Assign partitions evenly, and keep previous assignments where possible. If all members subscribe to the same
-    topics, their numbers of partitions differ by at most one. Otherwise no partition could move to a member that has at
-    least two fewer."""
+    topics, their numbers of partitions differ by at most one. Otherwise partitions move between subscribers of their
+    topic until no such move makes the numbers more equal."""
     subscribers = _subscribers(members, counts)
     chosen, taken = _still_valid(members, counts)
     alike = len({frozenset(m.topics) for m in members.values()}) == 1
@@ -94,7 +97,8 @@ def _subscribers(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -
 def _still_valid(
     members: Mapping[str, Subscriber], counts: Mapping[str, int]
 ) -> tuple[dict[str, set[TopicPartition]], set[TopicPartition]]:
-    """Return by member id the previous partitions that the member may keep, and the set of all these partitions."""
+    """Return by member id the previous partitions that the member can keep, and the set of all these partitions. The
+    partition must exist, its topic must still be subscribed, and no earlier member must have kept it."""
     taken: set[TopicPartition] = set()
     chosen: dict[str, set[TopicPartition]] = {}
     for member in sorted(members, key=lambda m: (members[m].name, m)):
@@ -112,7 +116,8 @@ def _still_valid(
 def _cut_to_quota(
     members: Mapping[str, Subscriber], chosen: dict[str, set[TopicPartition]], taken: set[TopicPartition], total: int
 ) -> None:
-    """Remove each member's partitions above its quota. Members with the most partitions may keep one more."""
+    """Remove each member's partitions above its quota from `chosen` and `taken`. If `total` is not divisible, the
+    members with the most partitions keep one more than the quota."""
     quota, one_more = divmod(total, len(members))
     for i, member in enumerate(sorted(chosen, key=lambda m: (-len(chosen[m]), members[m].name, m))):
         limit = quota + (1 if i < one_more else 0)

@@ -25,30 +25,33 @@ NO_LEADER = -1
 NO_EPOCH = -1
 UNKNOWN_WRITES = -1
 DELETED_MAX = 1_000
-"""Largest number of deletions that an image keeps. A broker that has missed more of them puts the files of the other
-deleted topics aside."""
+"""Largest number of deletions that an image keeps; the oldest are dropped. A broker that has missed a dropped deletion
+puts the topic's files aside instead of deleting them."""
 MIN_INSYNC_SETTING = "min.insync.replicas"
 INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
-"""An internal topic with this number of replicas needs this number in sync (Kafka's transaction.state.log.min.isr).
-Replies about groups and transactions then survive the loss of one broker, even if the other brokers were away shortly
-before."""
+"""Once all partitions of an internal topic have INTERNAL_REPLICAS replicas, its min.insync.replicas is set to
+INTERNAL_MIN_INSYNC (Kafka's transaction.state.log.min.isr). Replies about groups and transactions then survive the loss
+of one broker, even if the other brokers were away shortly before."""
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
 THROTTLE_SETTING = "replication.throttled.rate"
-"""Setting of the cluster, in bytes per second (KIP-73). A reassignment sets it; the end of the last one removes it."""
+"""Setting of the cluster, in bytes per second (KIP-73). A request to reassign partitions sets it, and the end of the
+last reassignment removes it."""
 CORDONED_SETTING = "cordoned.brokers"
 """Setting of the cluster: broker ids separated by commas. No new replica is placed on these brokers (KIP-1073)."""
 
 
 class Version(NamedTuple):
-    """Version of an image: the epoch of the controller that created it, and the zxid of its write. Ordered."""
+    """Version of an image: the epoch of the controller that created the image, and the zxid of the write that stored
+    the image. A later image has a greater version."""
 
     controller_epoch: int = NO_EPOCH
     zxid: int = NO_EPOCH
 
 
 class BrokerImage(Struct, frozen=True):
-    """A registered broker. `broker_epoch` is the czxid of its registration (KIP-380); a restart gets a higher one.
+    """A registered broker. `broker_epoch` is the czxid of the node of its registration (KIP-380), so every registration
+    has a higher broker epoch.
 
     A *life* of the broker is one registration, named by its broker epoch.
     """
@@ -58,25 +61,28 @@ class BrokerImage(Struct, frozen=True):
     rack: str | None = None
     endpoints: tuple[str, ...] = ()
     clean_epochs: tuple[int, ...] = ()
-    """Earlier lives of which the broker still has all records. Since then the broker was stopped cleanly, its process
-    was killed on a running machine, or only its session ended."""
+    """Earlier lives of which the broker still has all records. Each life since then has ended with a clean stop, a kill
+    of the process on a running machine, or only the end of the session."""
     flushed_epochs: tuple[int, ...] = ()
     """Earlier lives of which the broker still has all records that were fsynced."""
     is_stopping: bool = False
-    """True after the broker has asked for a controlled shutdown. It leads no partition and joins no ISR."""
+    """True after the broker has asked for a controlled shutdown. The broker is not elected and joins no ISR."""
     last_written_epoch: int = NO_EPOCH
     """A life after which the broker has written nothing; NO_EPOCH if unknown."""
 
     def vouches_for(self, life: int, epochs: tuple[int, ...]) -> bool:
-        """Return True if the broker still has all data of `life`. `epochs` are the lives of which it has all data."""
+        """Return True if the broker still has all data of `life`. `epochs` are the lives of which it has all data. A
+        life after `last_written_epoch` wrote nothing, so it has all data if `last_written_epoch` is in `epochs`."""
         return life in epochs or (self.last_written_epoch in epochs and life > self.last_written_epoch)
 
 
 class PartitionImage(Struct, frozen=True):
-    """One partition. Every change raises `partition_epoch`; a change of the leader also raises `leader_epoch`."""
+    """One partition. Every change raises `partition_epoch`. A change of the leader, or the removal of a replica, also
+    raises `leader_epoch`."""
 
     replicas: tuple[int, ...]
-    """The assignment, the preferred leader first. During a reassignment it has old and new replicas."""
+    """The broker ids of the assigned replicas, the preferred leader first. During a reassignment these are the new
+    replicas, then the old replicas."""
     leader: int
     leader_epoch: int
     partition_epoch: int
@@ -89,11 +95,13 @@ class PartitionImage(Struct, frozen=True):
     recovering: bool = False
     """True until the leader of an unclean election has confirmed its role; the ISR does not grow meanwhile."""
     adding: tuple[int, ...] = ()
+    """The replicas that a reassignment in progress adds."""
     removing: tuple[int, ...] = ()
+    """The replicas that a reassignment in progress removes at its end."""
 
     @property
     def is_reassigned(self) -> bool:
-        """True during a reassignment."""
+        """True while a reassignment is in progress."""
         return bool(self.adding or self.removing)
 
     @property
@@ -123,8 +131,8 @@ class TopicImage(Struct, frozen=True):
 
 
 class DeletedTopic(Struct, frozen=True):
-    """An order to delete the topic with an id. Without an order, brokers keep the files of a topic that an image lacks:
-    the image may come from an older copy of the store."""
+    """An order to delete the files of a topic, named by its topic id. If an image only lacks a topic, brokers keep the
+    topic's files, because the image can come from an older copy of the store."""
 
     name: str
     number: int
@@ -132,7 +140,8 @@ class DeletedTopic(Struct, frozen=True):
 
 
 class ClusterDelta(Struct, frozen=True):
-    """The changes from one image to the next. None removes the key. `partitions` are applied after `topics`."""
+    """The changes from one image to the next. A value of None removes its key. `partitions` are applied after
+    `topics`."""
 
     brokers: Mapping[int, BrokerImage | None] = field(default_factory=dict)
     known: Mapping[int, int] = field(default_factory=dict)
@@ -164,15 +173,16 @@ class ClusterImage(Struct, frozen=True):
     deleted: Mapping[str, DeletedTopic] = field(default_factory=dict)
     """The newest DELETED_MAX deletions, by topic id."""
     writes: int = UNKNOWN_WRITES
-    """Version of `/controller_epoch`, which counts the controllers' writes; UNKNOWN_WRITES if not known."""
+    """Number of the controllers' writes: the version of the node `/controller_epoch`, which every write raises.
+    UNKNOWN_WRITES if not known."""
     term: int = 0
     """Id of the ZooKeeper session in which the controller of this controller epoch was elected; 0 if not known."""
     generation: int = 0
     """Number of times that an operator has restored the cluster's metadata into an older store."""
 
     def apply(self, delta: ClusterDelta, version: Version) -> ClusterImage:
-        """Return the image after `delta`; this image itself if `version` is not newer. Raises KeyError for a partition
-        of an unknown topic."""
+        """Return the image after `delta`, with `version`; this image itself if `version` is not newer. Raises KeyError
+        for a partition of an unknown topic."""
         if version <= self.version:
             return self
         topics = _merge(self.topics, delta.topics)
@@ -205,13 +215,14 @@ class ClusterImage(Struct, frozen=True):
         return topic.partitions[tp.partition]
 
     def eligible(self) -> dict[int, int]:
-        """Return the broker epochs, by broker id, of the brokers that may join an ISR: registered and not stopping. Ids
-        and epochs are of the same image, so that no caller pairs an id with the epoch of another life (KAFKA-15221)."""
+        """Return the broker epochs, by broker id, of the brokers that are allowed to join an ISR: they are registered
+        and not stopping. Ids and epochs are of the same image, so that no caller pairs an id with the epoch of another
+        life (KAFKA-15221)."""
         return {b.broker_id: b.broker_epoch for b in self.brokers.values() if not b.is_stopping}
 
     def setting(self, topic: TopicImage, name: str, default: Value) -> Value:
-        """Return the topic's setting; without one the cluster's, or `default`. Settings of a single broker are ignored:
-        acknowledgements must not depend on the leader (KAFKA-16540).
+        """Return the topic's own value of a setting, else the cluster's value, else `default`. Values of single brokers
+        are ignored, because acknowledgements must not depend on the leader (KAFKA-16540).
         """
         return topic.configs.get(name, self.configs.get(name, default))
 

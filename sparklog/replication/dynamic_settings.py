@@ -21,7 +21,7 @@ from sparklog.security.connection_limits import parse_overrides
 from sparklog.settings import Scope, Setting, Value, did_you_mean, settings_of
 
 ALL_BROKERS = -1
-"""Stands in place of a broker id for all brokers."""
+"""Broker id that stands for all brokers."""
 TOPIC_PREFIX = "topic."
 ENTRIES_MAX = 2_000
 """Largest number of stored values. All values are in one node of ZooKeeper, and in the image of each broker."""
@@ -56,8 +56,8 @@ def stored_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Val
 
 
 def effective_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Value]:
-    """Return the stored values that take precedence over a broker's file. Values that this release does not accept are
-    left out: another release may have stored them.
+    """Return the stored values that take precedence over a broker's file. Values that this release does not accept,
+    because another release has stored them, are left out.
 
     Args:
         configs: Settings of the cluster, as in its image.

@@ -3,15 +3,15 @@
 Every change of the members, their subscriptions or the topics raises the group's epoch and creates a new target
 assignment. Each member moves towards the target with its own heartbeats. First it releases the partitions that its
 target lacks; until then it stays in its old epoch. Then it enters the group's epoch and gets those partitions of its
-target that no other member holds. So a partition never has two owners, and no member waits for all others. A member is
-in one of these states:
+target that no other member holds. So a partition never has two owners, and no member waits for all others. After a
+heartbeat a member is in one of these states:
 
 * *revoking*: the member has been told to release partitions; after the rebalance timeout it is removed;
 * *waiting*: it is in the group's epoch, but other members still hold some partitions of its target;
 * *stable*: it has all partitions of its target.
 
 A member without a heartbeat for its session timeout is removed. A static member (`instance_id`) that leaves with epoch
--2 keeps its partitions for the session timeout; a new member with the same instance id inherits them.
+-2 keeps the partitions of its target for the session timeout. A new member with the same instance id inherits them.
 
 All changes are appended to `out` as records; `group_from_values` creates the same group from them.
 """
@@ -60,7 +60,7 @@ class Safeguards:
     order: bool = True
     """A heartbeat or commit is refused if a later one of the same member was accepted before."""
     owner: bool = True
-    """In the topics that a group subscribes to, only the owner of a partition may commit its offset."""
+    """In the topics that a group subscribes to, only the owner of a partition is allowed to commit its offset."""
     pending_offsets: bool = True
     """Offsets of a transaction take effect only when it is committed."""
     newer_record: bool = True
@@ -78,28 +78,31 @@ class GroupConfig(Struct, frozen=True):
     group_size_max: int = 1_000_000
     offsets_retention_ms: int = 10_080 * 60_000
     groups_max: int = 20_000
-    """Limit for one partition of `__consumer_offsets`. It applies to the groups with members and to the groups with
-    offsets, each counted alone.
+    """Limit for one partition of `__consumer_offsets`. The groups with members and the groups with offsets are counted
+    separately, and each of the two counts can reach the limit.
     """
     offsets_max: int = 500_000
     """Limit for one partition of `__consumer_offsets`, in offsets: committed ones and those in open transactions."""
 
 
 class Member(Struct):
-    """One member. Times are on the broker's monotonic clock, in ms. `revoke_by_ms` is the deadline for the partitions
-    in `revoking`; None if there are none.
-    """
+    """One member. Times are on the broker's monotonic clock, in ms."""
 
     member_id: str
     wish: MemberValue
+    """The subscription that the member has requested."""
     epoch: int = 0
     previous_epoch: int = 0
     owned: frozenset[TopicPartition] = _NONE
     revoking: frozenset[TopicPartition] = _NONE
+    """Partitions that the member has been told to release, and has not released yet."""
     session_until_ms: int = 0
     revoke_by_ms: int | None = None
+    """Deadline for the release of `revoking`; None if it is empty."""
     last_sequence: int = -1
+    """Highest sequence of an accepted heartbeat."""
     last_commit: int = -1
+    """Highest sequence of an accepted commit."""
 
     def note_commit(self, sequence: int, safeguards: Safeguards) -> None:
         """Record the sequence of a commit. Raises StaleMemberEpochError if a later commit of this member was accepted
@@ -122,7 +125,8 @@ class Member(Struct):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """The reply to a heartbeat. `assigned` has the member's partitions; None if unchanged since the last reply."""
+    """The reply to a heartbeat. `assigned` has the member's partitions. It is None if these have not changed and the
+    heartbeat reported none, and in the reply to a leaving member."""
 
     member_id: str
     epoch: int
@@ -131,9 +135,7 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class Group(Struct):
-    """A group that has, or had, members. `targets` was computed from the topics in `basis`. `out`: records to
-    append.
-    """
+    """A group that has, or had, members."""
 
     group_id: str
     config: GroupConfig
@@ -141,11 +143,15 @@ class Group(Struct):
     epoch: int = 0
     assignor: str = UNIFORM
     empty_since_ms: int = -1
+    """Time since which the group has no members, in ms; -1 while it has members."""
     basis: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """The subscribed topics from which `targets` was computed: topic id and number of partitions by name."""
     members: dict[str, Member] = field(default_factory=dict)
     targets: Assignment = field(default_factory=dict)
     owners: dict[TopicPartition, str] = field(default_factory=dict)
+    """By partition: the member that owns the partition or has not released it yet."""
     out: list[Record] = field(default_factory=list)
+    """The records of the changes so far. The caller takes and appends them."""
 
     # -- heartbeats
 
@@ -179,8 +185,8 @@ class Group(Struct):
         )
 
     def _interval_ms(self, member: Member) -> int:
-        """Return the interval until a member's next heartbeat, in ms. It is shorter until the member is stable, so that
-        a released partition soon gets its new owner.
+        """Return the interval until a member's next heartbeat, in ms. A member that is not stable gets a tenth of the
+        usual interval, so that a released partition soon gets its new owner.
         """
         interval_ms = min(self.config.heartbeat_interval_ms, max(1, member.wish.session_timeout_ms // 3))
         return interval_ms if self.is_stable(member) else max(1, interval_ms // 10)
@@ -228,7 +234,8 @@ class Group(Struct):
     # -- joining and leaving
 
     def _join(self, request: GroupHeartbeatRequest, host: str, now_ms: int) -> tuple[Member, bool]:
-        """Return the member; True if it needs a new target assignment."""
+        """Add the member, or reset a known member to epoch 0 without partitions. Returns the member, and True if the
+        group needs a new target assignment."""
         if request.topics is None:
             raise InvalidRequestError("a joining member has to name its topics")
         names = request.member_id, request.instance_id or "", request.client_id
@@ -267,7 +274,7 @@ class Group(Struct):
 
     def _replace(self, holder: Member, member_id: str, wish: MemberValue) -> Member:
         """Replace the absent static member `holder`, whose process is back under a new member id. The new member
-        inherits its partitions and target.
+        inherits the holder's partitions and target. Raises UnreleasedInstanceIdError if the holder is not absent.
         """
         if not holder.is_absent:
             raise UnreleasedInstanceIdError(
@@ -305,7 +312,8 @@ class Group(Struct):
         return HeartbeatAnswer(request.member_id, request.member_epoch, self.config.heartbeat_interval_ms, None)
 
     def expire(self, topics: Topics, now_ms: int, wall_ms: int) -> list[str]:
-        """Remove members whose session has timed out, or that did not release partitions in time. Returns their ids."""
+        """Remove members whose session has timed out, or that did not release partitions in time. Returns the ids of
+        the removed members."""
         late = [
             m
             for m in self.members.values()
@@ -342,7 +350,7 @@ class Group(Struct):
         return True
 
     def _rebalance(self, topics: Topics, wall_ms: int) -> None:
-        """Begin the next group epoch, with a new target assignment."""
+        """Begin the next group epoch, and compute its target assignment."""
         self.epoch += 1
         self.assignor = self._choose_assignor()
         self.basis = self._basis(topics)
@@ -361,7 +369,8 @@ class Group(Struct):
         self.out.append((records.group_key(self.group_id), records.encode_value(value)))
 
     def _choose_assignor(self) -> str:
-        """Return the assignor that most members request; among equals the first by name."""
+        """Return the name of the assignor that most members request, on a tie the first name in alphabetical order.
+        Without a request it is UNIFORM."""
         asked = [m.wish.assignor for m in self.members.values() if m.wish.assignor]
         return min(set(asked), key=lambda a: (-asked.count(a), a)) if asked else UNIFORM
 
@@ -417,8 +426,8 @@ class Group(Struct):
         member.revoke_by_ms = None
 
     def _keep_only_target(self, member: Member) -> None:
-        """Reduce the partitions of an absent member to its target. It has no running process, so other members need not
-        wait for its release.
+        """Reduce the partitions of an absent member to its target. The member has no running process, so other members
+        need not wait until it releases a partition.
         """
         target = self.targets.get(member.member_id, _NONE)
         self._disown(member, member.owned - target)
@@ -463,7 +472,8 @@ class GroupValues(Struct):
 def group_from_values(
     group_id: str, values: GroupValues, config: GroupConfig, safeguards: Safeguards, now_ms: int
 ) -> Group | None:
-    """Return the group as its records describe it; all members get a fresh session. None: it was deleted."""
+    """Return the group that its records describe; the session of every member begins at `now_ms`. Returns None if the
+    group was deleted."""
     if values.group is None:
         return None
     made = Group(group_id, config, safeguards, values.group.epoch, values.group.assignor, values.group.empty_since_ms)

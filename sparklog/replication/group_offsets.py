@@ -1,8 +1,8 @@
 """The committed offsets of the groups of one `__consumer_offsets` partition, as a pure state machine.
 
 Of two commits for the same partition, the later record in the log takes effect. The commits of a transaction wait, by
-producer id, for its marker (KIP-98). After the marker, a commit takes effect only if no later record for its partition
-did. Records are numbered in the order of the log, also when the log is replayed.
+producer id, for its marker (KIP-98). At the marker, a commit takes effect only if no later record for its partition has
+taken effect before. Records are numbered in the order of the log, also when the log is replayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Committed(NamedTuple):
 
 
 Pending = dict[str, dict[TopicPartition, Committed]]
-"""By group: the offsets of one producer's open transaction."""
+"""The offsets in one producer's open transaction, by group id and partition."""
 
 
 class GroupOffsets:
@@ -38,6 +38,7 @@ class GroupOffsets:
         self.counts: dict[str, int] = {}
         """Number of offsets by group, committed and pending. Groups without offsets are left out."""
         self.total = 0
+        """Number of offsets of all groups, committed and pending."""
 
     def _count(self, group_id: str, change: int) -> None:
         self.total += change
@@ -47,10 +48,11 @@ class GroupOffsets:
         else:
             self.counts.pop(group_id, None)
 
-    # -- as they are written and read again
+    # -- applying records, when they are written and when the log is replayed
 
     def put(self, group_id: str, tp: TopicPartition, value: OffsetValue, producer_id: int = -1) -> None:
-        """Apply a record: to the transaction of `producer_id`, or at once if it is -1."""
+        """Apply a record of an offset. The offset takes effect at once if `producer_id` is -1, otherwise when the
+        transaction of this producer is committed."""
         self._number += 1
         committed = Committed(value, self._number)
         if producer_id >= 0 and self._safeguards.pending_offsets:
@@ -61,7 +63,8 @@ class GroupOffsets:
         offsets[tp] = committed
 
     def remove(self, group_id: str, tp: TopicPartition) -> None:
-        """Apply a record without a value: remove the partition's offset, also from open transactions."""
+        """Apply a record without a value: remove the partition's committed offset and its offsets in open
+        transactions."""
         self._number += 1
         for pending in self._pending.values():
             self._count(group_id, -(pending.get(group_id, {}).pop(tp, None) is not None))
@@ -71,7 +74,8 @@ class GroupOffsets:
             self._committed.pop(group_id, None)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a marker: its transaction's offsets take effect, or are dropped."""
+        """Apply the marker that ends the producer's transaction. The transaction's offsets take effect if `committed`;
+        otherwise they are dropped."""
         for group_id, offsets in self._pending.pop(producer_id, {}).items():
             self._count(group_id, -len(offsets))
             if not committed:

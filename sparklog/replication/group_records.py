@@ -7,7 +7,7 @@ All records of one group are in one partition, so one batch changes several of t
 |---|---|---|
 | [0, 0, group, topic, partition] | [0, offset, leader epoch, metadata, commit time ms, topic id] | a committed offset |
 | [0, 1, group] | [0, epoch, assignor, empty since ms, {topic: [id, partitions]}] | the group, and its target's topics |
-| [0, 2, group, member] | [0, instance, client, host, topics, assignor, timeouts ms (2)] | the member's subscription |
+| [0, 2, group, member] | [0, instance, client, host, topics, assignor, rebalance ms, session ms] | its subscription |
 | [0, 3, group, member] | [0, {topic: [partition, …]}] | the member's target |
 | [0, 4, group, member] | [0, epoch, previous epoch, owned {…}, to be released {…}] | the member's partitions |
 
@@ -37,7 +37,8 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class OffsetValue(NamedTuple):
-    """A committed offset. `topic_id` is the id of its topic. The offset is void for a later topic of the same name."""
+    """A committed offset. `topic_id` is the id of the partition's topic; for a later topic of the same name the offset
+    is void."""
 
     offset: int
     leader_epoch: int
@@ -47,8 +48,8 @@ class OffsetValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A group that has, or had, members. `topics`: topic id and number of partitions, from which the target was
-    computed. `empty_since_ms`: time since which the group has no members, -1 if it has some."""
+    """A group that has, or had, members. `topics`: by name, the topic id and the number of partitions from which the
+    target was computed. `empty_since_ms`: time since which the group has no members, in ms; -1 if it has members."""
 
     epoch: int
     assignor: str

@@ -69,7 +69,7 @@ class GroupCoordinator:
     # -- reading the log again
 
     def replay(self, key: bytes, value: bytes | None, producer_id: int = -1) -> None:
-        """Replay the next record of the log. `producer_id` is the producer of its transaction; -1 outside of one.
+        """Replay the next record of the log. `producer_id`: the producer of a record in a transaction, else -1.
 
         Raises LogCorruptError.
         """
@@ -97,8 +97,8 @@ class GroupCoordinator:
             by_member[decoded.kind][decoded.member_id] = parsed
 
     def loaded(self, now_ms: int, wall_ms: int) -> list[Record]:
-        """Create the groups after the replay of all records. Returns records for the topics that were created or
-        deleted since the log was written."""
+        """Create the groups after the replay of all records. Returns the records of the changes that follow from topics
+        created or deleted since the log was written."""
         for group_id, values in self._values.items():
             group = group_from_values(group_id, values, self._config, self._safeguards, now_ms)
             if group is not None:
@@ -125,7 +125,7 @@ class GroupCoordinator:
         return Step(response, _take(group))
 
     def tick(self, now_ms: int, wall_ms: int) -> list[Record]:
-        """Remove members whose session or release of partitions has timed out. Returns the records."""
+        """Remove members whose session or release of partitions has timed out. Returns the records of the changes."""
         out: list[Record] = []
         for group in self._groups.values():
             if group.members:
@@ -134,7 +134,8 @@ class GroupCoordinator:
         return out
 
     def prolong(self, ms: int) -> list[Record]:
-        """Extend every member's deadlines by `ms`, a time during which no heartbeat could arrive."""
+        """Extend every member's deadlines by `ms`, a time during which no heartbeat could arrive. Deadlines are not
+        stored, so the list of records is always empty."""
         for group in self._groups.values():
             for member in group.members.values():
                 member.session_until_ms += ms
@@ -143,8 +144,8 @@ class GroupCoordinator:
         return []
 
     def set_topics(self, topics: Topics, wall_ms: int) -> list[Record]:
-        """Use the cluster's new topics: groups that subscribe to changed topics get a new target, and offsets of
-        deleted topics are removed. Returns the records."""
+        """Replace the topics by the cluster's present ones. Groups that subscribe to changed topics get a new target,
+        and offsets of deleted topics are removed. Returns the records of these changes."""
         self._topics = topics
         out: list[Record] = []
         gone: dict[str, list[TopicPartition]] = {}
@@ -172,11 +173,11 @@ class GroupCoordinator:
         sequence: int = -1,
         producer_id: int = -1,
     ) -> Step[list[m.OffsetResult]]:
-        """Commit offsets for a member; with `member_epoch` -1 for a group without members. Each partition has its own
-        result.
+        """Commit offsets for a member, or for a group without members if `member_id` is "" and `member_epoch` -1. Each
+        partition has its own result.
 
-        `sequence` orders the commits of a member; -1 for none. `producer_id` is that of the transaction; -1 to commit
-        at once.
+        `sequence` orders the commits of a member; -1: the order is not checked. `producer_id` is the producer of the
+        transaction that the offsets belong to; with -1 they take effect at once.
 
         Raises InvalidGroupIdError, UnknownMemberIdError, StaleMemberEpochError, NonEmptyGroupError,
         GroupMaxSizeReachedError (too many groups or offsets)."""
@@ -203,7 +204,7 @@ class GroupCoordinator:
         return Step(results, out)
 
     def _check_room(self, groups: int) -> None:
-        """Raise GroupMaxSizeReachedError unless one more group is allowed beside `groups` of them."""
+        """Raise GroupMaxSizeReachedError if the partition keeps `groups` groups, and no more are allowed."""
         if groups >= self._config.groups_max:
             raise GroupMaxSizeReachedError(
                 f"this partition of __consumer_offsets keeps {groups} groups, max.groups.per.partition is "
@@ -231,7 +232,7 @@ class GroupCoordinator:
         return member
 
     def _refusal(self, group: Group | None, member: Member | None, tp: TopicPartition) -> SparklogError | None:
-        """Return the reason why no offset of this partition can be committed; None if one can."""
+        """Return the error if the member must not commit an offset of this partition; None if it is allowed."""
         topic = self._topics.get(tp.topic)
         if topic is None or tp.partition >= topic[1]:
             return UnknownTopicOrPartitionError(f"partition {tp} does not exist")
@@ -285,9 +286,9 @@ class GroupCoordinator:
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def expire_offsets(self, wall_ms: int) -> list[Record]:
-        """Remove offsets that are older than the retention time: of groups without members since then, and of topics
-        that the group's members no longer subscribe to. Groups with neither members nor offsets are removed at once.
-        Returns the records."""
+        """Remove offsets whose topic no member of the group subscribes to, and whose commit is older than the retention
+        time. If the group has no members, that time must also have passed since its last member left. Groups with
+        neither members nor offsets are removed at once. Returns the records of the removals."""
         out: list[Record] = []
         oldest_ms = wall_ms - self._config.offsets_retention_ms
         expired: dict[str, list[TopicPartition]] = {}
@@ -312,7 +313,7 @@ class GroupCoordinator:
     # -- administration
 
     def list_groups(self, states: Iterable[str] = ()) -> list[m.GroupSummary]:
-        """Return the groups, sorted by id. `states`: only groups in one of these states; empty for all."""
+        """Return the groups in one of `states`, sorted by id. Empty `states`: all groups. Case is ignored."""
         wanted = {s.lower() for s in states}
         found = map(self.summary, self.group_ids())
         return [g for g in found if not wanted or g.state.lower() in wanted]
@@ -332,13 +333,13 @@ class GroupCoordinator:
         return m.GroupSummary(group_id, group.state, KIND_CONSUMER, len(group.members))
 
     def describe(self, group_id: str) -> m.GroupDetails:
-        """Return a group with all its members, or an error code if the group does not exist."""
+        """Return a group with all its members. If the group does not exist, the result has an error code."""
         details = self.details(group_id)
         details.members = [self.member(group_id, member_id) for member_id in self.member_ids(group_id)]
         return details
 
     def details(self, group_id: str) -> m.GroupDetails:
-        """Return a group without its members, or an error code if the group does not exist."""
+        """Return a group without its members. If the group does not exist, the result has an error code."""
         group = self._groups.get(group_id)
         if group is None:
             if group_id in self.offsets.groups():
@@ -354,7 +355,7 @@ class GroupCoordinator:
         return [member.member_id for member in sorted(members, key=lambda member: (member.name, member.member_id))]
 
     def member(self, group_id: str, member_id: str) -> m.GroupMember:
-        """Return the description of a member. Raises KeyError."""
+        """Return the description of a member. Raises KeyError if the group or the member does not exist."""
         group = self._groups[group_id]
         member = group.members[member_id]
         return m.GroupMember(
@@ -369,7 +370,7 @@ class GroupCoordinator:
         )
 
     def delete(self, group_id: str) -> Step[int]:
-        """Delete a group without members. The reply is the number of its offsets. Raises GroupIdNotFoundError,
+        """Delete a group without members. The reply is the number of removed offsets. Raises GroupIdNotFoundError,
         NonEmptyGroupError, UnstableOffsetCommitError (an open transaction has offsets of the group)."""
         group = self._groups.get(group_id)
         if group is None and group_id not in self.offsets.groups():

@@ -1,7 +1,7 @@
 """Codec of the cluster's images and deltas in messages from the controller to the brokers.
 
-The form is MessagePack, with structs as maps with the names of their fields, so that a field with a default can be
-added. The store has another form, see `metadata/cluster_znodes.py`.
+The form is MessagePack. A struct is a map from the names of its fields to their values, so that a later release can add
+a field with a default. The store has another form, see `metadata/cluster_znodes.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Encoded = ClusterImage | ClusterDelta | PartitionImage
 
 
 def plain(value: object) -> object:
-    """Convert an immutable mapping for msgspec, which cannot encode it. Raises NotImplementedError for other types."""
+    """Return an immutable mapping as a dict, because msgspec cannot encode it. Raises NotImplementedError for other
+    types."""
     if isinstance(value, MappingProxyType):
         return dict(value)
     raise NotImplementedError(f"{type(value).__name__} is not a type of the metadata image")
@@ -34,7 +35,7 @@ _PARTITION = msgpack_decoder(PartitionImage)
 
 
 def encode(value: Encoded) -> bytes:
-    """Encode for `decode_image`, `decode_delta` and `decode_partition`."""
+    """Return the bytes that `decode_image`, `decode_delta` or `decode_partition` reads."""
     return _ENCODER.encode(value)
 
 

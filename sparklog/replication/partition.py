@@ -1,7 +1,7 @@
 """The role of a broker for one partition.
 
-The high watermark is kept only in the log (`sparklog.log.state.offsets`). It is raised to `replicated_to`, and never
-falls.
+The high watermark is kept only in the log (`sparklog.log.state.offsets`). The leader raises it to `replicated_to`, and
+never lowers it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ReplicaRole(Protocol):
 
     @property
     def replicated_to(self) -> int:
-        """The end of the committed records, as far as the leader knows."""
+        """The end of the committed records, from the rules of this broker's last leadership; 0 before the first one."""
         ...
 
     def all_have(self, offset: int) -> bool:
@@ -53,8 +53,9 @@ class ReplicaRole(Protocol):
         ...
 
     def check_end_known(self) -> None:
-        """Check that the end of the committed records is known, before a reply contains it. Raises
-        OffsetNotAvailableError while a new leader may know a lower end than its predecessor has returned (KIP-207)."""
+        """Check that the end of the committed records is known, before a reply contains this end. Raises
+        OffsetNotAvailableError while a new leader possibly knows a lower end than its predecessor has returned
+        (KIP-207)."""
         ...
 
     def on_append(self, log_end_offset: int) -> None:

@@ -1,4 +1,5 @@
-"""The image that an operator writes back into a store that is older than the brokers' copies, or lacks topics. Pure.
+"""Pure rules for the image that an operator writes back into a store. The store is older than the brokers' copies, or
+only lacks topics.
 
 | record | older store | store that only lacks topics |
 |---|---|---|
@@ -26,8 +27,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 EPOCHS_SKIPPED = 1_000
-"""Distance of the new leader and controller epochs from the known ones. The copy may lack the last changes, and no
-epoch may be used twice."""
+"""Distance of the new leader and partition epochs from the known ones. The copy can lack the last changes, and no epoch
+must be used twice."""
 
 
 class Restoration(NamedTuple):
@@ -44,13 +45,13 @@ class Restoration(NamedTuple):
 def restore(
     stored: ClusterImage, copy: ClusterImage, put_aside: Mapping[str, TopicImage], *, is_older: bool
 ) -> Restoration:
-    """Decide which image is written back.
+    """Return the image to write back.
 
     Args:
         stored: The image of the store.
-        copy: The newest image that a broker has applied.
+        copy: The newest image that a broker has applied. Without `is_older` it is not used.
         put_aside: By topic id: topics whose files brokers have put aside.
-        is_older: True if the store is older than `copy`.
+        is_older: True if the store is older than `copy`; False if the store only lacks topics.
     """
     topics = dict(stored.topics)
     ids = {topic.topic_id: topic for topic in stored.topics.values()}
@@ -102,12 +103,14 @@ def _after_all(partition: PartitionImage, known: list[PartitionImage]) -> Partit
 
 
 def is_restored(partition: PartitionImage) -> bool:
-    """True if a partition unknown to a broker was written back. A new partition has a lower leader epoch."""
+    """Tell apart two kinds of partitions that are new to a broker. Returns True for a partition that was written back,
+    False for a newly created one, whose leader epoch is still below EPOCHS_SKIPPED."""
     return partition.leader_epoch >= EPOCHS_SKIPPED
 
 
 def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str]]:
-    """Return the changes from `stored` to `after`, without restored topics, as pairs of a name and a description."""
+    """Return the changes from `stored` to `after` as pairs of a name and a description. Topics that the store lacks are
+    left out (`Restoration.restored` has them)."""
     found: list[tuple[str, str]] = []
     for name, topic in sorted(after.topics.items()):
         before = stored.topics.get(name)

@@ -180,8 +180,8 @@ class Controller:
             effects.append(Resign())
 
     def _refuse_all(self, effects: list[Effect]) -> None:
-        """Refuse all requests that wait for a write or for their turn. The outcome of a write in progress is unknown:
-        NOT_CONTROLLER makes the clients repeat the request.
+        """Refuse all requests that wait for a write or for their turn. The outcome of a write in progress is unknown,
+        so the error is NOT_CONTROLLER, after which clients repeat the request.
         """
         tokens: list[Hashable] = [a.token for a in self._answers]
         tokens += [e.token for e in self._queue if not isinstance(e, BrokersChanged | Tick)]
@@ -231,8 +231,8 @@ class Controller:
     # --- brokers
 
     def _on_brokers(self, draft: Draft, brokers: Mapping[int, BrokerImage]) -> None:
-        """Compare the brokers with the stored image, not with earlier events: a new controller then misses no
-        change."""
+        """Store the registered brokers, and remove ended lives of brokers from the ISRs. The brokers are compared with
+        the stored image, not with earlier events, so that a new controller misses no change."""
         self._has_seen_brokers = True
         known = self._known_brokers(draft)
         gone = {i for i, epoch in known.items() if i not in brokers or brokers[i].broker_epoch != epoch}
@@ -344,7 +344,7 @@ class Controller:
 
     def _shut_down(self, draft: Draft, request: ControlledShutdown) -> int:
         """Move the broker's leaderships to other ISR members, then remove the broker from the ISRs. A partition without
-        another possible leader keeps this one. Returns the number of partitions that the broker still leads."""
+        another possible leader keeps this broker. Returns the number of partitions that the broker still leads."""
         broker = self._check_life(draft, request.broker_id, request.broker_epoch)
         draft.brokers[broker.broker_id] = replace(broker, is_stopping=True)
         left = 0
@@ -361,7 +361,8 @@ class Controller:
         return left
 
     def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> int:
-        """Elect other leaders for the partitions on a failed disk. Returns the number of those without a leader."""
+        """Elect other leaders for the partitions on a failed disk. Returns the number of these partitions for which no
+        other replica can lead."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         life = request.broker_id, request.broker_epoch
         self._offline.setdefault(life, set()).update(request.partitions)
@@ -379,7 +380,8 @@ class Controller:
         return leaderless
 
     def _spare_directory(self, draft: Draft, request: DirectoryFull) -> int:
-        """Move the partitions of a full disk to other members of their ISRs. Returns the number of ISRs left."""
+        """Remove the broker from the ISRs of the partitions on its full disk, and elect other leaders. Returns the
+        number of partitions whose ISR the broker has left; 0 if the disk has room again."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         full = self._full.setdefault((request.broker_id, request.broker_epoch), set())
         if not request.is_full:

@@ -27,8 +27,7 @@ from sparklog.types import TopicPartition
 
 
 class Draft:
-    """A set of changes to the stored image. Reads return the changed state. `offline`: by (broker id, broker epoch),
-    the partitions on a failed disk of the broker."""
+    """A set of changes to the stored image. Reads return the changed state."""
 
     def __init__(
         self,
@@ -37,7 +36,7 @@ class Draft:
         safeguards: Safeguards,
         full: Mapping[tuple[int, int], Collection[TopicPartition]] = MappingProxyType({}),
     ) -> None:
-        """`full`: by (broker id, broker epoch), the partitions on a full disk of the broker."""
+        """`offline`, `full`: by (broker id, broker epoch), the partitions on failed or full disks of the broker."""
         self._image = image
         self._offline = offline
         self._guards = safeguards
@@ -70,7 +69,8 @@ class Draft:
         return {i: b for i in sorted(ids) if (b := self.broker(i)) is not None}
 
     def rules(self, tp: TopicPartition, partition: PartitionImage, *, unclean: bool | None = None) -> ElectionRules:
-        """Return the election rules for the partition. `unclean` None: as the topic's settings say."""
+        """Return the election rules for the partition. `unclean`: True to allow an unclean election; None for the
+        topic's setting."""
         topic = self.topic(tp.topic)
 
         def can_lead(replica: int) -> bool:
@@ -101,7 +101,7 @@ class Draft:
         return self._topics[name] is not None if name in self._topics else name in self._image.topics
 
     def topic(self, name: str) -> TopicImage:
-        """Return a topic. Its partitions are those of the image; `partition` returns the changed ones. Raises
+        """Return a topic. The result lacks the changes of partitions, which `partition` returns. Raises
         UnknownTopicOrPartitionError.
         """
         topic = self._topics[name] if name in self._topics else self._image.topics.get(name)
@@ -113,7 +113,7 @@ class Draft:
         self._topics[topic.name] = topic
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic. Raises UnknownTopicOrPartitionError."""
+        """Delete a topic, and add the order to delete its files. Raises UnknownTopicOrPartitionError."""
         kept = {i: d for i, d in {**self._image.deleted, **self._deleted}.items() if d is not None}
         numbers = sorted((deleted.number, topic_id) for topic_id, deleted in kept.items())
         self._deleted[self.topic(name).topic_id] = DeletedTopic(name, numbers[-1][0] + 1 if numbers else 0)
@@ -162,11 +162,12 @@ class Draft:
         return self._partitions.get(tp, partitions[tp.partition])
 
     def partition_at(self, topic: str, number: int) -> PartitionImage:
-        """Return a partition, like `partition`."""
+        """Return the partition with this number, as `partition` does."""
         return self.partition(TopicPartition(topic, number))
 
     def change(self, tp: TopicPartition, after: PartitionImage) -> PartitionImage:
-        """Replace the partition with `after`, and raise its epochs if it differs. Returns the new state."""
+        """Replace the partition with `after`. If `after` differs from the present state, its epochs rise (`settled`).
+        Returns the new state. Raises UnknownTopicOrPartitionError."""
         before = self.partition(tp)
         new = settled(before, after)
         if not self._guards.epoch_bump:

@@ -1,12 +1,13 @@
 """Changes of one partition: members leave the ISR, a leader is elected, a reassignment proceeds. Pure functions.
 
-The leader is the first of these that exists:
+Replicas on full disks come last, the others in the order of the assignment. The leader is the first of these that
+exists:
 
-1. the first replica, in the order of the assignment, that can lead and is in the ISR;
-2. the first that can lead and is an eligible leader (KIP-966): it left the ISR while the ISR was below
+1. the first replica that can lead and is in the ISR;
+2. the first replica that can lead and is an eligible leader (KIP-966): it left the ISR while the ISR was below
    min.insync.replicas, so that no record was committed without it;
-3. only with `unclean.leader.election.enable`: the last leader, else the first replica that can lead. It becomes the
-   only member of the ISR, and the partition is `recovering` until this leader has confirmed its role.
+3. only with `unclean.leader.election.enable`: the last leader if it can lead, else the first replica that can lead. It
+   becomes the only member of the ISR, and the partition is `recovering` until this leader has confirmed its role.
 
 Only `settled` changes the epochs.
 """
@@ -35,8 +36,8 @@ class ElectionRules(NamedTuple):
 def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
     """Return `after` with the epochs that follow those of `before`; `before` itself if nothing has changed.
 
-    The leader epoch also ends when a replica leaves the assignment. The replica may be added again, empty, before the
-    leader knows of either change. The leader must not count the fetches of the removed replica for the new one.
+    The leader epoch also ends when a replica leaves the assignment. The replica can be added again, empty, before the
+    leader knows of the two changes. The leader must not count the fetches of the removed replica for the new one.
     """
     if after == before:
         return before
@@ -49,8 +50,8 @@ def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
 
 
 def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> PartitionImage:
-    """Set the ISR to `isr`. While the ISR has fewer than `min_insync` members, the members that leave it become
-    eligible leaders. With enough members the ELR is empty, because records may be committed without its replicas."""
+    """Set the ISR to `isr`. While the ISR has fewer than `min_insync` members, the members that leave the ISR become
+    eligible leaders. With enough members the ELR is empty, because records can be committed without its replicas."""
     members = set(isr)
     elr: set[int] = set()
     if len(members) < min_insync:
@@ -61,8 +62,8 @@ def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> 
 def without(
     partition: PartitionImage, gone: Collection[int], min_insync: int, forgotten: Collection[int] = ()
 ) -> PartitionImage:
-    """Remove the brokers `gone` from the ISR and the leadership. The brokers `forgotten` may have lost data (a crash
-    without flushed data, or another disk); they leave the ELR, too (KAFKA-15586, 18106, 18635)."""
+    """Remove the brokers `gone` from the ISR and the leadership. The brokers `forgotten` can have lost data, in a crash
+    of the machine or with a disk; they leave ISR, leadership and ELR (KAFKA-15586, 18106, 18635)."""
     left = with_isr(partition, [r for r in partition.isr if r not in gone and r not in forgotten], min_insync)
     left = replace(left, elr=tuple(r for r in left.elr if r not in forgotten))
     if partition.leader in gone or partition.leader in forgotten:
@@ -73,8 +74,9 @@ def without(
 def elect(
     partition: PartitionImage, rules: ElectionRules, order: Sequence[int] | None = None, *, always: bool = False
 ) -> PartitionImage:
-    """Return the partition with a leader if one is possible, otherwise with NO_LEADER. A leader that can continue
-    stays, except with `always`. `order`: the order of the candidates; None for the order of the assignment."""
+    """Return the partition with an elected leader, or with NO_LEADER if no replica can be elected. Without `always`, a
+    leader that is in the ISR and can lead stays. `order`: the order of the candidates; None for the order of the
+    assignment."""
     current = partition.leader
     if current in partition.isr and rules.can_lead(current) and not always:
         return partition
@@ -129,8 +131,8 @@ def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> Part
 
 
 def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-    """Complete the reassignment if all its replicas are in the ISR: remove the old replicas, and elect a leader among
-    the new ones. Otherwise return `partition`."""
+    """Complete the reassignment if all target replicas are in the ISR: remove the other replicas, and elect a leader
+    among the target replicas. Returns `partition` if a target replica is not in sync, or none of them can lead."""
     target = partition.target
     if not (partition.adding or partition.removing) or not set(target) <= set(partition.isr):
         return partition
@@ -147,7 +149,7 @@ def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> Part
 
 
 def cancel_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage | None:
-    """Return the partition with its old assignment; None if none of the old replicas can lead now."""
+    """Return the partition with its old assignment; None if no old replica in the ISR or ELR can lead now."""
     replicas = tuple(r for r in partition.replicas if r not in partition.adding)
     old = replace(
         partition,

@@ -17,12 +17,14 @@ from sparklog.types import TopicPartition
 
 
 class ControllerConfig(Struct, frozen=True):
-    """Settings: `leader.imbalance.check.interval.seconds` (here in ms), `leader.imbalance.per.broker.percentage`,
-    `auto.leader.rebalance.enable`."""
+    """Settings of the controller."""
 
     rebalance_interval_ms: int = 300_000
+    """`leader.imbalance.check.interval.seconds`, in ms."""
     imbalance_percent: int = 10
+    """`leader.imbalance.per.broker.percentage`."""
     rebalance: bool = True
+    """`auto.leader.rebalance.enable`."""
     has_own_store: bool = False
     """True if the store is in the data directory of the cluster's only broker. Each partition then stays with this
     broker even if it lost data in a crash: no other broker could lead."""
@@ -33,12 +35,13 @@ class Safeguards:
     """Protections of the rules. Only tests switch a protection off, to prove that they detect its loss."""
 
     proposal_epoch_check: bool = True
-    """Only the leader of the current leader epoch may propose, and a proposal must name the current partition epoch
-    (compare and set, KIP-497)."""
+    """Only the leader of the current leader epoch is allowed to propose, and a proposal must name the current partition
+    epoch (compare and set, KIP-497)."""
     member_epoch_check: bool = True
     """A broker joins an ISR only in the life, named by its broker epoch, in which it was in sync (KIP-841, KIP-903)."""
     unclean_restart_forgets: bool = True
-    """A broker whose machine crashed leaves ISR and ELR (KIP-966, KAFKA-15586, 18106, 18635)."""
+    """A broker that can have lost records in a crash of its machine leaves ISR and ELR (KIP-966, KAFKA-15586, 18106,
+    18635)."""
     eligible_leaders_only: bool = True
     """Without unclean election only members of ISR and ELR can lead."""
     epoch_bump: bool = True
@@ -58,23 +61,26 @@ class ElectionResult(Struct, frozen=True):
 
 
 class BrokersChanged(Struct, frozen=True):
-    """The set of registered brokers has changed. `brokers` has all present ones, by broker id."""
+    """The set of registered brokers has changed. `brokers` has all brokers that are registered now, by broker id."""
 
     brokers: Mapping[int, BrokerImage]
 
 
 class CreateTopic(Struct, frozen=True):
-    """Create `topic`, which has no partitions yet. `assignment`: the replicas of each partition; None to place them
-    from `start` and `shift`, random numbers. `or_fewer`: True to accept fewer replicas if there are fewer brokers."""
+    """Create a topic."""
 
     token: Hashable
     topic: TopicImage
+    """The topic, without partitions."""
     partitions: int = 1
     replication_factor: int = 1
     assignment: Sequence[Sequence[int]] | None = None
+    """The replicas of each partition; None to place them with `start` and `shift`."""
     start: int = 0
     shift: int = 0
+    """`start` and `shift` are random numbers, see `placement.place`."""
     or_fewer: bool = False
+    """True to accept fewer replicas if there are fewer brokers."""
 
 
 class AddPartitions(Struct, frozen=True):
@@ -89,7 +95,7 @@ class AddPartitions(Struct, frozen=True):
 
 
 class DeleteTopic(Struct, frozen=True):
-    """Delete a topic. `topic_id`: only if the topic has this id; "" for any topic of this name."""
+    """Delete a topic. `topic_id`: the id that the topic must have; "" for any id."""
 
     token: Hashable
     topic: str
@@ -151,7 +157,7 @@ class ControlledShutdown(Struct, frozen=True):
 
 class DirectoryFailed(Struct, frozen=True):
     """A disk of the broker has failed, with `partitions` on it. The broker repeats the request for each new controller.
-    The Answer is the number of these partitions without a leader."""
+    The Answer is the number of these partitions that have no leader now."""
 
     token: Hashable
     broker_id: int
@@ -184,8 +190,9 @@ class Elect(Struct, frozen=True):
 
 
 class Reassign(Struct, frozen=True):
-    """Assign new replicas to partitions; None cancels a reassignment. The Answer maps each partition to None or its
-    error. `throttle_bytes`: see `ClusterImage.throttle_bytes`; -1 keeps the limit."""
+    """Assign new replicas to partitions; a target of None cancels the partition's reassignment. The Answer maps each
+    partition to None or its error. `throttle_bytes`: see `ClusterImage.throttle_bytes`; 0 removes the limit, -1 keeps
+    it."""
 
     token: Hashable
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
@@ -223,11 +230,12 @@ class WriteResult(Struct, frozen=True):
 
 
 class SessionLost(Struct, frozen=True):
-    """The session may have ended; another controller may have been elected."""
+    """The session has ended or can have ended, so another controller can have been elected."""
 
 
 class Tick(Struct, frozen=True):
-    """A periodic event, after which the controller looks for elections and reassignments to complete."""
+    """A periodic event: the controller looks for partitions without a leader, for reassignments to complete, and for
+    preferred leaders that do not lead."""
 
 
 Request = (
@@ -252,7 +260,8 @@ Event = Request | ElectionResult | BrokersChanged | WriteResult | SessionLost | 
 
 
 class Write(Struct, frozen=True):
-    """Store `delta` in one fenced transaction; `after` is the image with it. A WriteResult with this `tag` follows."""
+    """Store `delta` in one fenced transaction. `after` is the stored image after `delta`. A WriteResult with this `tag`
+    follows."""
 
     tag: int
     delta: ClusterDelta
@@ -270,7 +279,7 @@ class Refuse(Struct, frozen=True):
 
 
 class Publish(Struct, frozen=True):
-    """Publish the stored `delta` to all brokers; `image` is the image with it."""
+    """Publish the stored `delta` to all brokers. `image` is the stored image after `delta`."""
 
     delta: ClusterDelta
     image: ClusterImage
@@ -281,7 +290,7 @@ class Reload(Struct, frozen=True):
 
 
 class Resign(Struct, frozen=True):
-    """This broker is no longer the controller. A later ElectionResult may make it the controller again."""
+    """This broker is no longer the controller, until a later ElectionResult makes it the controller again."""
 
 
 Effect = Write | Answer | Refuse | Publish | Reload | Resign

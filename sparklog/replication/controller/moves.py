@@ -1,10 +1,11 @@
 """Plans for moving existing replicas: off drained brokers, onto new brokers, evenly. A plan is a function of the
 present state and moves nothing itself. Its steps:
 
-1. Replicas on brokers that may have none move to the least loaded allowed broker, preferably in another rack. The new
-   replica has the old one's place in the order, so that a preferred leader is replaced by the new preferred leader.
-2. Balancing: while one broker has at least two replicas more than another, one replica moves. A replica that is alone
-   in its rack never moves into a rack that has another replica of the partition.
+1. Replicas on brokers that must not have replicas move to the least loaded allowed broker, preferably in a rack without
+   a replica of the partition. The new replica has the old replica's place in the order, so that the replacement of a
+   preferred leader is the new preferred leader.
+2. Balancing: while a broker has at least two replicas more than another broker, one replica moves. A replica that is
+   alone in its rack never moves into a rack that has another replica of the partition.
 3. Balancing: preferred leaders are evened out by changes of the order within partitions, which copy nothing.
 
 Plans count replicas, not bytes: only brokers know the sizes of partitions.
@@ -33,13 +34,14 @@ def plan_moves(
 
     Args:
         current: The present replicas.
-        racks: The brokers that may have replicas, with their racks.
+        racks: The brokers that can get replicas, with their racks.
         replication_factor: Replicas of every partition; None keeps each partition's number.
-        staying: Brokers that keep their replicas and get no more.
+        staying: Other brokers that keep their replicas and get no more. Only with `balanced=False`: balancing would
+            also move replicas to and from these brokers.
         balanced: True to balance replicas and preferred leaders.
 
     Raises:
-        InvalidReplicationFactorError: There are fewer possible brokers than replicas."""
+        InvalidReplicationFactorError: There are fewer possible brokers than replicas, or no replica is requested."""
     plan = _Plan(racks)
     wanted: dict[TopicPartition, list[int]] = {}
     for tp, replicas in current.items():
@@ -66,7 +68,8 @@ class _Plan:
         self.load: Counter[int] = Counter(dict.fromkeys(racks, 0))
 
     def fill(self, kept: list[int], before: tuple[int, ...], factor: int) -> None:
-        """Reduce or fill `kept` to `factor` replicas. An added replica gets a removed one's place in `before`."""
+        """Reduce or fill `kept` to `factor` replicas. An added replica gets the place of a replica of `before` that is
+        not kept."""
         while len(kept) > factor:
             gone = max(kept[1:], key=lambda r: (self._shares_rack(r, kept), self.load[r], r))
             kept.remove(gone)

@@ -27,7 +27,8 @@ Outcomes = dict[TopicPartition, SparklogError | None]
 
 
 def elect_leaders(draft: Draft, request: Elect) -> Outcomes:
-    """Elect leaders, and return each partition's error; None if the requested leader leads."""
+    """Elect leaders, and return each partition's error. The error is None if the preferred leader leads now; for an
+    unclean election, if any replica leads."""
     asked = request.partitions if request.partitions is not None else [tp for tp, _ in draft.all_partitions()]
     results: Outcomes = {}
     for tp in asked:
@@ -60,7 +61,7 @@ def _elect_one(draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
 
 
 def reassign(draft: Draft, request: Reassign) -> Outcomes:
-    """Change assignments, and return each partition's error; None if its reassignment has begun or is cancelled."""
+    """Begin or cancel reassignments, and return each partition's error; None if the request was carried out."""
     results: Outcomes = {}
     for tp, target in request.targets.items():
         try:

@@ -1,8 +1,9 @@
 """Placement of the replicas of new partitions: round robin, racks alternating (KIP-36).
 
-Partition p's first replica is on broker (p + start) mod n. The distance of the other replicas from the first grows by
-one with every round over the brokers, so that many brokers share the load of a failed one. With racks, the list of
-brokers alternates between the racks, and no rack gets a second replica while another rack has none.
+Partition p's first replica is on number (p + start) mod n in the list of n brokers. The distance of the other replicas
+from the first grows by one with every round over the list, so that many brokers share the load of a failed broker. With
+racks, the list alternates between the racks, and no rack gets a second replica of a partition while another rack has
+none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def place(
         first_partition: Number of partitions that the topic has already.
 
     Raises:
-        InvalidReplicationFactorError: There are fewer brokers than replicas.
+        InvalidReplicationFactorError: There are fewer brokers than replicas, or no replica is requested.
     """
     check_replication_factor(replication_factor, racks)
     has_racks = bool(racks) and all(rack is not None for rack in racks.values())
@@ -62,7 +63,8 @@ def check_replication_factor(replication_factor: int, brokers: Collection[int]) 
 
 
 def check_assignment(assignment: Sequence[Sequence[int]], brokers: Collection[int]) -> None:
-    """Check the replicas that an operator has chosen. Raises InvalidReplicaAssignmentError."""
+    """Check the replicas that an operator has chosen for some partitions of a topic. Each partition needs the same
+    number of replicas, on different brokers of `brokers`. Raises InvalidReplicaAssignmentError."""
     for number, replicas in enumerate(assignment):
         unknown = [r for r in replicas if r not in brokers]
         if unknown:

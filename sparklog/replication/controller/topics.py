@@ -61,8 +61,9 @@ def delete_topic(draft: Draft, name: str, topic_id: str) -> TopicImage:
 
 
 def guard_internal_topics(draft: Draft) -> None:
-    """Set min.insync.replicas of an internal topic that was created when there were fewer brokers. The setting must
-    wait until all its partitions have INTERNAL_REPLICAS replicas: before that, it would block all writes."""
+    """Set min.insync.replicas of the internal topics that do not have the setting, to INTERNAL_MIN_INSYNC. A topic that
+    was created when there were fewer brokers must wait until all its partitions have INTERNAL_REPLICAS replicas: before
+    that, the setting could block all writes."""
     for name in sorted(INTERNAL_TOPICS):
         if not draft.has_topic(name):
             continue
@@ -144,6 +145,7 @@ def _assignments(
 
 
 def _new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionImage:
-    """Return a new partition. It is empty, so all replicas are in sync, except on stopping or stopped brokers."""
+    """Return a new partition. A new partition is empty, so all its replicas are in sync, except those on stopping or
+    stopped brokers."""
     live = tuple(r for r in replicas if (b := draft.broker(r)) is not None and not b.is_stopping)
     return PartitionImage(replicas, live[0] if live else NO_LEADER, 0, 0, live)

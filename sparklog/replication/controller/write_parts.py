@@ -16,7 +16,7 @@ from sparklog.types import TopicPartition
 CHUNK_PARTITIONS = 256
 """Number of a topic's partitions in one chunk."""
 WRITE_PARTITIONS_MAX = 5_000
-"""Largest number of partitions in all chunks of one write; a partition has about 100 bytes."""
+"""Largest number of partitions in the chunks of one write together; a stored partition has about 100 bytes."""
 
 
 def chunk_of(tp: TopicPartition) -> tuple[str, int]:

@@ -4,7 +4,7 @@
 |---|---|
 | `become` | Fetch from the log end with the last epoch; the log is not truncated before the leader's answer |
 | FetchAnswer with batches | AppendReplica, SetHighWatermark (never beyond the own log end), SetLogStart, Fetch |
-| FetchAnswer, diverging | TruncateTo, perhaps SetHighWatermark, Fetch; several rounds after fast elections (KIP-279) |
+| FetchAnswer, diverging | TruncateTo or RestartAt, Fetch; several rounds after fast elections (KIP-279) |
 | FetchAnswer to another fetch than the last | nothing |
 | FetchFailure, out of range | TruncateTo the leader's end, or RestartAt its start; never fatal (KAFKA-7414) |
 | FetchFailure, otherwise | RefreshMetadata if the epochs differ; Fetch after `replica.fetch.backoff.ms` |
@@ -12,10 +12,11 @@
 A log is truncated where its epochs diverge from the leader's, never at the high watermark: a follower's high watermark
 lags by one round, and records above it may be committed (KIP-101, KAFKA-6361). If the leader names an epoch that the
 follower does not know, the follower truncates to the end of its largest smaller epoch and fetches again. With only one
-round, records of two leaders could remain after fast successive elections (KIP-279).
+round, records of two leaders could remain after fast successive elections (KIP-279). A truncation below the high
+watermark, after an unclean election, also lowers the high watermark.
 
-The follower also truncates at a gap, offsets that a repair could not save, if only one of the two logs has it. The
-leader finds the point, because only the leader knows both logs.
+A gap is a range of offsets that a repair could not save. If only one of the two logs has a gap, the follower truncates
+at its start. The leader finds that offset, because only the leader knows the gaps of both logs.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Follower:
         config: ReplicaConfig | None = None,
         safeguards: Safeguards = ALL_SAFEGUARDS,
     ) -> None:
-        """`first_fetch`: the largest number of any earlier fetch, to recognise late answers to these."""
+        """`first_fetch`: the largest number of an earlier fetch; larger numbers tell late answers to earlier fetches
+        apart."""
         self._partition = partition
         self._log = log
         self._config = config if config is not None else ReplicaConfig()
@@ -69,7 +71,8 @@ class Follower:
         self._under_way: int | None = None
         self._end = log.log_end_offset
         self.copied_to = -1
-        """By the leader's last answer, every replica has the records below; -1 while a replica is out of sync."""
+        """Offset in the leader's last answer, below which every replica has the records; -1 while a replica is out of
+        sync."""
 
     @property
     def partition(self) -> PartitionImage:
@@ -153,8 +156,8 @@ class Follower:
         return [*effects, self._fetch(now_ms + self._config.fetch_backoff_ms)]
 
     def _fetch(self, at_ms: int) -> Fetch:
-        """Return a fetch from the log end that follows from the earlier effects. The shell corrects the offset if a
-        truncation ends lower, and adds the last epoch when it sends the fetch."""
+        """Return a fetch from the log end after the earlier effects of the same event. The shell corrects the offset if
+        a truncation ends lower, and adds the last epoch when it sends the fetch."""
         self._number += 1
         self._under_way = self._number
         return Fetch(self._number, self._partition.leader, self._partition.leader_epoch, self._end, at_ms)

@@ -3,15 +3,15 @@
 | event | effects |
 |---|---|
 | `become` | BeginEpoch at the log end; the followers' caught-up time is now |
-| FollowerFetch | epoch checks, then FetchRefused, FetchDiverging (changes nothing) or FetchAccepted |
-| | diverging: the epochs differ, or only one of the logs has a gap (offsets that are lost for good) |
-| | accepted: the follower's log end and caught-up time; SetHighWatermark, Acknowledge, ProposeIsr (expand) |
+| FollowerFetch, refused | FetchRefused: the epochs do not fit, or the offset is out of range |
+| FollowerFetch, diverging | FetchDiverging, without other effects: the epochs differ, or only one log has a gap |
+| FollowerFetch, accepted | the follower's log end is noted; SetHighWatermark, Acknowledge, ProposeIsr, FetchAccepted |
 | LogGrowth | SetHighWatermark, Acknowledge |
 | WaitForReplicas | Acknowledge when the high watermark reaches the end offset; or Refuse |
-| Tick | ProposeIsr (shrink), or again for a proposal without an answer |
+| Tick | ProposeIsr (shrink); a proposal without an answer is sent again |
 | ProposalResult | the proposal is committed, dropped (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
-| NewImage | the newer state is committed, the proposal void; re-election: BeginEpoch; other leader: Resignation |
-| Resignation | Refuse for every waiter, with the new leader (KIP-951) |
+| NewImage, same leader | the newer state is committed, a pending proposal is void; BeginEpoch after a re-election |
+| NewImage, other leader; Resignation | Refuse for every waiter, with the new leader (KIP-951) |
 
 Until the high watermark has reached the start of the epoch, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207).
 
@@ -208,7 +208,7 @@ class Leader:
 
     @property
     def waits_for_time(self) -> bool:
-        """True if a Tick may have effects. A sole replica with all records committed needs no ticks."""
+        """True if a Tick can have effects. A sole replica with all records committed needs no ticks."""
         return (
             bool(self._followers)
             or self._pending is not None
@@ -217,8 +217,8 @@ class Leader:
         )
 
     def latest_offset(self) -> int:
-        """Return the end of the readable records. Raises OffsetNotAvailableError while this leader may not know all
-        records that consumers have read from its predecessor."""
+        """Return the end of the readable records. Raises OffsetNotAvailableError while this leader possibly knows a
+        lower end than consumers have read at its predecessor."""
         if self._guards.latest_after_epoch_start and self._high_watermark < self.epoch_start_offset:
             raise OffsetNotAvailableError(
                 f"the leader of epoch {self._committed.leader_epoch} has not yet committed the start of its epoch "
@@ -288,7 +288,8 @@ class Leader:
         effects.append(FetchAccepted(fetch.token, log.log_end_offset, self._high_watermark, log.log_start_offset))
 
     def _other_gap(self, fetch: FollowerFetch) -> EpochEnd | None:
-        """Return the end of the range in which both logs have the same gaps; None if all their gaps are the same."""
+        """Return the start of the first gap that only one of the logs has, as the end of the follower's last epoch.
+        Returns None if the logs have the same gaps."""
         if not fetch.gaps and not self._log.gaps:
             return None
         theirs = min([fetch.log_start_offset, *(first for first, _ in fetch.gaps)])  # lost, not deleted
@@ -423,8 +424,8 @@ class Leader:
         )
 
     def _may_join(self, replica: int) -> bool:
-        """Return True if the replica may join the ISR: its broker epoch is eligible; it has all records that are or may
-        be committed; and it has no deleted records, which readers would see again if it led.
+        """Return True if the replica is allowed to join the ISR. Its broker epoch must be eligible. It must have all
+        records that can be committed, and no deleted records, which readers would see again if the replica led.
         """
         progress = self._followers[replica]
         needed = self._high_watermark
@@ -466,8 +467,9 @@ class Leader:
             self._answer_waiters(effects)
 
     def _is_about_to_join(self, replica: int, progress: FollowerProgress, now_ms: int) -> bool:
-        """True if the high watermark waits for a follower that is close to joining the ISR; otherwise it could never
-        join under load. A follower that cannot join must not hold up the high watermark (KAFKA-15021)."""
+        """Return True if the follower is close to joining the ISR, so that the high watermark waits for it. Under load
+        the follower could otherwise never join. A follower that cannot join must not hold up the high watermark
+        (KAFKA-15021)."""
         return (
             self._eligible.get(replica) == progress.broker_epoch
             and progress.log_end_offset >= self._high_watermark

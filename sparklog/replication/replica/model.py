@@ -1,8 +1,8 @@
 """Types of a partition's replicas: events, effects, and the rules that tests can switch off.
 
 A handler changes the state in memory at once and returns effects. The shell carries out all effects, in their order,
-before it reports the next event. With `flush.mode=group` it fsyncs an AppendReplica first; otherwise acks=all would not
-be durable.
+before it reports the next event. With `flush.mode=group` or `flush.messages` a follower's shell fsyncs appended batches
+before it sends the next fetch, which tells the leader that the follower has them.
 """
 
 from __future__ import annotations
@@ -22,31 +22,38 @@ from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 
 
 class ReplicaLog(Protocol):
-    """Properties of the log that the rules read. `durable_end_offset`: end of the records that may be acknowledged,
-    with `flush.mode=group` the log end at the last fsync, otherwise the log end. `gaps`: ranges of offsets that a
-    repair could not save, ascending."""
+    """Properties of the log that the rules read."""
 
     @property
     def log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
     @property
-    def durable_end_offset(self) -> int: ...
+    def durable_end_offset(self) -> int:
+        """End of the records that this replica counts as durable. With `flush.mode=group` or `flush.messages` this is
+        the end of the fsynced records, otherwise the log end."""
+        ...
+
     @property
     def high_watermark(self) -> int: ...
     @property
-    def gaps(self) -> tuple[Gap, ...]: ...
+    def gaps(self) -> tuple[Gap, ...]:
+        """Ranges of offsets that a repair could not save, ascending."""
+        ...
+
     @property
     def epochs(self) -> LeaderEpochs: ...
 
 
 class ReplicaConfig(Struct, frozen=True):
-    """Settings in ms: `replica.lag.time.max.ms`, `replica.fetch.backoff.ms`, and the time after which a proposal
-    without an answer is repeated."""
+    """Settings of the replicas."""
 
     lag_max_ms: int = 30_000
+    """`replica.lag.time.max.ms`."""
     fetch_backoff_ms: int = 1_000
+    """`replica.fetch.backoff.ms`."""
     proposal_retry_ms: int = 1_000
+    """Time after which a proposal without an answer is repeated."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Safeguards:
     divergence_check: bool = True
     """A follower gets no records if its last epoch ends at another offset than in the leader's log (KIP-595)."""
     divergence_changes_nothing: bool = True
-    """A fetch of a diverging follower changes nothing in the leader's knowledge of it."""
+    """A fetch of a diverging follower does not change the leader's FollowerProgress."""
     epoch_truncation: bool = True
     """A follower truncates where the epochs diverge, not at its high watermark, which lags (KIP-101, KAFKA-6361)."""
     stale_answer_drop: bool = True
@@ -82,7 +89,7 @@ ALL_SAFEGUARDS = Safeguards()
 
 class FollowerFetch(Struct, frozen=True):
     """A follower's fetch from `fetch_offset`. The follower has all records below this offset except its `gaps`.
-    `last_epoch` is the leader epoch of its last record; UNDEFINED without records."""
+    `last_epoch` is the leader epoch of the follower's last record; UNDEFINED if the follower has no records."""
 
     token: Hashable
     replica_id: int
@@ -95,7 +102,7 @@ class FollowerFetch(Struct, frozen=True):
 
 
 class LogGrowth(Struct, frozen=True):
-    """The leader's log has grown, or a sync has made more of it durable."""
+    """The leader's log has grown, or an fsync has made more of its records durable."""
 
 
 class WaitForReplicas(Struct, frozen=True):
@@ -118,7 +125,7 @@ class AlterOutcome(Enum):
     NOT_ATTEMPTED = "not attempted"
     """The proposal was not sent."""
     STALE = "stale"
-    """The partition has changed since; a newer image will arrive."""
+    """The partition has changed since the proposal; a newer image will arrive."""
     UNKNOWN = "unknown"
     """There was no reply."""
 
@@ -133,8 +140,8 @@ class ProposalResult(Struct, frozen=True):
 
 
 class NewImage(Struct, frozen=True):
-    """A newer state of the partition. `eligible`: by broker id, the broker epochs of the brokers that may join the ISR,
-    from the same image as `partition` (KAFKA-15221)."""
+    """A newer state of the partition. `eligible`: by broker id, the broker epochs of the brokers that are allowed to
+    join the ISR, from the same image as `partition` (KAFKA-15221)."""
 
     partition: PartitionImage
     eligible: Mapping[int, int]
@@ -162,14 +169,15 @@ class BeginEpoch(Struct, frozen=True):
 
 
 class SetHighWatermark(Struct, frozen=True):
-    """Set the high watermark: consumers may read the records below `offset`."""
+    """Set the high watermark: consumers can read the records below `offset`."""
 
     offset: int
 
 
 class ProposeIsr(Struct, frozen=True):
-    """Propose an ISR to the controller. `isr`: (broker id, broker epoch); the epoch is -1 for a present member that has
-    not fetched in this epoch. `recovering` False also confirms the leadership after an unclean election."""
+    """Propose an ISR to the controller. `isr`: (broker id, broker epoch) of each member; the broker epoch is -1 for a
+    member that has not fetched in this leader epoch. `recovering` False also confirms the leadership after an unclean
+    election."""
 
     leader_epoch: int
     partition_epoch: int
@@ -187,9 +195,9 @@ class FetchAccepted(Struct, frozen=True):
 
 
 class FetchDiverging(Struct, frozen=True):
-    """Return no records, because the logs differ. Either the leader's log has no such epoch at that offset: `end` is
-    its largest epoch up to the follower's last, with its end. Or a gap is in only one of the logs: `end.end_offset` is
-    its start."""
+    """Return no records, because the logs differ. If the follower's last epoch does not reach the fetch offset in the
+    leader's log, `end` is the largest epoch of the leader's log up to that epoch, with its end offset. If only one of
+    the logs has a gap, `end.end_offset` is the start of the gap."""
 
     token: Hashable
     end: EpochEnd
@@ -230,7 +238,7 @@ LeaderEffect = (
 
 
 class Fetch(Struct, frozen=True):
-    """Send a fetch to the leader, no earlier than `at_ms`. `number` identifies its answer. The shell adds
+    """Send a fetch to the leader, no earlier than `at_ms`. The answer has the same `number`. The shell adds
     `Follower.last_epoch()` and the log start when it sends the fetch. If a truncation has ended below `fetch_offset`,
     the shell fetches from the log end instead."""
 
@@ -244,11 +252,12 @@ class Fetch(Struct, frozen=True):
 class Batches(Struct, frozen=True):
     """Whole batches as the leader has stamped them; `data` is opaque to the rules.
 
-    - `epochs`: leader epochs that begin in the batches, with their start offsets; compaction may have removed their
-      first records.
+    - `epochs`: leader epochs that begin in the batches, with their start offsets. Compaction can have removed the
+      records at these offsets.
     - `log_start_offset`: start of the leader's log.
     - `segments`: start offsets of the leader's segments in the batches.
-    - `gaps`: ranges of offsets here that the leader's log has lost. With gaps, `data` may be empty."""
+    - `gaps`: ranges of offsets between `base_offset` and `next_offset` that the leader's log has lost. With gaps,
+      `data` can be empty."""
 
     base_offset: int
     next_offset: int
@@ -283,7 +292,7 @@ class FetchFailure(Struct, frozen=True):
 
 
 class TruncateTo(Struct, frozen=True):
-    """Truncate the log at `offset`, and also the epoch cache, even if the log ends there already (KAFKA-10706)."""
+    """Truncate the log at `offset`, and the epoch cache even if the log ends at `offset` already (KAFKA-10706)."""
 
     offset: int
 
@@ -307,7 +316,8 @@ class SetLogStart(Struct, frozen=True):
 
 
 class RefreshMetadata(Struct, frozen=True):
-    """Read a newer image, because the leader's is newer than this broker's."""
+    """Read a newer image, because the broker that was asked named another leader epoch or broker epoch, or does not
+    lead."""
 
 
 FollowerEvent = FetchAnswer | FetchFailure

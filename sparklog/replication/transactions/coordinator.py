@@ -68,8 +68,8 @@ class Coordinator:
             self._shared.replay_participant(transactional_id, int(parts[1]), found)
 
     def loaded(self, now_ms: int, *, from_elsewhere: bool = False) -> Effects:
-        """Continue the decided transactions after the replay of all records. `from_elsewhere`: another broker, whose
-        clock may differ, may have written the records; the timeouts of open transactions then begin again.
+        """Continue the decided transactions after the replay of all records. `from_elsewhere`: True if another broker
+        can have written the records. That broker's clock can differ, so the timeouts of open transactions begin again.
         """
         self._shared.replayed_all(now_ms)
         if from_elsewhere:
@@ -89,7 +89,8 @@ class Coordinator:
         return effects
 
     def markers_written(self, transactional_id: str, markers: Iterable[Marker], now_ms: int) -> Effects:
-        """Note that these markers are written, or that their partitions were deleted."""
+        """Note that these markers are written, or that their partitions were deleted. After the last marker the
+        transaction is complete, and requests that waited for its end are handled."""
         effects = Effects()
         missing = self._missing.get(transactional_id)
         if missing is not None:
@@ -101,7 +102,7 @@ class Coordinator:
 
     def tick(self, now_ms: int, expiry_ms: int | None = None) -> Effects:
         """Abort transactions that exceed their timeout, and remove ids that are unused for their expiration time.
-        `expiry_ms`: time for the expiration, on a clock without jumps; None for `now_ms`."""
+        `expiry_ms`: the present time of the expiry clock, which cannot jump; None for `now_ms`."""
         effects = Effects()
         self._plain.time_out(now_ms, effects)
         self._shared.time_out(now_ms, effects)

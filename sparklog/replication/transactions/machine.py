@@ -1,4 +1,5 @@
-"""The states of a transaction with one participant or many (open, decided, complete with all markers), and of its id.
+"""The steps of a transaction that do not depend on its participants. A transaction is open, then decided, and complete
+when all its markers are written.
 
 Two policies define the participants, their identities, and the right to decide: `plain` (one producer under its
 transactional id) and `shared` (many producers for one version of an application).
@@ -70,7 +71,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _abort_open(self, found: E, now_ms: int, effects: Effects) -> None:
-        """Decide to abort the open transaction."""
+        """Decide to abort the id's open transaction."""
 
     @abstractmethod
     def _is_overdue(self, found: E, now_ms: int) -> bool:
@@ -121,7 +122,7 @@ class TransactionMachine(ABC, Generic[E]):
         return self._by_id[transactional_id].started_ms
 
     def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
-        """Complete the transaction. All its markers are written."""
+        """Complete the transaction, after all its markers are written."""
         found = self._by_id[transactional_id]
         found.move(found.state.completed)
         self._completed(found, effects)
@@ -138,7 +139,7 @@ class TransactionMachine(ABC, Generic[E]):
                 self._abort_open(found, now_ms, effects)
 
     def expire(self, now_ms: int, effects: Effects) -> None:
-        """Remove ids that were not used for their expiration time."""
+        """Remove ids without an open or decided transaction that were not used for their expiration time."""
         for found in list(self._by_id.values()):
             if is_idle(found) and now_ms - found.updated_ms >= self._expiration_ms(found):
                 self._forget(found, effects)

@@ -1,9 +1,9 @@
 """Types of the transaction coordinator: states, requests and effects.
 
 A handler changes the state in memory at once and returns Effects. The shell appends their `records` to the state topic,
-and carries out the `actions` once these and all earlier records are durable. So the log has every change that was
-answered, and every decision of which a partition has a marker. If an append fails, the shell discards the coordinator
-and loads it again from the log.
+and carries out the `actions` once these and all earlier records are durable. So every change is in the log before the
+request is answered, and every decision before a partition gets a marker. If an append fails, the shell discards the
+coordinator and loads it again from the log.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Safeguards:
 
 
 class TransactionLimits(Struct, frozen=True):
-    """Settings of the broker. `ids_max` limits plain ids, and shared ids, in one partition of the state topic."""
+    """Settings of the broker. `ids_max` is the limit for the plain ids in one partition of the state topic, and
+    separately for the shared ids."""
 
     timeout_max_ms: int = 900_000
     id_expiration_ms: int = 7 * 86_400_000
@@ -93,8 +94,8 @@ class TransactionLimits(Struct, frozen=True):
 
 
 class IdReserve:
-    """Producer ids drawn in advance, for requests that cannot wait for a new id. `taken` is called with each id that is
-    used."""
+    """Producer ids drawn in advance, for requests that cannot wait for a new id. `taken` is called with each id that
+    leaves the reserve."""
 
     def __init__(self, taken: Callable[[int], None] = lambda _: None) -> None:
         self._on_taken = taken
@@ -125,8 +126,8 @@ class IdReserve:
 
 
 class InitProducer(NamedTuple):
-    """A producer with a transactional id requests an identity. A request with an identity comes from the producer that
-    has it, and continues with a higher epoch (KIP-360)."""
+    """A producer with a transactional id requests an identity. With `producer_id` the request comes from the producer
+    that has this identity; it gets a higher epoch (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -144,7 +145,8 @@ class AddPartitions(NamedTuple):
 
 
 class End(NamedTuple):
-    """End the transaction of a transactional id. `keeps_epoch`: the producer's epoch does not rise."""
+    """End the transaction of a transactional id. `keeps_epoch`: True if the producer keeps its epoch after the end, as
+    older Kafka clients do."""
 
     transactional_id: str
     producer_id: int
@@ -154,7 +156,7 @@ class End(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Join a shared transaction, or open it. `lease_ms` 0: the transaction has no lease."""
+    """Join a shared transaction, or open the transaction. `lease_ms` 0: the transaction has no lease."""
 
     transactional_id: str
     version: int
@@ -177,7 +179,7 @@ class EndShared(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """Renew the lease of a shared transaction. It begins again."""
+    """Begin the lease of a shared transaction again."""
 
     transactional_id: str
     version: int
@@ -185,7 +187,8 @@ class Renew(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """Abort an open transaction for an operator. `aborted`: number of its markers; None before the decision."""
+    """Abort an open transaction for an operator. `aborted`: the number of the transaction's markers, which the
+    coordinator sets when it has decided; None before."""
 
     transactional_id: str
     aborted: int | None = None
@@ -198,16 +201,19 @@ Request = InitProducer | AddPartitions | End | Join | EndShared | Renew | Abort
 
 
 class JoinAnswer(NamedTuple):
-    """The identity of a participant. None if the version is committed already: the participant must write nothing."""
+    """The identity of a participant. It is None if the version is committed already; then the participant must write
+    nothing."""
 
     identity: ProducerIdAndEpoch | None
 
 
 class RenewAnswer(NamedTuple):
-    """The state of the transaction. `known`: the transaction belongs to this run; `is_open`: it has not ended."""
+    """The state of a shared transaction at the renewal of its lease."""
 
     known: bool
+    """True if the application's newest transaction has the version and the run of the request."""
     is_open: bool
+    """True if the transaction is known and not decided yet."""
 
 
 class Marker(NamedTuple):
@@ -225,8 +231,8 @@ Result = ProducerIdAndEpoch | JoinAnswer | RenewAnswer | bool | int
 
 
 class Answer(NamedTuple):
-    """The result of a request: ProducerIdAndEpoch (InitProducer, End), JoinAnswer (Join), RenewAnswer (Renew), True for
-    a commit (EndShared), number of markers (Abort), or True (AddPartitions)."""
+    """The result of a request: ProducerIdAndEpoch (InitProducer, End), JoinAnswer (Join), RenewAnswer (Renew), True
+    (AddPartitions), the number of markers (Abort); for EndShared True for a commit and False for an abort."""
 
     token: Hashable
     result: Result
@@ -240,8 +246,8 @@ class Refuse(NamedTuple):
 
 
 class WriteMarkers(NamedTuple):
-    """Write the markers of a decided transaction, in any order. Repeat each until it is written or its partition is
-    deleted; then report it with `Coordinator.markers_written`."""
+    """Write the markers of a decided transaction, in any order. The shell repeats each marker until the marker is
+    written or its partition is deleted, and then reports it with `Coordinator.markers_written`."""
 
     transactional_id: str
     markers: tuple[Marker, ...]
@@ -254,14 +260,16 @@ Action = Answer | Refuse | WriteMarkers
 
 
 class Effects(Struct):
-    """The effects of one call. `decided`: transactions whose markers the coordinator must still return; `completed`:
-    transactions whose markers are all written.
-    """
+    """The effects of one call."""
 
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    """Keys and values to append to the state topic."""
     actions: list[Action] = field(default_factory=list)
+    """Actions to carry out when the records are durable."""
     decided: list[str] = field(default_factory=list)
+    """Ids of decided transactions for which `actions` has no WriteMarkers yet; empty when the call returns."""
     completed: list[str] = field(default_factory=list)
+    """Ids of transactions whose markers are all written."""
 
     @property
     def decides(self) -> bool:

@@ -44,26 +44,28 @@ from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 NOBODY = ProducerIdAndEpoch(NO_ID, NO_ID)
 IDLE_LOOK_MAX = 100
-"""Number of the least recently used ids that are searched for one without a transaction."""
+"""Number of the least recently used ids among which an id without a transaction is searched for."""
 
 
 class _Plain(Struct):
-    """The state of one transactional id. `next_producer_id`: the producer id after the end of the transaction, because
-    the epochs of the present one are used up; NO_ID otherwise.
-    """
+    """The state of one transactional id."""
 
     transactional_id: str
     identity: ProducerIdAndEpoch
     timeout_ms: int
     state: State = State.EMPTY
     previous: ProducerIdAndEpoch = NOBODY
+    """The identity before the last end, or the identity in the last InitProducer; equal to `identity` if the producer
+    kept its epoch at the end."""
     next_producer_id: int = NO_ID
+    """The producer id that replaces the present id when the transaction is complete, because the present id has used up
+    its epochs; NO_ID otherwise."""
     started_ms: int = -1
     updated_ms: int = -1
     partitions: set[TopicPartition] = field(default_factory=set)
     timed_from_ms: int | None = None
-    """Start of the timeout; None for `started_ms`. It is not stored: another broker's clock may differ, so a new
-    coordinator begins the timeout again."""
+    """Start of the timeout; None for `started_ms`. It is not stored. If another broker, whose clock can differ, wrote
+    `started_ms`, a new coordinator begins the timeout again."""
 
     @property
     def participants(self) -> dict[int, set[TopicPartition]]:
@@ -108,8 +110,8 @@ class _Plain(Struct):
 
 
 class PlainTransactions(TransactionMachine[_Plain]):
-    """All transactional ids of one coordinator. `handle` returns the answer, or None if the request must wait for the
-    end of a transaction. It raises the error to answer with."""
+    """The plain transactional ids of one coordinator. `handle` returns the answer, or None if the request must wait for
+    the end of a transaction. If `handle` raises an error, the error is the answer."""
 
     def replay(self, transactional_id: str, value: records.PlainValue | None) -> None:
         """Apply a record of the state topic."""
@@ -169,8 +171,8 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return self._begin(found, request, identity, expected, now_ms, effects)
 
     def _make_room(self, effects: Effects) -> None:
-        """If the coordinator has its largest number of ids, remove the least recently used one without a transaction.
-        Raises ConcurrentTransactionsError if all have one.
+        """If the coordinator has `ids_max` ids, remove the least recently used id without a transaction. Raises
+        ConcurrentTransactionsError if each of the IDLE_LOOK_MAX least recently used ids has a transaction.
         """
         if len(self._by_id) < self._limits.ids_max:
             return
@@ -226,8 +228,8 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return None
 
     def _end_again(self, found: _Plain, request: End) -> Result | None:
-        """Answer a repeated end of a decided transaction. If the producer keeps its epoch, the request may also be the
-        end of a later transaction without records, which needs no marker."""
+        """Answer a repeated end of a decided transaction. If the producer keeps its epoch, the request can also be the
+        end of a later transaction without records; that transaction needs no marker, and gets the same answer."""
         if found.keeps_epoch and not found.state.is_prepared:
             return found.identity
         if request.commit and found.state.is_abort:
@@ -267,8 +269,8 @@ class PlainTransactions(TransactionMachine[_Plain]):
             found.identity, found.next_producer_id = ProducerIdAndEpoch(found.next_producer_id, 0), NO_ID
 
     def _is_overdue(self, found: _Plain, now_ms: int) -> bool:
-        """Return True if the transaction has exceeded its timeout. With used-up epochs an abort needs a new producer
-        id; without one in the reserve, a later tick aborts."""
+        """Return True if the transaction has exceeded its timeout. If the producer's epochs are used up, an abort needs
+        a new producer id: while the reserve is empty, the result is False, and a later tick aborts."""
         can_end = found.identity.producer_epoch < CLIENT_EPOCH_MAX or len(self._ids) > 0
         from_ms = found.started_ms if found.timed_from_ms is None else found.timed_from_ms
         return can_end and now_ms - from_ms >= found.timeout_ms

@@ -12,10 +12,10 @@ Keys and values are MessagePack arrays that begin with a version number (0)::
     [0, "participant", id, pid]  [0, version, fencing_token, partitions]
 
 `state` is a number of `State`, `partitions` [[topic, [partition, …]], …]. A participant belongs to the transaction with
-its version and fencing token; the batch that completes the transaction deletes it (null). `run_id` and `fencing_token`
-of a shared id are those of the newest run; inside the brackets they are those of the run that opened the transaction.
-`input` is the application's description of the committed input. Records of older brokers lack `input` and `lease_ms`;
-the defaults are "" and 0.
+its version and fencing token; the batch that completes the transaction deletes the participant's record (a null value).
+`run_id` and `fencing_token` of a shared id are those of the newest run; inside the brackets they are those of the run
+that opened the transaction. `input` is the application's description of the data of the version. Records of older
+brokers lack `input`, `lease_ms` and `last_committed_input`; the defaults are "", 0 and "".
 
 The CRC of a batch covers its records. If the topic is lost, the broker knows no transactions. A transaction that is
 open in a partition then stays open until `sparklog transaction abort` ends it there, and applications could commit
@@ -102,7 +102,7 @@ _decoders: dict[str, msgspec.msgpack.Decoder[Value]] = {
 
 
 def encode_key(kind: str, *parts: str | int) -> bytes:
-    """Encode the key of a record. `kind` is PLAIN, SHARED or PARTICIPANT; `parts` are its other elements."""
+    """Encode the key of a record. `kind` is PLAIN, SHARED or PARTICIPANT; `parts` are the key's elements after it."""
     return _encode([VERSION, kind, *parts])
 
 
@@ -112,8 +112,8 @@ def encode_value(value: Value) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, list[int | str], Value | None]:
-    """Return kind, other parts of the key, and value of a record. Raises LogCorruptError for a record that this release
-    cannot read."""
+    """Return the kind of a record, the key's elements after the kind, and the value (None for a tombstone). Raises
+    LogCorruptError for a record that this release cannot read."""
     try:
         version, kind, *parts = _decode_key(key)
         if version != VERSION or kind not in _decoders:

@@ -164,7 +164,7 @@ class _Application(Struct):
 
 class SharedTransactions(TransactionMachine[_Application]):
     """All applications of one coordinator. `handle` returns the answer, or None if the request must wait for the end of
-    a transaction. It raises the error to answer with."""
+    a transaction. If `handle` raises an error, the error is the answer."""
 
     def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         super().__init__(ids, limits, safeguards)
@@ -333,7 +333,8 @@ class SharedTransactions(TransactionMachine[_Application]):
         return None if t.state.is_prepared else t.state.is_commit
 
     def _end_nothing(self, app: _Application, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
-        """Decide a transaction without participants. The stored decision keeps a late participant from opening it."""
+        """Decide a version that no participant has opened. The stored decision keeps a late participant from opening
+        the version."""
         if request.commit and request.committed_participants:
             raise _aborted_error(app, request)
         t = app.transaction
@@ -370,7 +371,8 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- runs
 
     def _application(self, request: Join | EndShared) -> _Application:
-        """Return the application, or a new one, which is stored only if the request is accepted."""
+        """Return the application. An unknown application is created here, but stored only if the request is accepted.
+        Raises InvalidRequestError for its id, ConcurrentTransactionsError if there are `ids_max` applications."""
         found = self._by_id.get(request.transactional_id)
         if found is not None:
             return found
@@ -386,7 +388,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def _fence(self, app: _Application, request: Join | EndShared, now_ms: int, effects: Effects) -> bool:
         """Fence all runs that are older than the request's run. Returns True if another run has opened the newest
-        transaction. Raises ProducerFencedError if the request's run is older itself."""
+        transaction. Raises ProducerFencedError if a newer run has fenced the request's run."""
         t = app.transaction
         check_name("a run id", request.run_id, RUN_ID_CHARS_MAX)
         if not self._safeguards.run_fence:
