@@ -38,7 +38,7 @@ _RENAMED = {"connections.max.per.ip": "max.connections.per.ip"}
 
 
 class BrokerConfig(Struct, frozen=True):
-    """Every broker setting under its Python name. `security` has the security settings; `topic_defaults` has the
+    """The broker settings under their Python names. `security` has the security settings; `topic_defaults` has the
     defaults of topic settings, under Kafka's names.
     """
 
@@ -278,8 +278,8 @@ def _check_utf8(setting: str, path: Path) -> None:
 
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:
-    """Return the directories of `log.dirs`. Raises InvalidConfigError if a directory is repeated, or is inside
-    another."""
+    """Return the directories of `log.dirs`. Raises InvalidConfigError if a directory is repeated, or is inside another
+    directory of the list."""
     paths = tuple(Path(part.strip()).expanduser().absolute() for part in text.split(",") if part.strip())
     real = [path.resolve() for path in paths]
     for i, path in enumerate(real):

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEADER_BYTES_MAX = FORWARDED_BYTES_MAX
-"""Largest header of a request, in bytes, except for APIs that may name many partitions."""
+"""Largest header of a request, in bytes, except for APIs that can name many partitions."""
 _LONG_REQUESTS = frozenset(
     {
         Api.PRODUCE,
@@ -151,7 +151,7 @@ class RequestContext(Struct, frozen=True):
     authenticate: Callable[[Any], Awaitable[Response]] | None = None
     """Handles a SASL message; None if the connection has no SASL."""
     denied: Mapping[str, SparklogError] = _NOTHING_DENIED
-    """By resource of the request that is denied: the error."""
+    """The errors for denied resources of the request, by the resource's name."""
     may: May = _may_everything
     client_id: str = ""
     """The name that the client gives itself."""
@@ -217,7 +217,8 @@ class Dispatcher:
         self._handlers[Api.FORWARD] = self._forwarded
 
     async def answer(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
-        """Return the reply to one request. Raises only on cancellation."""
+        """Return the reply to one request; None for a request without a reply. Errors become replies, so only a
+        cancellation is raised."""
         try:
             return await self._answered(prefix, body, connection)
         except Exception as e:  # noqa: BLE001 - every error becomes a reply

@@ -51,5 +51,5 @@ class Background:
             await part.stop()
 
     def close(self) -> None:
-        """Wait for the last fsync. Blocks."""
+        """Wait for the flush or retention run in progress. Blocks."""
         self._thread.shutdown()

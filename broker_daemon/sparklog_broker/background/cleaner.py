@@ -39,8 +39,8 @@ class _StopRequested(Exception):  # noqa: N818  (not an error: the broker stops)
 
 
 class _Trouble(Struct):
-    """A log whose last `failures` compactions failed. The next attempt is not before `retry_at_s`; None for no
-    attempt."""
+    """A log whose compaction failed, or removed nothing. The next attempt is not before `retry_at_s`; None for no
+    attempt. `failures` counts the failures since the last success, except retriable errors."""
 
     log: PartitionLog
     failures: int
@@ -102,7 +102,8 @@ class Cleaner:
             rounds.run_soon()
 
     def run_once(self) -> CompactionResult | None:
-        """Compact the dirtiest due log. Returns None if no log is due, or after a failure, which is logged."""
+        """Compact the dirtiest due log. Returns None if no log is due, if the broker stops, or after a failure, which
+        is logged."""
         due = self._take()
         if due is None:
             return None
@@ -133,7 +134,7 @@ class Cleaner:
         return not self._stopping.is_set() and self.run_once() is not None
 
     def _take(self) -> DueLog | None:
-        """Return the dirtiest due log, which no other thread then compacts."""
+        """Reserve the dirtiest due log for the calling thread, and return it; None if no log is due."""
         failed: list[tuple[TopicPartition, PartitionLog, SparklogError]] = []
         try:
             return self._take_dirtiest(failed)

@@ -64,7 +64,8 @@ class DirectoryWatch:
         self._loop.call_soon_threadsafe(self._settling.run_soon)
 
     def _look(self, path: Path) -> bool:
-        """Check a log directory, on its thread. The thread of the first one also checks the data directory."""
+        """Check a log directory, on its thread. The thread of the first log directory also checks the data directory.
+        Returns False."""
         try:
             self._logs.look(path)
             if path == self._logs.log_dirs[0]:

@@ -39,7 +39,7 @@ class ChildSpec(Struct, frozen=True):
     variables: Mapping[str, str] | None = None
     """Environment variables; None for those of the broker."""
     descriptors: tuple[int, ...] = ()
-    """Descriptors that the child inherits under the same numbers, such as listening sockets."""
+    """File descriptors that the child inherits under the same numbers, such as listening sockets."""
     memory_bytes_max: int = 0
     """Limit of the child's data segments in bytes (RLIMIT_DATA); 0 for none."""
     stop_timeout_s: float = STOP_TIMEOUT_S
@@ -113,7 +113,7 @@ class Child:
             await asyncio.sleep(pause_s)
 
     async def _run_once(self) -> int:
-        """Start the process and wait for its end. Raises OSError if it cannot be started."""
+        """Start the process, wait for its end, and return its exit code. Raises OSError if it cannot be started."""
         lifeline = Lifeline()
         process: asyncio.subprocess.Process | None = None
         try:

@@ -5,7 +5,7 @@
 |---|---|
 | lock the log directories, look for other nodes in ZooKeeper | nothing has changed |
 | create `/copying` with the cluster's id | other brokers do not start; this broker's next start continues |
-| copy the nodes | the same; existing nodes are left alone |
+| copy the nodes | the same; the next start writes the existing nodes again |
 | delete broker-epoch.json from the log directories | the same |
 | delete `/copying` | only the last step is left for this broker's next start |
 | `metadata.db` becomes `metadata.db.copied` | done |
@@ -64,10 +64,10 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
     """Copy the store of the data directory into ZooKeeper. Blocks.
 
     Returns:
-        False if the directory has no store, so that nothing was copied.
+        False if the directory has no store. True if this start or an earlier start has copied the store.
 
     Raises:
-        AdoptionRefusedError: ZooKeeper has other metadata, or a log directory is missing.
+        AdoptionRefusedError: ZooKeeper has other metadata, or a log directory has failed or belongs to another broker.
         DataDirLockedError: A broker runs on the directory.
         StorageError: A directory cannot be read or written.
         StorageUnavailableError: ZooKeeper cannot be reached.
@@ -109,7 +109,8 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
 
 
 def _is_to_be_copied(config: BrokerConfig, coordination: Coordination, nodes: Iterable[Node]) -> bool:
-    """Return False if an earlier start has copied all nodes. Raises AdoptionRefusedError."""
+    """Create COPYING if it is missing. Returns False, without COPYING, if an earlier start has copied all nodes. Raises
+    AdoptionRefusedError if ZooKeeper has other metadata."""
     own = _cluster_id(node for node in nodes if node.path == znodes.CLUSTER)
     copying = wait_for(coordination.get(COPYING))
     if copying is not None and copying.data.decode() == own:

@@ -41,8 +41,8 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class Peer:
-    """A connection to another broker at one address. It has one request at a time; other requests wait. It is opened
-    for a request when needed. A failure closes it, and the next request opens another one.
+    """A connection to another broker at one address. It carries one request at a time; other requests wait. It is
+    opened for the first request. A failure closes the connection, and the next request opens another connection.
     """
 
     def __init__(self, address: str, connect: Connect = asyncio.open_connection, *, answer_bytes_max: int) -> None:

@@ -194,8 +194,8 @@ class Groups:
         self._ticker.start(self._tick_s)
 
     async def begin(self) -> None:
-        """Create the internal topic, and wait until the partitions that this broker leads are loaded. Raises the errors
-        of `InternalTopic.ensure`.
+        """Create the internal topic, and wait for at most BEGIN_S until the partitions that this broker leads are
+        loaded. Raises the errors of `InternalTopic.ensure`.
         """
         await self.topic.ensure()
         await self._shards.until_loaded(BEGIN_S)
@@ -237,7 +237,7 @@ class Groups:
             self._each(lambda c: c.expire_offsets(self._expiry_ms()))
 
     def _each(self, change: Callable[[GroupCoordinator], list[Record]]) -> None:
-        """Apply a change to each partition. A failure in one partition does not affect others."""
+        """Apply a change to each loaded partition. A failure in one partition does not affect other partitions."""
         for partition in self.partitions:
             try:
                 partition.do(change)
@@ -264,7 +264,8 @@ class Groups:
     async def commit(
         self, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None
     ) -> list[m.OffsetResult]:
-        """Commit offsets. With `producer` they belong to its transaction, which must contain the partition already."""
+        """Commit offsets. With `producer`, the offsets belong to its transaction, which must already contain the
+        group's partition. Raises the errors of `partition_of` and `GroupPartition.change`."""
         sequence = request.sequence if isinstance(request, m.OffsetCommitRequest) else -1
         return await self.partition_of(request.group_id).change(
             lambda c: c.commit(

@@ -67,7 +67,8 @@ class Shard(ABC, Generic[C, E]):
 
     @abstractmethod
     async def _append(self, changes: Sequence[E]) -> None:
-        """Append the records of `changes` with `_append_records`, and return when they are below the high watermark."""
+        """Append the records of `changes` with `_append_records`, which returns when the records are below the high
+        watermark."""
 
     @abstractmethod
     def _done(self, changes: Sequence[E]) -> None:
@@ -153,7 +154,8 @@ class Shard(ABC, Generic[C, E]):
                 self._writer = None
 
     def _take(self) -> list[E]:
-        """Remove queued changes for one batch, in order. They have the same producer."""
+        """Remove the changes of the next batch from the queue, and return them in order. They have the same
+        producer."""
         taken = [self._queue.popleft()]
         count = len(taken[0].records)
         while self._queue and self._queue[0].producer == taken[0].producer:

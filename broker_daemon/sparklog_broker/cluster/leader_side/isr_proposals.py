@@ -38,7 +38,7 @@ Result = PartitionImage | SparklogError
 
 
 class IsrProposals:
-    """Sends proposals to the controller. The leader's rules repeat an unanswered one. Event-loop thread only."""
+    """Sends proposals to the controller. The leader's rules repeat a failed proposal. Event-loop thread only."""
 
     def __init__(self, membership: Membership, controller: ControllerClient, broker_id: int) -> None:
         self._membership = membership
