@@ -66,7 +66,7 @@ _LONG_REQUESTS = frozenset(
     }
 )
 LONG_HEADER_BYTES = 32 * 1024
-"""Size in bytes above which headers are decoded in turns (`LongRequests`), one in each turn of the loop."""
+"""Size in bytes above which a header is decoded only in a turn of `LongRequests`, and after `Pace.begin`."""
 AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )

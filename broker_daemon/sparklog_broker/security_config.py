@@ -161,7 +161,8 @@ class BrokerSecurity(Struct, frozen=True):
 
     @property
     def zookeeper_login(self) -> tuple[str, Secret] | None:
-        """Name and password for ZooKeeper; None without a login. Raises InvalidConfigError if only one is set."""
+        """Name and password for ZooKeeper; None without a login. Raises InvalidConfigError if only one of the two is
+        set, for a name with a colon, and for `zookeeper.set.acl` without a login."""
         name, password, set_acl = (self.settings[setting] for setting in _ZOOKEEPER)
         given = name.reveal() if isinstance(name, Secret) else str(name)
         secret = password if isinstance(password, Secret) else Secret(str(password))

@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 ANSWER_SLACK_BYTES = 1100 * 1024 * 1024
-"""Largest reply of a leader, in bytes. `replica.fetch.response.max.bytes` and a batch are at most 1 GiB; the rest is for
-headers."""
+"""Largest reply of a leader, in bytes. Its batches have at most 1 GiB, even if a single batch exceeds
+`replica.fetch.response.max.bytes`; the rest is for headers."""
 
 
 def _nothing() -> None:

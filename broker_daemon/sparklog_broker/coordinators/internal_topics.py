@@ -224,7 +224,7 @@ class _ReplayStep:
 
 
 def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[ReplayedRecord]:
-    """Decode the records of one batch, or its marker. `data` is the whole batch, whose checksum the caller has verified.
+    """Decode the records of one batch, or its marker. `data` is the whole batch. The caller has verified its checksum.
     Raises CorruptBatchError."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return [ReplayedRecord(header.base_offset, None, None, header)]

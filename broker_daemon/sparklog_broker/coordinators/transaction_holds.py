@@ -1,5 +1,5 @@
-"""Holds of a transaction coordinator. They prevent decisions while a broker takes a snapshot of several leaders, so that
-the snapshot has each transaction as a whole or not at all.
+"""Holds of a transaction coordinator. They prevent decisions while a broker takes a snapshot of several leaders. The
+snapshot then has each transaction as a whole or not at all.
 
 A hold ends after its time, because the requesting broker may have died. The release returns the partitions that were
 held without interruption: the partitions whose leader has not changed.

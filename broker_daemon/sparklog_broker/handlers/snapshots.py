@@ -53,8 +53,8 @@ async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Sna
 
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
     """Return the first and end offsets of partitions. For readers of committed records, each transaction is completely
-    below the ends or completely above, even if it spans brokers. Raises the errors of `_collect`, and
-    CoordinatorNotAvailableError."""
+    below the ends or completely above, even if it spans brokers. Raises the errors of `_collect` and `_commits`, except
+    InvalidRequestError, and CoordinatorNotAvailableError."""
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
     collect = partial(_collect, broker, partitions, isolation)
     if isolation != READ_COMMITTED or len(leaders) <= 1:  # a single leader makes a whole transaction visible at once
@@ -93,8 +93,9 @@ async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
 async def _commits(
     broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
 ) -> dict[TopicPartition, list[Commit]]:
-    """Return the transactions committed above the offsets, or since `since_ms`. Raises NotLeaderError, StorageError,
-    InvalidRequestError if there are too many, and the errors of `OtherBrokers.commits`."""
+    """Return the transactions committed above the offsets, or since `since_ms`; see `LogReader.commits`. Raises
+    NotLeaderError, StorageError, InvalidRequestError (more than COMMITS_MAX transactions), and the errors of
+    `OtherBrokers.commits`."""
     here: dict[TopicPartition, int] = {}
     away: dict[int, dict[TopicPartition, int]] = {}
     for tp, offset in offsets.items():
@@ -138,7 +139,8 @@ def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
 
 
 async def list_commits(request: ListCommitsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with commits, for a broker that takes a snapshot. Raises the errors of `_commits`."""
+    """Answer with commits, for a broker that takes a snapshot. Raises NotLeaderError, StorageError, and
+    InvalidRequestError (more than COMMITS_MAX transactions)."""
     offsets = {TopicPartition(p.topic, p.partition): p.offset for p in request.partitions}
     found = await _commits_here(context.broker, offsets, request.since_ms)
     parts = (
@@ -156,8 +158,8 @@ class _FoundExtents(NamedTuple):
 
 
 async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _FoundExtents:
-    """Return the offsets of the partitions. Those with an error are left out; their readers get the error later. Raises
-    the errors of other brokers, and BrokerNotAvailableError."""
+    """Return the offsets of the partitions. Partitions with an error are left out; their readers get the error later.
+    Raises the errors of `OtherBrokers.extents`."""
     found: Snapshot = {}
     behind: set[TopicPartition] = set()
     away: dict[int, list[TopicPartition]] = {}

@@ -161,6 +161,7 @@ def _by_partition(
 
 
 def _without(sums: dict[str, Sums], own: Sequence[PartitionRow]) -> dict[str, Sums]:
-    """Return the sums of the topics without separate series. A topic has these for all its partitions, or for none."""
+    """Return the sums of the topics without partitions in `own`. A topic has separate series for all its partitions or
+    for none."""
     topics = {row.topic for row in own}
     return {topic: of_topic for topic, of_topic in sums.items() if topic not in topics}

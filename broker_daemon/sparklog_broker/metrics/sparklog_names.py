@@ -1,4 +1,4 @@
-"""The broker's numbers under sparklog's names, in addition to those under Kafka's."""
+"""The broker's numbers under sparklog's own names, for which Kafka has no name."""
 
 from __future__ import annotations
 

@@ -116,7 +116,8 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection | TlsHandshake, str] = {}
-        """Handshakes, and connections that may not be authenticated yet, with the peers' hosts; the oldest first."""
+        """TLS handshakes in progress, and connections that were not authenticated when last checked, with the peers'
+        hosts; the oldest first."""
         self._strangers_max = config.security.authenticating_max
         self._authentication = AuthenticationCounters() if authentication is None else authentication
         self._refused: set[Connection] = set()
@@ -431,7 +432,8 @@ def _on_this_host(listener: OpenListener) -> Addresses:
 
 
 def _address(host: str) -> str:
-    """Return a peer's host in the form of the limits: an IPv4 address that is mapped into IPv6 as IPv4."""
+    """Return a peer's host as the limits count it: an IPv4 address that is mapped into IPv6 becomes the IPv4
+    address."""
     try:
         return canonical_ip(host)
     except InvalidConfigError:  # a socket pair

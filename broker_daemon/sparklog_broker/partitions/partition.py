@@ -24,7 +24,7 @@ UNKNOWN_LEADER_EPOCH = -1
 
 
 class Partition:
-    """A served partition. Without a log it is offline because of `error`."""
+    """A served partition. Without a log, it is offline because of `error`, or this broker has no replica of it."""
 
     __slots__ = (
         "_fetches",
@@ -65,7 +65,7 @@ class Partition:
         self.deleted = False
         self.error = error
         self.storage_error = ""
-        """Error of the last append; "" if it succeeded."""
+        """Text of the last append's StorageError or StorageFullError; "" after a successful append."""
         self._log = log
         self._held: dict[object, int] = {}
         self._fetches = fetches
@@ -217,7 +217,8 @@ class Partition:
         self._fetches.check(self.key)
 
     def on_deleted(self) -> PartitionLog | None:
-        """End the partition, and its waiting requests. Returns its log, which the caller must close."""
+        """End the partition, and its waiting requests. Returns its log, which the log manager must then close; None if
+        the partition has no log."""
         self.deleted = True
         log, self._log = self._log, None
         self._fetches.check(self.key)

@@ -128,8 +128,8 @@ class Storage:
         return await self.id_source.next()
 
     def fencing_tokens(self) -> IdSource:
-        """Return a source of fencing tokens. Each is larger than the one before, and than all ids that brokers have
-        issued so far.
+        """Return a source of fencing tokens. Each token is larger than the token before it, and than all ids that
+        brokers have issued so far.
         """
         return IdSource(self.producer_ids.successor(SMALL_BLOCK_IDS), self._loop, self._ids)
 

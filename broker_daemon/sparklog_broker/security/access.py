@@ -1,6 +1,7 @@
 """Access control with `authorizer = acl`. A change of the ACL records takes effect when this broker receives it.
 
-A record that this release cannot read may be a denial. While there is one, only `super.users` have permissions.
+A record that this release cannot read can be a denial. While there is such a record, only `super.users` have
+permissions.
 """
 
 from __future__ import annotations

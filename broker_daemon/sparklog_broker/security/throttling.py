@@ -41,6 +41,7 @@ class TimedRequest(NamedTuple):
     client_id: str
     begun_s: float
     debt_ms: int = 0
+    """Time in ms until a fetch is within its quota again. Above 0, the fetch gets no records and costs nothing."""
 
 
 class Throttling:
