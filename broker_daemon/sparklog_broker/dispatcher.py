@@ -123,7 +123,7 @@ _Result = (
 
 
 May = Callable[[Operation, ResourceType, str], bool]
-"""Returns True if the peer may do an operation on the resource with this type and name."""
+"""Returns True if the peer is allowed to do an operation on the resource with this type and name."""
 _NOTHING_DENIED: Mapping[str, SparklogError] = {}
 
 
@@ -147,9 +147,9 @@ class RequestContext(Struct, frozen=True):
     listener: str = ""
     """Name of the peer's listener; "" if there are no listeners, as in a simulation."""
     local_socket: str = ""
-    """Name of the Unix socket that a peer on this host may use in place of TCP; "" if there is none."""
+    """Name of the Unix socket that a peer on this host can use in place of TCP; "" if there is none."""
     authenticate: Callable[[Any], Awaitable[Response]] | None = None
-    """Handles a SASL message; None if the connection has no SASL."""
+    """Handles a SASL message; None for other requests, and if the connection has no SASL."""
     denied: Mapping[str, SparklogError] = _NOTHING_DENIED
     """The errors for denied resources of the request, by the resource's name."""
     may: May = _may_everything
@@ -165,7 +165,7 @@ class RequestContext(Struct, frozen=True):
     """True if an earlier attempt of a request to the controller may have taken effect."""
 
     def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
-        """Return the pieces of an answer, reduced to those parts that the peer may see
+        """Return the pieces of an answer, reduced to the parts that the peer is allowed to see
         (`sparklog.protocol.visibility`).
         """
         if self.may is _may_everything:
@@ -204,7 +204,7 @@ class Dispatcher:
         throttling: Throttling | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        """`requests`: counters of errors. `access` None: every principal may do everything. `authenticator` None: no
+        """`requests`: counters of errors. `access` None: every principal has all permissions. `authenticator` None: no
         peer must authenticate. `throttling` None: there are no quotas.
         """
         self._broker = broker
@@ -289,7 +289,8 @@ class Dispatcher:
         return frame_response(prefix.api, prefix.correlation_id, response, older)
 
     def _is_broker(self, api: int, connection: Connection) -> bool:
-        """True for a broker, which has no quotas: on the inter-broker listener, or with an API of brokers."""
+        """True for a request of a broker, which has no quotas: on the inter-broker listener, or with an API of brokers.
+        With an authorizer, the principal also needs the permission ClusterAction."""
         assert self._throttling is not None
         if api not in AMONG_BROKERS and connection.listener != self._throttling.protected_listener:
             return False

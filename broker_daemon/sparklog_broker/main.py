@@ -296,7 +296,7 @@ def _server(
 
 
 def _endpoints(config: BrokerConfig, server: Server, kafka: KafkaGateway | None) -> Sequence[str]:
-    """Return the addresses that the broker registers. A sole broker registers only configured addresses: without one,
+    """Return the addresses that the broker registers. A sole broker registers only configured addresses: without them,
     clients keep the address of their connection, and there are no other brokers.
     """
     is_explicit = config.security.is_advertised

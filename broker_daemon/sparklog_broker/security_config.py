@@ -100,7 +100,8 @@ class BrokerSecurity(Struct, frozen=True):
         return tuple(one._replace(name=GATEWAY_PREFIX + one.name) for one in bound)
 
     def advertised_of(self, listener: str) -> tuple[str, int] | None:
-        """Return the address of a listener in `advertised.listeners`; None if it has none."""
+        """Return a listener's address in `advertised.listeners`, or in `kafka.advertised.listeners` for a listener of
+        the gateway; None if it has none there."""
         if self.kafka is not None and listener.startswith(GATEWAY_PREFIX):
             name = listener.removeprefix(GATEWAY_PREFIX)
             explicit = bool(self.settings["kafka.advertised.listeners"])

@@ -34,7 +34,7 @@ class Flushing:
         self._storage = storage
         self._partitions = partitions
         self.rounds = Histogram()
-        """Durations in s. Each is the time in which all logs were flushed once."""
+        """Durations, in s, of the flushes of all logs."""
         self.removed_segments = 0
         """Number of segments whose files were unlinked."""
         self._all = Periodic("background work", loop, self._flush_all, lambda: config.log_flush_interval_ms / 1000)

@@ -1,8 +1,8 @@
 """The gateway for Kafka's protocol, as a child process of the broker (`kafka.listeners`).
 
 The broker binds the gateway's sockets and keeps them open. A port that is in use is therefore reported before the
-broker changes any file. A restarted gateway serves the same ports, and clients that connect during its restart wait in
-their backlog. The settings are passed to the gateway in an anonymous file, because they can contain secrets.
+broker changes any file. A restarted gateway serves the same sockets, and clients that connect during its restart wait
+in their backlogs. The settings are passed to the gateway in an anonymous file, because they can contain secrets.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class KafkaGateway:
         return ChildSpec("kafka-gateway", command, descriptors=(self._settings, *(s.fileno() for _, s in self._bound)))
 
     def close(self) -> None:
-        """Close the sockets. A second call has no effect."""
+        """Close the sockets and the file with the settings. A second call has no effect."""
         close_all(self._bound)
         close_all(self.local_sockets)
         if getattr(self, "_settings", -1) >= 0:

@@ -73,7 +73,7 @@ RETRY_S = 1.0
 
 class Cluster:
     """The cluster of this broker, created by `connect` or `alone`. Event-loop thread only, except for `serve`, which
-    may be called before the loop runs.
+    can be called before the loop runs.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class Cluster:
 
     @property
     def is_certain(self) -> bool:
-        """True if the session with ZooKeeper cannot have ended. Then this broker knows of any newer controller."""
+        """True if this broker has begun to join, and its session with ZooKeeper cannot have ended yet."""
         return self._follows_images and self.membership.registration.is_certain()
 
     def endpoint_of(self, broker_id: int, listener: str = "") -> tuple[str, int] | None:
@@ -304,7 +304,7 @@ class Cluster:
         return self.image.brokers
 
     def may_cut_committed(self, topic: str) -> bool:
-        """True if a log of the topic may be truncated below its high watermark, after an unclean election."""
+        """True if a log of the topic can be truncated below its high watermark, after an unclean election."""
         found = self.image.topics.get(topic)
         return found is not None and bool(self.image.setting(found, UNCLEAN_SETTING, False))
 

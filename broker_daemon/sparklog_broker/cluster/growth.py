@@ -109,8 +109,8 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
 
 
 def _is_to_be_copied(config: BrokerConfig, coordination: Coordination, nodes: Iterable[Node]) -> bool:
-    """Create COPYING if it is missing. Returns False, without COPYING, if an earlier start has copied all nodes. Raises
-    AdoptionRefusedError if ZooKeeper has other metadata."""
+    """Return True if nodes must be copied, after the creation of COPYING if it is missing; False if an earlier start
+    has copied all nodes. Raises AdoptionRefusedError if ZooKeeper has other metadata."""
     own = _cluster_id(node for node in nodes if node.path == znodes.CLUSTER)
     copying = wait_for(coordination.get(COPYING))
     if copying is not None and copying.data.decode() == own:
@@ -134,7 +134,8 @@ def _cluster_id(nodes: Iterable[Node]) -> str:
 
 
 def _copied(nodes: Iterable[Node]) -> Iterator[Create]:
-    """Return the operations that create the nodes in ZooKeeper, in the form for several brokers."""
+    """Return the operations that create the nodes in ZooKeeper. Facts that hold only for a sole broker, such as its
+    leaderships, are left out."""
     for node in nodes:
         data = node.data
         if node.path.startswith((f"{znodes.KNOWN}/", MADE)):

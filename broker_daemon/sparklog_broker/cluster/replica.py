@@ -85,7 +85,7 @@ class ClusterReplica:
         self.image = image
         self.state: Leader | Follower | None = None
         self.may_be_written = False
-        """True if appends of an earlier leadership may not have reached the log yet."""
+        """True if jobs of this broker's own leadership perhaps still append to the log."""
         self.on_high_watermark: Callable[[], None] = lambda: None
         """Called after a rise of `replicated_to`."""
         self._broker_id = broker_id

@@ -101,7 +101,7 @@ class Replicas:
         self._ticking: asyncio.TimerHandle | None = None
         self._quota = Quota(self.now_ms)
         self.on_leadership: Callable[[TopicPartition, bool], None] = lambda key, leads: None
-        """Called with the partition, and True when this broker begins to lead it, False when it ceases to."""
+        """Called with the partition, and True when this broker begins to lead it, False when it ceases to lead it."""
         self.image = ClusterImage()
         self.noted_epoch = NO_EPOCH
         """The broker epoch that the log directories contain. While the registration has another epoch, this broker

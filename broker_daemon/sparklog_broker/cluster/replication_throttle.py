@@ -13,7 +13,7 @@ from sparklog.replication.cluster_image import PartitionImage
 
 
 class Quota:
-    """A rate limit in bytes per second. The unused bytes of up to one second can be used later. One `take` may exceed
+    """A rate limit in bytes per second. The unused bytes of up to one second can be used later. One `take` can exceed
     them; the next transfer then waits longer.
     """
 

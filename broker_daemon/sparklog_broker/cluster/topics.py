@@ -117,8 +117,8 @@ class Topics:
     async def create(self, spec: TopicSpec) -> Topic:
         """Create a topic. If an earlier attempt with the same `request_id` has created it, return that topic.
 
-        Raises TopicAlreadyExistsError, Invalid…Error, PolicyViolationError, NotControllerError,
-        StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
+        Raises TopicAlreadyExistsError, InvalidTopicError and other errors of wrong arguments, PolicyViolationError,
+        NotControllerError, StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
         there = self.partitions.topics.get(spec.name)
         if there is not None and there.is_made_by(spec.request_id):
             return there

@@ -53,7 +53,7 @@ def group_config(config: BrokerConfig) -> GroupConfig:
 
 
 class GroupPartition(Shard[GroupCoordinator, _Change]):
-    """One partition of `__consumer_offsets`."""
+    """The shard of one partition of `__consumer_offsets`."""
 
     def __init__(self, groups: Groups, number: int) -> None:
         super().__init__(number, groups.loop, groups.topic)

@@ -127,7 +127,7 @@ class InternalTopic:
         return counts[self.name]
 
     def partition_for(self, key: str) -> int:
-        """Return the partition of `key`: a group id, an application id or a transactional id."""
+        """Return the number of the partition for `key`: a group id or a transactional id."""
         return zlib.crc32(key.encode()) % self.partitions
 
     async def ensure(self) -> Topic:

@@ -97,7 +97,7 @@ class Shard(ABC, Generic[C, E]):
         await self._has_loaded.wait()
 
     def load(self) -> asyncio.Task[None]:
-        """Load the partition's records. Failed attempts are repeated."""
+        """Load the partition's records in a task, and return the task. Failed attempts are repeated."""
         return self._begin(self._load())
 
     async def _load(self) -> None:
@@ -184,7 +184,7 @@ class Shard(ABC, Generic[C, E]):
             log.error("%s: a task of its coordinator failed", self, exc_info=task.exception())
 
     def _abandon(self, failed: Sequence[E], error: Exception) -> None:
-        """Discard the coordinator, and cancel all its tasks."""
+        """Discard the coordinator, cancel all its tasks, and fail the changes in `failed` and in the queue."""
         self.coordinator = None
         waiting, self._queue = self._queue, deque()
         current = asyncio.current_task()

@@ -125,8 +125,9 @@ class TransactionShard(Shard[Coordinator, _Change]):
     # -- requests
 
     async def request(self, request: Request) -> Any:
-        """Return the reply to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError if
-        the previous transaction takes too long to end.
+        """Return the reply to a request. Raises the coordinator's error, CoordinatorLoadingError,
+        BrokerShuttingDownError, StorageError, and ConcurrentTransactionsError if the previous transaction does not end
+        within `wait_s_max`.
         """
         self._reserve_at_hand()
         if isinstance(request, InitProducer | Join):

@@ -149,9 +149,9 @@ class TransactionCoordinator:
         return found
 
     async def hold(self, name: str, hold_s: float) -> dict[int, int]:
-        """Hold requests until `release`, for at most `hold_s`, and wait until earlier decisions have all their markers.
-        Returns the leader epochs by partition of the state topic. Raises CoordinatorLoadingError,
-        ConcurrentTransactionsError.
+        """Begin the hold `name`: requests wait until `release(name)`, for at most `hold_s`. Then wait until earlier
+        decisions have all their markers. Returns the leader epochs by partition of the state topic. Raises
+        CoordinatorLoadingError, ConcurrentTransactionsError.
         """
         self._holds.begin(name, hold_s)
         try:
@@ -332,7 +332,8 @@ class TransactionCoordinator:
         return bool(await self._shard_of_run(request).request(request))
 
     async def renew(self, app_id: str, version: int, run_id: str) -> RenewAnswer:
-        """Begin the lease of the transaction again. Raises the errors of `last_committed`."""
+        """Begin the lease of the transaction again. For an unknown transaction, the answer says so. Raises the errors
+        of `last_committed`."""
         request = Renew(shared_transactional_id(app_id), version, run_id)
         found: RenewAnswer = await self._shard(request.transactional_id).request(request)
         return found

@@ -39,7 +39,7 @@ class RequestTimes(Struct):
 
 
 class ApiCounters:
-    """Counters of one API. `errors`: by code, errors of requests and of single partitions."""
+    """Counters of one API. `errors`: number of errors by code, both of whole requests and of single partitions."""
 
     __slots__ = ("errors", "handle", "queue", "request_bytes", "requests", "response_bytes", "send", "total", "wait")
 

@@ -44,7 +44,7 @@ class TopicTraffic:
 
 
 class Traffic:
-    """Traffic of all topics. Event-loop thread only, except for `items`."""
+    """Traffic of all topics. Event-loop thread only, except for `has_own` and `items`."""
 
     def __init__(self, topics_max: int) -> None:
         self._topics_max = topics_max

@@ -59,8 +59,8 @@ async def alter_partition(request: AlterPartitionRequest, payload: memoryview, c
 async def controlled_shutdown(
     request: ControlledShutdownRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Move the leaderships of a stopping broker to other brokers. The answer has the number of partitions that no other
-    broker can lead now. Only the controller answers."""
+    """Move the leaderships of a stopping broker to other brokers where possible. The answer has the number of
+    partitions that the broker still leads. Only the controller answers."""
     remaining = await context.broker.cluster.membership.ask(
         lambda token: ControlledShutdown(token, request.broker_id, request.broker_epoch)
     )

@@ -189,9 +189,9 @@ class _FetchReader:
             raise
 
     async def read_remote(self) -> None:
-        """Read the partitions that `read` has skipped, on threads that are allowed to wait for the object store. The
-        first of them returns a batch even if the batch is too large for the answer, so that no reader is stuck.
-        Partitions for which no room is left return nothing.
+        """Read the partitions that `read` has skipped, on threads that are allowed to wait for the object store. Each
+        gets at least one batch, even a batch that is larger than the room in the answer, so that no reader is stuck.
+        When no room is left, the remaining partitions get nothing.
         """
         left = self._max_bytes - sum(s.length_bytes for s in self.slices)
         try:

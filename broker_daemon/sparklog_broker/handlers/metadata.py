@@ -234,7 +234,8 @@ def _partition_state(partition: Partition) -> PartitionState:
 
 
 def _error_code(partition: Partition) -> int:
-    """Return 0 if some broker leads the partition and it is usable, otherwise the code of the error."""
+    """Return 0 if a broker leads the partition, and this broker's replica, if any, is usable. Otherwise return the code
+    of the error."""
     if (error := partition.sole_error) is not None:
         return error.code
     if partition.replicas.leader == NO_LEADER:

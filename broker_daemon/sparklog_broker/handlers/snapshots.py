@@ -1,7 +1,8 @@
-"""SNAPSHOT_OFFSETS: partitions' first and end offsets, which are the same for all requests of a principal with the same
-name; and LIST_COMMITS, for brokers that take such a snapshot.
+"""SNAPSHOT_OFFSETS: first and end offsets of partitions. All requests of a principal with the same name get the same
+offsets. LIST_COMMITS: the commits that a broker needs to take such a snapshot.
 
-In a cluster the broker asks the leaders of the other partitions. All requests with one name go to the same broker.
+In a cluster the broker asks the leaders of the other partitions. Clients send all requests with one name to the same
+broker.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _NEVER_MS = 2**62
 
 
 async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer from the named snapshot. A partition that it lacks, because its topic is newer or it was offline, gets its
-    present offsets. Names belong to a principal, so other principals cannot read the snapshot.
+    """Answer from the named snapshot. If the snapshot lacks the partition, because its topic is newer or the partition
+    was offline, answer with its present offsets. Names belong to a principal, so other principals cannot read the
+    snapshot.
     """
     broker = context.broker
     if request.isolation == READ_COMMITTED:
@@ -53,8 +55,8 @@ async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Sna
 
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
     """Return the first and end offsets of partitions. For readers of committed records, each transaction is completely
-    below the ends or completely above, even if it spans brokers. Raises the errors of `_collect` and `_commits`, except
-    InvalidRequestError, and CoordinatorNotAvailableError."""
+    below the ends or completely above, even if it spans brokers. Raises CoordinatorNotAvailableError, NotLeaderError,
+    StorageError, and the errors of `OtherBrokers.extents` and `OtherBrokers.commits`."""
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
     collect = partial(_collect, broker, partitions, isolation)
     if isolation != READ_COMMITTED or len(leaders) <= 1:  # a single leader makes a whole transaction visible at once

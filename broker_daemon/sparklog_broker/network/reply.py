@@ -14,8 +14,8 @@ from sparklog.protocol.versions import field_names
 
 ERROR_TEXT_CHARS_MAX = 4096
 THROTTLE_FIELD = "throttle_ms"
-"""A field of all replies to clients except those to their first requests. Its value is known last, so it and the fields
-after it are encoded last.
+"""A field of all replies to clients, except the replies to HANDSHAKE and SASL requests. Its value is known last, so
+this field and the fields after it are encoded last.
 """
 REST_BYTES_MAX = 48
 

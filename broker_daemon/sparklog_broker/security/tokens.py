@@ -36,7 +36,7 @@ class TokenKeys:
         *,
         fetch: Callable[..., bytes] = fetch,
     ) -> None:
-        """`settings`: those of the listener. `threads`: run the reads that an unknown key causes. `fetch`: reads an
+        """`settings`: the listener's settings. `threads`: run the reads that an unknown key causes. `fetch`: reads an
         https address, like `security.https.fetch`. Raises InvalidConfigError, which names the wrong or missing setting.
         """
         self._threads = threads

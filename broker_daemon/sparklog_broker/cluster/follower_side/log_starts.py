@@ -2,8 +2,7 @@
 
 A fetch reports the follower's log start to the leader, which then confirms deletions of records below it. A fetch
 therefore waits until the log start is in a checkpoint. Otherwise a crash would bring back records that were reported
-as deleted.
-One checkpoint serves all waiting partitions.
+as deleted. One checkpoint serves all waiting partitions.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ class ReplicaFetcher:
     """Copies partitions from one leader. Event-loop thread only.
 
     `deliver` takes the events of an answer, and calls `ask` again when they are applied. A request names the due
-    partitions, and may wait long at the leader. So it is sent only when the partitions of the previous answer are due
-    again, and it is interrupted if a partition becomes due unexpectedly.
+    partitions, and can wait long at the leader. So it is sent only when the partitions of the previous answer are due
+    again, at the latest after SETTLE_S. It is interrupted if a partition becomes due unexpectedly.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class IsrProposals:
         self._has_proposals = asyncio.Event()
 
     def add(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
-        """Add a proposal. It replaces an unsent one of the same partition."""
+        """Add a proposal. It replaces an unsent proposal of the same partition."""
         self._waiting[replica.key] = replica, proposal
         self._has_proposals.set()
 

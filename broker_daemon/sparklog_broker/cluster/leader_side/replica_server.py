@@ -55,7 +55,7 @@ SESSIONS_MAX = 1_000
 class _ArmedPartition(NamedTuple):
     wanted: ReplicaFetchPartition
     noted_by: object
-    """The rules that have recorded the fetch. The rules of a later leadership must record it, too."""
+    """The `ClusterReplica.state` that has recorded the fetch. After a change of it, the follower must fetch again."""
 
 
 class _Session(Struct, eq=False):
