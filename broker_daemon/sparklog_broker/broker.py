@@ -134,7 +134,7 @@ class Broker:
         """Lock and load the data directory. Blocks during the recovery of damaged logs. `loop` must not run yet. With
         `cluster` None the broker is a sole broker, whose store is in the data directory.
 
-        Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
+        Raises DataDirLockedError, StorageError, StorageFullError, InvalidConfigError (`remote.log.storage.*`).
         """
         environment = environment if environment is not None else real_environment(int(config.data_file_mode, 8))
         logs = open_logs(config, environment)

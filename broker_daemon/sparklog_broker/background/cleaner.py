@@ -1,8 +1,8 @@
 """Threads that compact logs, beginning with the dirtiest. The rules are in `sparklog.log.compaction`.
 
 If the compaction of a log fails (a damaged batch, a full disk), its next attempt waits, longer after each failure.
-After several failures there is no further attempt until a restart or a change of a topic. Other logs are compacted
-meanwhile. The threads work on NumPy and Arrow arrays of one batch at a time, so that the event loop gets the
+After several failures there is no further attempt until a restart or a change of a topic's settings. Other logs are
+compacted meanwhile. The threads work on NumPy and Arrow arrays of one batch at a time, so that the event loop gets the
 interpreter in between.
 """
 

@@ -143,7 +143,8 @@ class Cluster:
         connect: Connect = asyncio.open_connection,
     ) -> Cluster:
         """Read the stored metadata, and create the base nodes in an empty store. Raises StorageUnavailableError, also
-        if the store is older than this broker's newest image, or has another cluster's metadata.
+        if the store is older than this broker's newest image, or has another cluster's metadata. Raises StorageError if
+        the data directory cannot be read.
         """
         copy = read_copy(environment.files, config.data_dir)
         try:

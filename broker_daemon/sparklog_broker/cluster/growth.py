@@ -64,7 +64,8 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
     """Copy the store of the data directory into ZooKeeper. Blocks.
 
     Returns:
-        False if the directory has no store. True if this start or an earlier start has copied the store.
+        True if the store was copied, by this start or by an earlier start that did not end. False if the directory has
+        no store.
 
     Raises:
         AdoptionRefusedError: ZooKeeper has other metadata, or a log directory has failed or belongs to another broker.

@@ -60,9 +60,9 @@ class Peer:
     ) -> tuple[M, bytes]:
         """Return the reply and its payload.
 
-        Raises the peer's error, BrokerNotAvailableError (no connection, a broken one, or no known address),
+        Raises the peer's error, BrokerNotAvailableError (no connection, a broken connection, or no known address),
         RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (the received bytes are
-        not a reply).
+        not a reply), and the errors of `SecureConnect`.
         """
         async with self._turn:
             try:

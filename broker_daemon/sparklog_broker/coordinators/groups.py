@@ -64,7 +64,7 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
 
     async def change(self, make: Callable[[GroupCoordinator], Step[A]], producer: Producer | None = None) -> A:
         """Run `make`, and return its reply when its records are below the high watermark. Raises the error of `make`,
-        CoordinatorLoadingError, and the errors of an append.
+        CoordinatorLoadingError, BrokerShuttingDownError, and the errors of `InternalTopic.append`.
         """
         answer, records = make(self.ready())
         await self._write(records, producer)
@@ -286,7 +286,7 @@ class Groups:
 
     def coordinators(self) -> dict[GroupPartition, GroupCoordinator]:
         """Return the coordinators of all partitions that this broker leads, by partition. Raises
-        CoordinatorLoadingError.
+        CoordinatorLoadingError, BrokerShuttingDownError.
         """
         if not self.partitions:
             raise CoordinatorLoadingError("the broker is starting: try again")

@@ -29,7 +29,7 @@ class LeaderHint(NamedTuple):
 
 def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None) -> LeaderHint:
     """Return the hint for a client that gets NotLeaderError or FencedLeaderEpochError. With another `error`, or if no
-    leader is known, the hint is -1, -1."""
+    other leader is known, the hint is -1, -1."""
     if not isinstance(error, NotLeaderError | FencedLeaderEpochError):
         return LeaderHint()
     partition = broker.partitions.find(TopicPartition(topic, number))

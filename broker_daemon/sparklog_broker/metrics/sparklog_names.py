@@ -1,4 +1,4 @@
-"""The broker's numbers under sparklog's own names, for which Kafka has no name."""
+"""The broker's numbers under sparklog's names. They supplement the numbers under Kafka's names."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 A reply that the kernel does not take at once stays with its connection, as bytes of memory and slices of files, each of
 which keeps a segment file open. All unread replies together are allowed half of the request budget, and a limited
 number of slices. Beyond that, the connection with the largest product of amount and time is closed first; the time
-counts from the first unread byte. A connection whose peer reads has a low product, because the amount shrinks and the
-time is short. The last connection with an unread reply stays open, because a single reply has a limit of its own.
+counts from the moment when the connection got an unread reply. A connection whose peer reads has a low product, because
+the amount shrinks and the time is short. The last connection with an unread reply stays open, because a single reply
+has a limit of its own.
 """
 
 from __future__ import annotations

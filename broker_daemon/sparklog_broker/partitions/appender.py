@@ -37,8 +37,8 @@ INLINE_SLOW_S = 0.05
 """Duration, in s, of an append on the loop that shows a busy disk. For INLINE_PAUSE_S, threads then append."""
 INLINE_PAUSE_S = 1.0
 INLINE_LOOK_AGE_S = 0.8
-"""Age, in s, of the oldest last check of a log directory above which the loop does not append. The append could have to
-check the directory itself, which hangs on a dead mount.
+"""The loop appends only if every log directory was checked within this time, in s. Otherwise the append could have to
+check its directory, which hangs on a dead mount.
 """
 
 Outcomes = list[AppendInfo | Exception]

@@ -52,8 +52,8 @@ class IoThreads:
         """Run `job` on thread `index`, then `deliver(result, error)` on the event loop, even if the request has ended.
 
         `finish(result)` returns the final result of a job without an error. It is called once for each job, on the same
-        thread, but only after all jobs that the thread runs together. The fsync of the first `finish` then covers all
-        of these jobs.
+        thread, but only after all jobs that the thread runs together. For example, the fsync in the first `finish` of a
+        log covers all of these jobs on the log.
         """
         self._workers[index].put((job, deliver, finish))
 

@@ -76,7 +76,8 @@ class Partition:
 
     @property
     def log(self) -> PartitionLog:
-        """The partition's log. Raises the error for which the partition is offline."""
+        """The partition's log. Raises the error for which the partition is offline, UnknownTopicOrPartitionError if it
+        was deleted, NotLeaderError if this broker has no replica of it."""
         if self.deleted:
             raise UnknownTopicOrPartitionError(f"partition {self.key} has been deleted")
         if self._log is None:
@@ -151,7 +152,8 @@ class Partition:
         return self._log is not None and self._log.config.flush.at_append
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
-        """Raise FencedLeaderEpochError for an older leader epoch, UnknownLeaderEpochError for a newer one."""
+        """Raise FencedLeaderEpochError for an older leader epoch, UnknownLeaderEpochError for a newer one; -1 is
+        accepted."""
         ours = self.replicas.leader_epoch
         if leader_epoch in (UNKNOWN_LEADER_EPOCH, ours):
             return

@@ -60,7 +60,7 @@ def _cut(log: PartitionLog, offset: int) -> int:
 
     Committed records are truncated only after an unclean election, or at a gap that a repair has left. After an unclean
     election a compacted log is emptied. Its truncated records had replaced older values below `offset`, which the
-    leader still has and this log lacks. At a gap nothing was replaced, so only the records behind it are removed.
+    leader still has and this log lacks. At a gap the leader has the truncated records, too, and sends them again.
     """
     is_undone = all(offset != first for first, _ in log.gaps)
     if is_undone and offset < max(log.high_watermark, cleaned_to(log)) and any(s.compacted for s in log.segments):

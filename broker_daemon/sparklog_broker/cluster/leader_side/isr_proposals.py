@@ -38,7 +38,8 @@ Result = PartitionImage | SparklogError
 
 
 class IsrProposals:
-    """Sends proposals to the controller. The leader's rules repeat a failed proposal. Event-loop thread only."""
+    """Sends proposals to the controller. The leader's rules repeat a proposal that gets no decision. Event-loop thread
+    only."""
 
     def __init__(self, membership: Membership, controller: ControllerClient, broker_id: int) -> None:
         self._membership = membership
