@@ -1,7 +1,7 @@
 """The broker's configuration: a TOML file, overridden by command-line flags, checked against the table of settings.
 
 The top level of the file has broker settings. Its table `[topic]` has defaults of topic settings, for topics without
-their own. Dotted names may be written as one key (`log.flush.interval.ms = 1000`) or as nested tables.
+their own. Dotted names can be written as one key (`log.flush.interval.ms = 1000`) or as nested tables.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class BrokerConfig(Struct, frozen=True):
         return tuple(warnings)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return the fields without `remote_log_storage_options`, which may contain secrets."""
+        """Return the fields without `remote_log_storage_options`, which can contain secrets."""
         return [(f, getattr(self, f)) for f in self.__struct_fields__ if f != "remote_log_storage_options"]
 
     def __repr__(self) -> str:

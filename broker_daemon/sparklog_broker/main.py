@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 STOP_TIMEOUT_S = 10.0
 SWITCH_INTERVAL_S = 0.0005
-"""Longest time, in s, for which a thread keeps the interpreter while another one waits. With Python's default of 5 ms,
-an I/O thread that verifies batches would delay the event loop.
+"""Longest time, in s, for which a thread keeps the interpreter while another thread waits. With Python's default of
+5 ms, an I/O thread that verifies batches would delay the event loop.
 """
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STDIN = 0

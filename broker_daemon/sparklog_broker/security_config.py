@@ -1,7 +1,7 @@
 """The broker's security settings: its listeners, and the rules for their connections.
 
-`listener.name.<name in lower case>.x` overrides `x` for one listener. A value may refer to a file or variable
-(`${file:/path}`, `${env:NAME}`). Such values, and those of settings with secret names, are `Secret` objects.
+`listener.name.<name in lower case>.x` overrides `x` for one listener. A value can refer to a file or variable
+(`${file:/path}`, `${env:NAME}`). Such values, and the values of settings with secret names, are `Secret` objects.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def parse_value(name: str, value: object) -> Value | Secret:
 
 
 class BrokerSecurity(Struct, frozen=True):
-    """The security settings, created by `make_security`. `settings`: by dotted name, also those of listeners."""
+    """The security settings, created by `make_security`. `settings`: values by dotted name, with the settings of
+    single listeners (`listener.name.…`)."""
 
     listeners: Listeners
     settings: Mapping[str, object]

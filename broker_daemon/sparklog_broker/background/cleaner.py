@@ -59,8 +59,8 @@ class Cleaner:
         logs: LogManager,
         deletions_may_go: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
-        """`deletions_may_go`: returns True if every replica of a partition has the committed records, so that
-        tombstones may be removed. Called by the threads. None if each partition has one replica."""
+        """`deletions_may_go`: returns True if every replica of a partition has the committed records. Only then
+        tombstones are removed. Called by the threads. None if each partition has one replica."""
         self._logs = logs
         self._deletions_may_go = deletions_may_go if deletions_may_go is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads

@@ -3,7 +3,7 @@ directory fails.
 
 The caller of a failing read, write or fsync detects the failure. After the removal, replacement or unmounting of a
 directory no call fails (open files stay writable, and are lost), so each directory is also checked periodically. Each
-check runs on a separate thread, because it may hang at a dead mount; then appends wait
+check runs on a separate thread, because it can hang at a dead mount; then appends wait
 (`sparklog.log.model.watched_files`).
 """
 

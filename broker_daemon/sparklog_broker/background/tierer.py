@@ -1,4 +1,4 @@
-"""The thread that copies sealed segments to the object store, and deletes expired ones there. The rules are in
+"""The thread that copies sealed segments to the object store, and deletes expired segments there. The rules are in
 `sparklog.log.tiering`.
 
 A partition whose round fails is retried at the next interval; other partitions continue. The directory of a deleted

@@ -37,7 +37,7 @@ class ChildSpec(Struct, frozen=True):
     command: tuple[str, ...]
     """Program and arguments."""
     variables: Mapping[str, str] | None = None
-    """Environment variables; None for those of the broker."""
+    """Environment variables; None for the broker's variables."""
     descriptors: tuple[int, ...] = ()
     """File descriptors that the child inherits under the same numbers, such as listening sockets."""
     memory_bytes_max: int = 0
@@ -62,7 +62,7 @@ class Child:
         spec: The process.
         loop: The broker's event loop.
         clock_s: A monotonic clock in s.
-        restarts: The pauses between starts; None: the usual ones.
+        restarts: The pauses between starts; None: `Restarts()`.
         on_ready: Called at each start with the text after `READY` in the child's line.
         """
         self.spec = spec

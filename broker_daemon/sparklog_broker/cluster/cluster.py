@@ -193,8 +193,8 @@ class Cluster:
             raise
 
     def take_epochs(self, logs: LogManager) -> None:
-        """Store the leader epochs of the logs if the store in the data directory is an older copy, which has lower
-        ones. Blocks. Raises StorageError, StorageFullError.
+        """Store the leader epochs of the logs if the store in the data directory is an older copy with lower leader
+        epochs. No effect with ZooKeeper. Blocks. Raises StorageError, StorageFullError.
         """
         if isinstance(self._zk, LocalCoordination):
             epochs = {tp: partition_log.leader_epoch for tp, partition_log in logs.logs.items()}
@@ -273,7 +273,7 @@ class Cluster:
 
     @property
     def image(self) -> ClusterImage:
-        """The image that this broker has applied; before the join, the one read at its start, without brokers."""
+        """The image that this broker has applied. Before the join: the image read at the start, without brokers."""
         return self.images.image if self._follows_images else self._first_image
 
     async def as_new_as(self, version: Version, timeout_s: float) -> bool:

@@ -208,7 +208,7 @@ class ClusterReplica:
         """Lead the partition according to `changed`. Returns True if this broker leads.
 
         It does not lead if the controller has answered with a later state of the partition, whose image will follow:
-        another broker may lead in it. Raises FencedLeaderEpochError, StorageError.
+        another broker perhaps leads in it. Raises FencedLeaderEpochError, StorageError.
         """
         self.image = changed.partition
         before = self.state

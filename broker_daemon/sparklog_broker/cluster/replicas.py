@@ -114,7 +114,7 @@ class Replicas:
         """True after a tick in which no leader had anything to do, until a partition has news."""
         self._followed = _FollowedImage(ClusterImage(), False, frozenset())
         self._idle: dict[TopicPartition, None] = {}
-        """Partitions that this broker neither leads nor copies. Any image may give them a role."""
+        """Partitions that this broker neither leads nor copies. Any image can give them a role."""
         self._eligible: dict[int, int] = {}
         self._new_leaderships = 0
         """Number of leaderships begun since the last log line about them."""
@@ -164,7 +164,8 @@ class Replicas:
     # --- roles
 
     def role_of(self, key: TopicPartition, partition_log: PartitionLog | None) -> ClusterReplica:
-        """Create the role of a partition that will be served. It neither leads nor follows before `follow_image`."""
+        """Create the role of a partition that will be served. Before `follow_image`, the role is neither leader nor
+        follower."""
         image = self.image.partition(key) or UNKNOWN
         replica = self._replicas[key] = ClusterReplica(key, self._broker_id, image, self._config, self)
         self._idle[key] = None

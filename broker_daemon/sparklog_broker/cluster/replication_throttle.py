@@ -29,7 +29,7 @@ class Quota:
             self.rate_bytes, self._left, self._at_ms = rate_bytes, float(rate_bytes), self._now_ms()
 
     def wait_ms(self) -> int:
-        """Return 0 if bytes may be sent now, otherwise the time in ms until the next attempt."""
+        """Return 0 if bytes are allowed to be sent now, otherwise the time in ms until the next attempt."""
         if not self.rate_bytes:
             return 0
         now_ms = self._now_ms()

@@ -82,7 +82,7 @@ class SecureConnect:
 
     def renew(self) -> bool:
         """Read certificates and authorities again, and return True if they have changed. Blocks; callable on any
-        thread. Raises InvalidConfigError; the old ones then stay in use.
+        thread. Raises InvalidConfigError; the old certificates and authorities then stay in use.
         """
         return self._context is not None and self._context.renew()
 

@@ -203,7 +203,7 @@ class Topics:
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Change a topic's settings. Raises UnknownTopicOrPartitionError, InvalidConfigError, errors of `create`."""
+        """Change a topic's settings. Raises UnknownTopicOrPartitionError, and the errors of `create`."""
         wanted = altered_topic(self._existing_topic(name), configs)
         self._check_tier(name, configs)
         if MIN_INSYNC_SETTING in configs:
@@ -216,7 +216,7 @@ class Topics:
         return self._existing_topic(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """Change a topic's schema. Raises UnknownTopicOrPartitionError, InvalidTopicError, errors of `create`."""
+        """Change a topic's schema. Raises UnknownTopicOrPartitionError, and the errors of `create`."""
         known = self._existing_topic(name)
         schema_id = await self._storage.run(self._ids.take_schema_id)
         wanted = altered_schema(known, change, schema_id)

@@ -148,7 +148,7 @@ class InternalTopic:
     ) -> AppendInfo:
         """Append `records` as one batch, and return when the batch is below the high watermark. With `producer`, the
         records belong to its open transaction, or begin one. Raises StorageError, StorageFullError,
-        RequestTimedOutError (the batch may be kept or lost), InvalidProducerEpochError (the transaction has ended), and
+        RequestTimedOutError (the batch is kept or lost), InvalidProducerEpochError (the transaction has ended), and
         the errors of `ensure` and `partition_of`.
         """
         await self.ensure()
@@ -276,7 +276,7 @@ def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | 
 
 
 def check_not_internal(topic: str, action: str) -> None:
-    """Raise InvalidTopicError for a topic that only the broker may write, create or delete."""
+    """Raise InvalidTopicError for a topic that only the broker is allowed to write, create or delete."""
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(f"topic {topic!r} is internal: it can be read, but not {action}")
 

@@ -108,9 +108,9 @@ class MarkerWriter:
             return set()
 
     async def write_here(self, markers: Iterable[Marker], coordinator_epoch: int, started_ms: int = -1) -> set[Marker]:
-        """Write markers to partitions that this broker leads, and return the written ones.
+        """Write markers to partitions that this broker leads, and return the markers that are written or unnecessary.
 
-        Markers of other partitions are not written, and neither are markers of topics that this broker's image lacks.
+        Markers for other partitions, and for topics that this broker's image lacks, are not written.
         The last stable offsets of all these partitions rise at the same time, after the attempt. A request that names
         all of them thus returns the whole transaction or nothing of it.
         """

@@ -108,7 +108,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._finished(set())
 
     async def draw_fencing_token(self) -> int:
-        """Return a token that is larger than all earlier ones. Raises CoordinatorLoadingError, StorageError."""
+        """Return a token that is larger than all earlier tokens. Raises CoordinatorLoadingError,
+        BrokerShuttingDownError, StorageError."""
         coordinator, tokens = self.ready(), self._tokens
         assert tokens is not None
         token = await tokens.next()

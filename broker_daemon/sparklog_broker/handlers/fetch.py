@@ -28,7 +28,7 @@ from sparklog_broker.partitions.partition import Partition
 SLICES_PER_PARTITION_MAX = 32
 """Largest number of slices of one partition in an answer. Only tiny segments need more slices, which take too long."""
 SLICES_PER_ANSWER_MAX = 1_000
-"""Largest number of slices in an answer; each may keep a segment file open. The next fetch continues."""
+"""Largest number of slices in an answer; each can keep a segment file open. The next fetch continues."""
 WAITING_PARTITIONS_MAX = 2_000
 """Largest number of partitions whose appends wake a fetch. A fetch of more partitions waits for its full
 `max_wait_ms`.
@@ -131,7 +131,7 @@ class _FetchReader:
             self.results[i] = self._failure(wanted, _Offsets(), error)
 
     async def wait(self, times: RequestTimes) -> None:
-        """Wait until another `read` may return more, or the request's `max_wait_ms` has passed."""
+        """Wait until another `read` could return more, or the request's `max_wait_ms` has passed."""
         clock = self._broker.environment.clock
         began_s = clock.monotonic_s()
         try:

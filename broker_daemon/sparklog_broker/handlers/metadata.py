@@ -57,8 +57,8 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
 
 
 async def metadata(request: MetadataRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the topics that the peer may see. This broker, if it has no registered endpoints, is named with the
-    address of the peer's connection, the only address that the peer certainly reaches.
+    """Answer with the topics that the peer is allowed to see. This broker, if it has no registered endpoints, is named
+    with the address of the peer's connection, the only address that the peer certainly reaches.
     """
     if len(payload):
         raise InvalidRequestError("a METADATA request has no payload")
@@ -205,7 +205,7 @@ def _keys(topic: Topic) -> Iterator[TopicPartition]:
 
 
 def _schema_parts(schema: tuple[int, bytes]) -> Iterator[bytes]:
-    """Yield the encoded parts of a SchemaVersion. Answers share the schema's bytes, which may be large."""
+    """Yield the encoded parts of a SchemaVersion. Answers share the schema's bytes, which can be large."""
     schema_id, data = schema
     yield message_header(len(SchemaVersion.__struct_fields__)) + encode_value(schema_id) + binary_header(len(data))
     yield data

@@ -1,8 +1,8 @@
 """SNAPSHOT_OFFSETS: first and end offsets of partitions. All requests of a principal with the same name get the same
 offsets. LIST_COMMITS: the commits that a broker needs to take such a snapshot.
 
-In a cluster the broker asks the leaders of the other partitions. Clients send all requests with one name to the same
-broker.
+In a cluster the broker asks the leaders of the partitions that it does not lead. Clients send all requests with one
+name to the same broker.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
     """Return the extents with ends that are inside no transaction.
 
     First the commits above the ends are collected. The earliest start of their transactions bounds the headers to read
-    in all partitions. A lowered end may be inside a transaction that began earlier; the bound is then lowered, too.
+    in all partitions. A lowered end can be inside a transaction that began earlier; the bound is then lowered, too.
     """
     ends = {tp: extent.end for tp, extent in found.extents.items()}
     commits = await _commits(broker, {tp: ends[tp] for tp in found.behind if tp in ends}, _NEVER_MS)

@@ -1,5 +1,5 @@
-"""The broker's numbers under the names that Kafka's dashboards use: those of Strimzi's rules for Kafka's beans, and of
-kafka_exporter. The labels are Kafka's, too, with one exception: series by partition are summed by topic, unless
+"""The broker's numbers under the names that Kafka's dashboards use: the names of Strimzi's rules for Kafka's beans, and
+of kafka_exporter. The labels are Kafka's, too, with one exception: series by partition are summed by topic, unless
 `metrics.partitions.max` allows partitions. Dashboards sum by topic themselves, so they show the same.
 """
 

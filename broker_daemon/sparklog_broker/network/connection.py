@@ -107,10 +107,10 @@ class _Frame:
         self.prefix = prefix
         self.begun_s = begun_s
         self.buffer: np.ndarray | None = buffer
-        """Memory for the body; None after its release. The buffer may be larger than the body."""
+        """Memory for the body; None after its release. The buffer can be larger than the body."""
         self.received = 0
         self.reserved = 0
-        """Number of reserved bytes, up to which the buffer may be filled."""
+        """Number of reserved bytes, up to which bytes are received into the buffer."""
         self.times = RequestTimes()
 
     def view(self, start: int, end: int) -> memoryview:
@@ -285,7 +285,7 @@ class Connection:
             self._progress_bytes, self._progress_at = 0, self._active_at
 
     def _begin_frame(self) -> bool:
-        """Begin the frame that the received prefix announces. Returns True if its body may be read."""
+        """Begin the frame that the received prefix announces. Returns True if its body is to be read next."""
         self._progress_bytes, self._progress_at = 0, self._loop.time()
         self._prefix_received = 0
         self._frames_begun += 1
@@ -489,8 +489,8 @@ class Connection:
             self.close()
 
     def _answer_timeout_s(self) -> float:
-        """Return the longest time without progress of an unread reply, in s. A consumer may leave prefetched records
-        unread for as long as a connection may be idle."""
+        """Return the longest time without progress of an unread reply, in s. A consumer is allowed to leave prefetched
+        records unread for as long as a connection is allowed to be idle."""
         fetched = self._current is not None and self._current.prefix.api == Api.FETCH
         return self._limits.idle_timeout_s if fetched else self._limits.write_timeout_s
 

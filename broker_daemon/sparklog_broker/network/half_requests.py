@@ -1,7 +1,7 @@
 """Disconnection of clients that send a request slowly while other connections wait for memory.
 
 The received part of a request keeps its memory (`MemoryBudget`) until the rest arrives. `request.read.timeout.ms` is
-long, because a client may have a slow network. This is harmless while no connection waits for memory. While one waits,
+long, because a client can have a slow network. This is harmless while no connection waits for memory. While one waits,
 
 - a client that sends less than PROGRESS_BYTES in `request.read.stall.ms` is disconnected;
 - once the first waiting connection has waited for `request.read.stall.ms`, each check disconnects the slowest client

@@ -61,7 +61,7 @@ class LongAnswers:
             version: The version of the encoded items; None for the newest.
 
         Raises:
-            ResponseTooLargeError: An item does not fit, and it is the first one or `paged` is False.
+            ResponseTooLargeError: The first item does not fit, or any item if `paged` is False.
         """
         building = _PageBuilder(message, field, version)
         turn = _Turn(self)

@@ -14,7 +14,8 @@ from sparklog.settings import MIB
 BUFFER_BYTES_MIN = 64 * 1024
 """Smallest buffer, in bytes, that is kept."""
 _REFERENCES_OF_THE_LAST_OWNER = 3
-"""References to a buffer that has no other owner: the caller's variable, the parameter, and that of `getrefcount`."""
+"""References to a buffer without another owner: the caller's variable, the parameter, and the argument of
+`getrefcount`."""
 
 
 class ReceiveBuffers:

@@ -36,7 +36,7 @@ class Response(Struct):
 
     - `message`: None if no reply is sent.
     - `close`: True to close the connection afterwards.
-    - `header`: the encoded fields of the message before `throttle_ms`, in pieces; `message` may lack these fields.
+    - `header`: the encoded fields of the message before `throttle_ms`, in pieces; `message` can lack these fields.
       None if the whole `message` is encoded when it is framed.
     """
 

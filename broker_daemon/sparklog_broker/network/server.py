@@ -44,7 +44,7 @@ SWEEP_S_MAX = 5.0
 SWEEP_S_STOPPING = 0.1
 SWEEPS_PER_TIMEOUT = 4
 TLS_SHARE_OF_TIMEOUT = 1 / 3
-"""Share of a peer's time for authentication that its TLS handshake may take."""
+"""Share of a peer's time for authentication that its TLS handshake is allowed to take."""
 RECEIVE_BUFFERS_KEPT_BYTES = 32 * MIB
 """Memory of completed requests' buffers that is kept for later requests, in bytes."""
 
@@ -158,12 +158,12 @@ class Server:
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of all listeners: the first as `HOST:PORT`, the others as `NAME://HOST:PORT`."""
+        """Addresses of all listeners: the first listener as `HOST:PORT`, further listeners as `NAME://HOST:PORT`."""
         return [self.address, *(f"{one.name}://{one.address}" for one in self.listeners[1:])]
 
     @property
     def connection_count(self) -> int:
-        """Number of connections, without refused ones. Callable on any thread."""
+        """Number of connections, without refused connections. Callable on any thread."""
         return len(self._connections) - len(self._refused)
 
     def start(self) -> None:

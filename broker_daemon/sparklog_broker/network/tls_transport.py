@@ -1,4 +1,4 @@
-"""A connection's socket with TLS. The event loop encrypts and decrypts small amounts of data, threads large ones.
+"""A connection's socket with TLS. The event loop encrypts and decrypts small amounts of data, threads large amounts.
 
 OpenSSL works on records of at most 16 KiB, one per call, on one thread at a time. While a thread uses the socket, the
 loop reports no events of the socket, and `recv_into` and `write` raise BlockingIOError. When the thread has finished,

@@ -1,4 +1,4 @@
-"""Appends to partitions: small ones on the event loop, others on the partitions' I/O threads.
+"""Appends to partitions: small appends run on the event loop, large appends on the partitions' I/O threads.
 
 Clients and both coordinators use the same appender, so that the appends to one partition keep the order of their
 requests.
@@ -162,8 +162,8 @@ class Appender:
                 )
 
     def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:
-        """True if the event loop may append: few bytes, a fast disk, and no earlier appends on the threads. `alone`:
-        the request appends to no other partition.
+        """True if the event loop is allowed to append: few bytes, a fast disk, and no earlier appends on the threads.
+        `alone`: the request appends to no other partition.
         """
         return (
             size_bytes <= INLINE_APPEND_BYTES // (1 if alone else INLINE_SEVERAL)
@@ -194,7 +194,7 @@ def _outcome(write: Write) -> AppendInfo | Exception:
 def _sync(group: _Numbered, results: Outcomes) -> Outcomes:
     """Flush the partitions that acknowledge after an fsync. Runs on an I/O thread, after all appends that ran together,
     so that the first fsync of a log covers all of them. An append whose fsync fails counts as failed, although its
-    bytes may be on the disk.
+    bytes are perhaps on the disk.
     """
     for i, (_, write) in enumerate(group):
         outcome = results[i]

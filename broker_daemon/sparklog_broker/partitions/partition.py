@@ -107,7 +107,7 @@ class Partition:
         self._held.pop(token, None)
 
     def wake_readers(self) -> None:
-        """Check the waiting fetches, because the stable offset may be higher."""
+        """Check the waiting fetches, because the stable offset is perhaps higher."""
         self._fetches.check(self.key)
 
     def use_schemas(self, schema_of: Callable[[int], pa.Schema], newest_id: int) -> None:

@@ -80,7 +80,7 @@ class Storage:
         except StorageUnavailableError as e:  # requests for an id retry
             log.warning("cannot reserve producer ids yet: %s", e)
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
-        """Threads for work that may wait for the object store."""
+        """Threads for work that can wait for the object store."""
         self._loop = loop
         self._admin = environment.executors.pool("admin", 1)
         self._ids = environment.executors.pool("ids", 1)

@@ -84,7 +84,7 @@ class Users:
         return name in self._users
 
     def all(self) -> Mapping[str, Credentials]:
-        """Return all users by name, including the initial ones."""
+        """Return all users by name, including initial users."""
         return self._users
 
 

@@ -48,7 +48,7 @@ from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 
 SLICES_MAX = 1_000
-"""Largest number of file slices in one answer; each may keep a file open."""
+"""Largest number of file slices in one answer; each can keep a file open."""
 SESSIONS_MAX = 1_000
 
 
@@ -66,7 +66,7 @@ class _Session(Struct, eq=False):
     epoch: int = 0
     armed: dict[TopicPartition, _ArmedPartition] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
-    """Armed partitions that may have something to answer."""
+    """Armed partitions for which there is perhaps something to answer."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     pieces: RemotePieces = field(default_factory=lambda: RemotePieces(None, lambda _: None))
 
