@@ -82,7 +82,7 @@ class Broker:
         self.security_records.watch(RecordKind.SECRETS, self.users.follow_secrets)
         self.security_records.watch(RecordKind.USERS, self.users.follow)
         self.access = Access.of(config, self.security_records)
-        """The authorizer; None if every principal may do everything."""
+        """The authorizer; None if every principal has all permissions."""
         self.owned_ids = OwnedIds(self.security_records, environment.randomness.token_bytes)
         self.producer_owners = None if self.access is None else ProducerOwners(self.owned_ids)
         self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
@@ -134,7 +134,7 @@ class Broker:
         """Lock and load the data directory. Blocks during the recovery of damaged logs. `loop` must not run yet. With
         `cluster` None the broker is a sole broker, whose store is in the data directory.
 
-        Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
+        Raises DataDirLockedError, StorageError, StorageFullError, InvalidConfigError (`remote.log.storage.*`).
         """
         environment = environment if environment is not None else real_environment(int(config.data_file_mode, 8))
         logs = open_logs(config, environment)

@@ -1,7 +1,7 @@
 """The broker's configuration: a TOML file, overridden by command-line flags, checked against the table of settings.
 
 The top level of the file has broker settings. Its table `[topic]` has defaults of topic settings, for topics without
-their own. Dotted names may be written as one key (`log.flush.interval.ms = 1000`) or as nested tables.
+their own. Dotted names can be written as one key (`log.flush.interval.ms = 1000`) or as nested tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RENAMED = {"connections.max.per.ip": "max.connections.per.ip"}
 
 
 class BrokerConfig(Struct, frozen=True):
-    """Every broker setting under its Python name. `security` has the security settings; `topic_defaults` has the
+    """The broker settings under their Python names. `security` has the security settings; `topic_defaults` has the
     defaults of topic settings, under Kafka's names.
     """
 
@@ -173,7 +173,7 @@ class BrokerConfig(Struct, frozen=True):
         return tuple(warnings)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return the fields without `remote_log_storage_options`, which may contain secrets."""
+        """Return the fields without `remote_log_storage_options`, which can contain secrets."""
         return [(f, getattr(self, f)) for f in self.__struct_fields__ if f != "remote_log_storage_options"]
 
     def __repr__(self) -> str:
@@ -278,8 +278,8 @@ def _check_utf8(setting: str, path: Path) -> None:
 
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:
-    """Return the directories of `log.dirs`. Raises InvalidConfigError if a directory is repeated, or is inside
-    another."""
+    """Return the directories of `log.dirs`. Raises InvalidConfigError if a directory is repeated, or is inside another
+    directory of the list."""
     paths = tuple(Path(part.strip()).expanduser().absolute() for part in text.split(",") if part.strip())
     real = [path.resolve() for path in paths]
     for i, path in enumerate(real):

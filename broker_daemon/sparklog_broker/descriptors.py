@@ -12,7 +12,7 @@ from sparklog_broker.config import BrokerConfig
 STORE_MAX = 128
 """Descriptors for other uses: the metadata store, files being written, compaction, recovery, and the event loop."""
 STORE_PART = 8
-"""Divisor of a small limit: at most 1/STORE_PART of it is for other uses."""
+"""At most 1/STORE_PART of the process's limit is for other uses, if that is less than STORE_MAX."""
 REFUSALS_MAX = 100
 """Largest number of connections above the limit that stay open until they have received the error."""
 REFUSALS_PART = 10

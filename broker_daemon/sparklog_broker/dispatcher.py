@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEADER_BYTES_MAX = FORWARDED_BYTES_MAX
-"""Largest header of a request, in bytes, except for APIs that may name many partitions."""
+"""Largest header of a request, in bytes, except for APIs that can name many partitions."""
 _LONG_REQUESTS = frozenset(
     {
         Api.PRODUCE,
@@ -66,7 +66,7 @@ _LONG_REQUESTS = frozenset(
     }
 )
 LONG_HEADER_BYTES = 32 * 1024
-"""Size in bytes above which headers are decoded in turns (`LongRequests`), one in each turn of the loop."""
+"""Size in bytes above which a header is decoded only in a turn of `LongRequests`, and after `Pace.begin`."""
 AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )
@@ -123,7 +123,7 @@ _Result = (
 
 
 May = Callable[[Operation, ResourceType, str], bool]
-"""Returns True if the peer may do an operation on the resource with this type and name."""
+"""Returns True if the peer is allowed to do an operation on the resource with this type and name."""
 _NOTHING_DENIED: Mapping[str, SparklogError] = {}
 
 
@@ -147,11 +147,11 @@ class RequestContext(Struct, frozen=True):
     listener: str = ""
     """Name of the peer's listener; "" if there are no listeners, as in a simulation."""
     local_socket: str = ""
-    """Name of the Unix socket that a peer on this host may use in place of TCP; "" if there is none."""
+    """Name of the Unix socket that a peer on this host can use in place of TCP; "" if there is none."""
     authenticate: Callable[[Any], Awaitable[Response]] | None = None
-    """Handles a SASL message; None if the connection has no SASL."""
+    """Handles a SASL message; None for other requests, and if the connection has no SASL."""
     denied: Mapping[str, SparklogError] = _NOTHING_DENIED
-    """By resource of the request that is denied: the error."""
+    """The errors for denied resources of the request, by the resource's name."""
     may: May = _may_everything
     client_id: str = ""
     """The name that the client gives itself."""
@@ -165,7 +165,7 @@ class RequestContext(Struct, frozen=True):
     """True if an earlier attempt of a request to the controller may have taken effect."""
 
     def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
-        """Return the pieces of an answer, reduced to those parts that the peer may see
+        """Return the pieces of an answer, reduced to the parts that the peer is allowed to see
         (`sparklog.protocol.visibility`).
         """
         if self.may is _may_everything:
@@ -204,7 +204,7 @@ class Dispatcher:
         throttling: Throttling | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        """`requests`: counters of errors. `access` None: every principal may do everything. `authenticator` None: no
+        """`requests`: counters of errors. `access` None: every principal has all permissions. `authenticator` None: no
         peer must authenticate. `throttling` None: there are no quotas.
         """
         self._broker = broker
@@ -217,7 +217,8 @@ class Dispatcher:
         self._handlers[Api.FORWARD] = self._forwarded
 
     async def answer(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
-        """Return the reply to one request. Raises only on cancellation."""
+        """Return the reply to one request; None for a request without a reply. Errors become replies, so only a
+        cancellation is raised."""
         try:
             return await self._answered(prefix, body, connection)
         except Exception as e:  # noqa: BLE001 - every error becomes a reply
@@ -288,7 +289,8 @@ class Dispatcher:
         return frame_response(prefix.api, prefix.correlation_id, response, older)
 
     def _is_broker(self, api: int, connection: Connection) -> bool:
-        """True for a broker, which has no quotas: on the inter-broker listener, or with an API of brokers."""
+        """True for a request of a broker, which has no quotas: on the inter-broker listener, or with an API of brokers.
+        With an authorizer, the principal also needs the permission ClusterAction."""
         assert self._throttling is not None
         if api not in AMONG_BROKERS and connection.listener != self._throttling.protected_listener:
             return False

@@ -31,7 +31,7 @@ class DynamicConfig:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._static = {name: _of_file(config, name) for name, one in known_settings().items() if one.dynamic}
-        """Values of the file, the command line and the defaults, without those of images."""
+        """Values of the file, the command line and the defaults, without the values of images."""
         self._configs: Mapping[str, Value] = {}
         self._values: dict[str, Value] = {}
         self._watchers: list[tuple[frozenset[str], Callable[[], None]]] = []

@@ -4,8 +4,8 @@ An object has `time` (ISO 8601, UTC, milliseconds), `level`, `logger`, `thread`,
 same for all lines of one kind: the text before its values are inserted, or a name from the caller. `extra={"fields":
 {…}}` adds keys; `exception` has an exception's traceback. No line contains records.
 
-Messages contain names that clients choose. So that a name cannot forge a line, every logger escapes line ends, control
-characters and marks of text direction. A traceback follows its line, indented.
+Messages contain names that clients choose. So that a name cannot forge a line, both formatters escape line ends,
+control characters and marks of text direction. In the text format, a traceback follows its line, indented.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def _cut(text: str) -> str:
-    """Cut a text at VALUE_CHARS_MAX, and escape characters that are not UTF-8, as a file's name may have."""
+    """Cut a text at VALUE_CHARS_MAX, and escape characters that cannot be encoded as UTF-8. File names can have such
+    characters."""
     text = text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + "…"
     return text if text.isprintable() else text.encode(errors="backslashreplace").decode()
 
@@ -129,7 +130,8 @@ class RolledFile(RotatingFileHandler):
 
 
 def set_up_logging(level: str = "INFO", log_format: str = TEXT, file: LogFile | None = None) -> None:
-    """Write log lines in this form to `file`, or to stderr if None. Raises OSError if the file cannot be opened."""
+    """Write log lines in the form `log_format` (TEXT or JSON) to `file`; None for stderr. Raises OSError if the file
+    cannot be opened."""
     handler = logging.StreamHandler(sys.stderr) if file is None else RolledFile(file)
     handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,8 +1,9 @@
 """Start and stop of the broker, for `python -m sparklog_broker` and `sparklog broker`.
 
-Start: bind the sockets (so that a used port changes no file), open the data directory, listen, print the address on
-stdout. Stop (SIGTERM, SIGINT): stop accepting, end waiting fetches, finish present requests, seal and close the logs. A
-second signal ends the process at once; the next start then recovers the data directory.
+Start: bind the sockets (a port in use is thus reported before any file is changed), open the data directory, listen,
+join the cluster, print the addresses on stdout. Stop (SIGTERM, SIGINT): stop the children, move leaderships to other
+brokers, stop accepting, end waiting fetches, finish present requests, seal and close the logs. A second signal ends the
+process at once; the next start then recovers the data directory.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 STOP_TIMEOUT_S = 10.0
 SWITCH_INTERVAL_S = 0.0005
-"""Longest time, in s, for which a thread keeps the interpreter while another one waits. With Python's default of 5 ms,
-an I/O thread that verifies batches would delay the event loop.
+"""Longest time, in s, for which a thread keeps the interpreter while another thread waits. With Python's default of
+5 ms, an I/O thread that verifies batches would delay the event loop.
 """
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STDIN = 0
@@ -238,7 +239,7 @@ async def _open(
     contexts: Mapping[str, RenewedContext],
 ) -> _Parts:
     """Open the data directory and, if configured, the connection to the cluster. Raises InvalidConfigError, and the
-    errors of `Broker.open`.
+    errors of `_cluster` and `Broker.open`.
     """
     if config.data_file_group:
         give_to_group(config, environment)
@@ -295,7 +296,7 @@ def _server(
 
 
 def _endpoints(config: BrokerConfig, server: Server, kafka: KafkaGateway | None) -> Sequence[str]:
-    """Return the addresses that the broker registers. A sole broker registers only configured addresses: without one,
+    """Return the addresses that the broker registers. A sole broker registers only configured addresses: without them,
     clients keep the address of their connection, and there are no other brokers.
     """
     is_explicit = config.security.is_advertised
@@ -306,7 +307,7 @@ def _endpoints(config: BrokerConfig, server: Server, kafka: KafkaGateway | None)
 
 
 def give_to_group(config: BrokerConfig, environment: Environment) -> None:
-    """Change the group of the data directories to `data.file.group`; later files in them get it, too. Raises
+    """Change the group of the data directories to `data.file.group`. New files in them get the same group. Raises
     InvalidConfigError, StorageError.
     """
     name = config.data_file_group
@@ -348,7 +349,8 @@ def _renew_others(others: SecureConnect, loop: asyncio.AbstractEventLoop) -> boo
 async def _cluster(
     config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment, others: SecureConnect | None
 ) -> Cluster:
-    """Connect to ZooKeeper. Raises StorageUnavailableError, InvalidConfigError."""
+    """Connect to ZooKeeper, copy this broker's own metadata store into it if there is one, and read the metadata.
+    Raises StorageUnavailableError, InvalidConfigError, and the errors of `grow`."""
     try:
         from sparklog.metadata.zookeeper import ZooKeeper
     except ImportError as e:
@@ -415,7 +417,7 @@ def _watched(broker: Broker, server: Server, authentication: AuthenticationCount
 
 
 def _print_line(text: str) -> None:
-    """Write to standard output. Its reader may have ended (a closed pipe), or its disk may be full."""
+    """Write to standard output. A pipe that the reader has closed is ignored; other failures are logged."""
     try:
         os.write(sys.stdout.fileno(), text.encode())
     except BrokenPipeError:

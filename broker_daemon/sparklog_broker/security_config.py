@@ -1,7 +1,7 @@
 """The broker's security settings: its listeners, and the rules for their connections.
 
-`listener.name.<name in lower case>.x` overrides `x` for one listener. A value may refer to a file or variable
-(`${file:/path}`, `${env:NAME}`). Such values, and those of settings with secret names, are `Secret` objects.
+`listener.name.<name in lower case>.x` overrides `x` for one listener. A value can refer to a file or variable
+(`${file:/path}`, `${env:NAME}`). Such values, and the values of settings with secret names, are `Secret` objects.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def parse_value(name: str, value: object) -> Value | Secret:
 
 
 class BrokerSecurity(Struct, frozen=True):
-    """The security settings, created by `make_security`. `settings`: by dotted name, also those of listeners."""
+    """The security settings, created by `make_security`. `settings`: values by dotted name, with the settings of
+    single listeners (`listener.name.…`)."""
 
     listeners: Listeners
     settings: Mapping[str, object]
@@ -100,7 +101,8 @@ class BrokerSecurity(Struct, frozen=True):
         return tuple(one._replace(name=GATEWAY_PREFIX + one.name) for one in bound)
 
     def advertised_of(self, listener: str) -> tuple[str, int] | None:
-        """Return the address of a listener in `advertised.listeners`; None if it has none."""
+        """Return a listener's address in `advertised.listeners`, or in `kafka.advertised.listeners` for a listener of
+        the gateway; None if it has none there."""
         if self.kafka is not None and listener.startswith(GATEWAY_PREFIX):
             name = listener.removeprefix(GATEWAY_PREFIX)
             explicit = bool(self.settings["kafka.advertised.listeners"])
@@ -161,7 +163,8 @@ class BrokerSecurity(Struct, frozen=True):
 
     @property
     def zookeeper_login(self) -> tuple[str, Secret] | None:
-        """Name and password for ZooKeeper; None without a login. Raises InvalidConfigError if only one is set."""
+        """Name and password for ZooKeeper; None without a login. Raises InvalidConfigError if only one of the two is
+        set, for a name with a colon, and for `zookeeper.set.acl` without a login."""
         name, password, set_acl = (self.settings[setting] for setting in _ZOOKEEPER)
         given = name.reveal() if isinstance(name, Secret) else str(name)
         secret = password if isinstance(password, Secret) else Secret(str(password))

@@ -46,10 +46,10 @@ class Background:
         self.tierer.start()
 
     async def stop(self) -> None:
-        """Stop all parts. Work in progress on threads is stopped, or left to end."""
+        """Stop all parts. Compactions and tiering in progress are stopped; other work on threads is left to end."""
         for part in (self._watch, self.retention, self.cleaner, self.tierer, self.flushing):
             await part.stop()
 
     def close(self) -> None:
-        """Wait for the last fsync. Blocks."""
+        """Wait for the flush or retention run in progress. Blocks."""
         self._thread.shutdown()

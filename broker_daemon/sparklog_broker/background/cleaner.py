@@ -1,8 +1,9 @@
 """Threads that compact logs, beginning with the dirtiest. The rules are in `sparklog.log.compaction`.
 
-If the compaction of a log fails (a damaged batch, a full disk), its next attempt waits, longer after each failure;
-after several failures there are no more attempts. Other logs continue. The threads work on NumPy and Arrow arrays of
-one batch at a time, so that the event loop gets the interpreter in between.
+If the compaction of a log fails (a damaged batch, a full disk), its next attempt waits, longer after each failure.
+After several failures there is no further attempt until a restart or a change of a topic's settings. Other logs are
+compacted meanwhile. The threads work on NumPy and Arrow arrays of one batch at a time, so that the event loop gets the
+interpreter in between.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class _StopRequested(Exception):  # noqa: N818  (not an error: the broker stops)
 
 
 class _Trouble(Struct):
-    """A log whose last `failures` compactions failed. The next attempt is not before `retry_at_s`; None for no
-    attempt."""
+    """A log whose compaction failed, or removed nothing. The next attempt is not before `retry_at_s`; None for no
+    attempt. `failures` counts the failures since the last success, except retriable errors."""
 
     log: PartitionLog
     failures: int
@@ -58,8 +59,8 @@ class Cleaner:
         logs: LogManager,
         deletions_may_go: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
-        """`deletions_may_go`: returns True if every replica of a partition has the committed records, so that
-        tombstones may be removed. Called by the threads. None if each partition has one replica."""
+        """`deletions_may_go`: returns True if every replica of a partition has the committed records. Only then
+        tombstones are removed. Called by the threads. None if each partition has one replica."""
         self._logs = logs
         self._deletions_may_go = deletions_may_go if deletions_may_go is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
@@ -102,7 +103,8 @@ class Cleaner:
             rounds.run_soon()
 
     def run_once(self) -> CompactionResult | None:
-        """Compact the dirtiest due log. Returns None if no log is due, or after a failure, which is logged."""
+        """Compact the dirtiest due log. Returns None if no log is due, if the broker stops, or after a failure, which
+        is logged."""
         due = self._take()
         if due is None:
             return None
@@ -133,7 +135,7 @@ class Cleaner:
         return not self._stopping.is_set() and self.run_once() is not None
 
     def _take(self) -> DueLog | None:
-        """Return the dirtiest due log, which no other thread then compacts."""
+        """Reserve the dirtiest due log for the calling thread, and return it; None if no log is due."""
         failed: list[tuple[TopicPartition, PartitionLog, SparklogError]] = []
         try:
             return self._take_dirtiest(failed)

@@ -3,7 +3,7 @@ directory fails.
 
 The caller of a failing read, write or fsync detects the failure. After the removal, replacement or unmounting of a
 directory no call fails (open files stay writable, and are lost), so each directory is also checked periodically. Each
-check runs on a separate thread, because it may hang at a dead mount; then appends wait
+check runs on a separate thread, because it can hang at a dead mount; then appends wait
 (`sparklog.log.model.watched_files`).
 """
 
@@ -64,7 +64,8 @@ class DirectoryWatch:
         self._loop.call_soon_threadsafe(self._settling.run_soon)
 
     def _look(self, path: Path) -> bool:
-        """Check a log directory, on its thread. The thread of the first one also checks the data directory."""
+        """Check a log directory, on its thread. The thread of the first log directory also checks the data directory.
+        Returns False."""
         try:
             self._logs.look(path)
             if path == self._logs.log_dirs[0]:

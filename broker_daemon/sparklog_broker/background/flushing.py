@@ -34,7 +34,7 @@ class Flushing:
         self._storage = storage
         self._partitions = partitions
         self.rounds = Histogram()
-        """Durations of flushes of all logs."""
+        """Durations, in s, of the flushes of all logs."""
         self.removed_segments = 0
         """Number of segments whose files were unlinked."""
         self._all = Periodic("background work", loop, self._flush_all, lambda: config.log_flush_interval_ms / 1000)
@@ -50,8 +50,8 @@ class Flushing:
         await self._due.stop()
 
     async def _flush_due(self) -> None:
-        """Between the full flushes, flush rolled segments and logs whose `flush.ms` has passed, so that a start after a
-        crash has little to scan.
+        """Flush rolled segments, and logs whose `flush.ms` has passed. This runs more often than `_flush_all`, so that
+        a start after a crash has little to scan. The remains of failed appends are removed first.
         """
         logs = self._storage.logs
         await self._loop.run_in_executor(self._thread, logs.recover_writes)
@@ -66,7 +66,7 @@ class Flushing:
         return max(FLUSH_TICK_S_MIN, min([FLUSH_TICK_S, *(ms / 2000 for ms in waits_ms)]))
 
     async def _flush_all(self) -> None:
-        """Flush all logs, write checkpoints, unlink deleted files."""
+        """Flush all logs, unlink deleted files, forget expired producers, and write the checkpoints."""
         logs = self._storage.logs
         began_s = self._loop.time()
         await self._loop.run_in_executor(self._thread, logs.flush)

@@ -1,4 +1,4 @@
-"""The thread that copies sealed segments to the object store, and deletes expired ones there. The rules are in
+"""The thread that copies sealed segments to the object store, and deletes expired segments there. The rules are in
 `sparklog.log.tiering`.
 
 A partition whose round fails is retried at the next interval; other partitions continue. The directory of a deleted
@@ -51,7 +51,8 @@ class Tierer:
         """`leading`: returns the leader epoch in which this broker leads a partition; -1 if it does not."""
         self._leading = leading
         self._looked: dict[TopicPartition, int] = {}
-        """By partition: the leader epoch in which the store was checked for copies by other leaders."""
+        """By partition: the leader epoch of this broker at the last round; -1 as a follower. In the first round of a
+        new epoch, the store is checked for copies by other leaders."""
         self._logs = logs
         self._store = store
         self._clock = environment.clock
@@ -88,7 +89,8 @@ class Tierer:
             self._rounds.run_soon()
 
     def run_once(self) -> dict[TopicPartition, TierResult]:
-        """Run one round over all partitions, and over the objects of deleted topics. Failures are logged."""
+        """Run one round over all partitions with tiering, and over the objects of deleted partitions. Failures are
+        logged. Returns the results of the partitions that did not fail."""
         store, done = self._store, {}
         if store is None:
             return {}

@@ -37,9 +37,9 @@ class ChildSpec(Struct, frozen=True):
     command: tuple[str, ...]
     """Program and arguments."""
     variables: Mapping[str, str] | None = None
-    """Environment variables; None for those of the broker."""
+    """Environment variables; None for the broker's variables."""
     descriptors: tuple[int, ...] = ()
-    """Descriptors that the child inherits under the same numbers, such as listening sockets."""
+    """File descriptors that the child inherits under the same numbers, such as listening sockets."""
     memory_bytes_max: int = 0
     """Limit of the child's data segments in bytes (RLIMIT_DATA); 0 for none."""
     stop_timeout_s: float = STOP_TIMEOUT_S
@@ -62,7 +62,7 @@ class Child:
         spec: The process.
         loop: The broker's event loop.
         clock_s: A monotonic clock in s.
-        restarts: The pauses between starts; None: the usual ones.
+        restarts: The pauses between starts; None: `Restarts()`.
         on_ready: Called at each start with the text after `READY` in the child's line.
         """
         self.spec = spec
@@ -113,7 +113,7 @@ class Child:
             await asyncio.sleep(pause_s)
 
     async def _run_once(self) -> int:
-        """Start the process and wait for its end. Raises OSError if it cannot be started."""
+        """Start the process, wait for its end, and return its exit code. Raises OSError if it cannot be started."""
         lifeline = Lifeline()
         process: asyncio.subprocess.Process | None = None
         try:

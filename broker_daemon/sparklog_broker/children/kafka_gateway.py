@@ -1,8 +1,8 @@
 """The gateway for Kafka's protocol, as a child process of the broker (`kafka.listeners`).
 
-The broker binds the gateway's sockets. So a used port is found before any file is changed, and a restarted gateway has
-the same ports, with clients that have connected in between. The settings are passed to the gateway in an anonymous
-file, because they may contain secrets.
+The broker binds the gateway's sockets and keeps them open. A port that is in use is therefore reported before the
+broker changes any file. A restarted gateway serves the same sockets, and clients that connect during its restart wait
+in their backlogs. The settings are passed to the gateway in an anonymous file, because they can contain secrets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparklog_broker.security_config import BrokerSecurity
 BACKLOG = 1024
 _MODULE = "sparklog.gateway"
 TAKEN_WAIT_S = 10.0
-"""Longest wait for a used port, in s. The gateway of a broker that was killed keeps its ports until it notices."""
+"""Longest wait for a port in use, in s. After a broker was killed, its gateway keeps the ports for a moment."""
 _PAUSE_S = 0.1
 
 
@@ -83,7 +83,8 @@ class KafkaGateway:
         return found
 
     def spec(self) -> ChildSpec:
-        """Return the settings of the child process."""
+        """Write the gateway's settings into an anonymous file, and return the child process that reads them. Callable
+        once."""
         listeners = [
             GatewayListener(
                 listener.name,
@@ -102,7 +103,7 @@ class KafkaGateway:
         return ChildSpec("kafka-gateway", command, descriptors=(self._settings, *(s.fileno() for _, s in self._bound)))
 
     def close(self) -> None:
-        """Close the sockets. A second call has no effect."""
+        """Close the sockets and the file with the settings. A second call has no effect."""
         close_all(self._bound)
         close_all(self.local_sockets)
         if getattr(self, "_settings", -1) >= 0:

@@ -63,7 +63,7 @@ from sparklog_broker.security.records import SecurityRecords
 log = logging.getLogger(__name__)
 
 LEAVE_PATIENCE_S = 3.0
-"""Time in s without progress after which a stopping broker gives up moving leaderships: no other broker may be left."""
+"""Time in s without progress after which a stopping broker keeps its leaderships. Perhaps no other broker is left."""
 LEAVE_AGAIN_S = 0.2
 NOTE_S = 0.5
 """Time in s for which created topics are collected, so that one transaction records all of them."""
@@ -73,7 +73,7 @@ RETRY_S = 1.0
 
 class Cluster:
     """The cluster of this broker, created by `connect` or `alone`. Event-loop thread only, except for `serve`, which
-    may be called before the loop runs.
+    can be called before the loop runs.
     """
 
     def __init__(
@@ -89,7 +89,8 @@ class Cluster:
         made: Mapping[str, int] | None = None,
     ) -> None:
         """`put_aside`: by topic id, the topics whose files this broker has put aside. None if the store is in the data
-        directory, so that no copy of the image is needed. `made`: the result of `read_made`.
+        directory, so that no copy of the image is needed. `made`: by topic id, the number of partitions whose
+        directories were created, from `read_made`; None with ZooKeeper.
         """
         self._zk = coordination
         self._config = config
@@ -100,8 +101,8 @@ class Cluster:
         self._put_aside = put_aside
         self._follows_images = False
         self.has_joined = False
-        """True if clients may read the cluster's metadata. Earlier, this broker has only the image that it read at its
-        start."""
+        """True if clients are allowed to read the cluster's metadata. Earlier, this broker has only the image that it
+        read at its start."""
         self.session = None if put_aside is None else SessionCounters()
         """Counters of the ZooKeeper session; None without ZooKeeper."""
         if self.session is not None:
@@ -118,7 +119,8 @@ class Cluster:
         )
         self._created_topics = dict(made or {})
         self._topics_created_before = tuple(self._created_topics)
-        """Topic ids of the nodes that the previous life has left. One transaction deletes all of them."""
+        """Topic ids whose nodes below MADE are from before this start. `join` deletes these nodes in one
+        transaction."""
         self._unsaved_topics: dict[str, int] = {}
         """By topic id: number of created partitions that the store does not have yet."""
         self._has_unsaved = asyncio.Event()
@@ -141,7 +143,8 @@ class Cluster:
         connect: Connect = asyncio.open_connection,
     ) -> Cluster:
         """Read the stored metadata, and create the base nodes in an empty store. Raises StorageUnavailableError, also
-        if the store is older than this broker's newest image.
+        if the store is older than this broker's newest image, or has another cluster's metadata. Raises StorageError if
+        the data directory cannot be read.
         """
         copy = read_copy(environment.files, config.data_dir)
         try:
@@ -190,8 +193,8 @@ class Cluster:
             raise
 
     def take_epochs(self, logs: LogManager) -> None:
-        """Store the leader epochs of the logs if the store in the data directory is an older copy, which has lower
-        ones. Blocks. Raises StorageError, StorageFullError.
+        """Store the leader epochs of the logs if the store in the data directory is an older copy with lower leader
+        epochs. No effect with ZooKeeper. Blocks. Raises StorageError, StorageFullError.
         """
         if isinstance(self._zk, LocalCoordination):
             epochs = {tp: partition_log.leader_epoch for tp, partition_log in logs.logs.items()}
@@ -200,7 +203,7 @@ class Cluster:
     # --- parts of the broker
 
     def serve(self, io: IoThreads) -> Replicas:
-        """Create the replicas of this broker, with the roles of its partitions."""
+        """Create the object that holds the roles of this broker's partitions. Called once, before `topics`."""
         config = self._config
         self.replicas = Replicas(
             config.broker_id,
@@ -220,7 +223,7 @@ class Cluster:
         return self.replicas
 
     def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> Topics:
-        """Create the topics of this broker."""
+        """Create the object that applies changes of topics on this broker. Called once, after `serve`."""
         self._storage, self._partitions, self._background = storage, partitions, background
         self.server = ReplicaServer(
             partitions,
@@ -239,7 +242,7 @@ class Cluster:
         return self._topics
 
     def _note_created(self, topic: Topic) -> None:
-        """Record that the directories of all partitions of a topic exist. `_save_notes` stores this soon."""
+        """Note that the directories of all partitions of a topic exist. `_save_notes` soon stores the note."""
         self._unsaved_topics[topic.topic_id] = topic.partitions
         self._has_unsaved.set()
 
@@ -270,7 +273,7 @@ class Cluster:
 
     @property
     def image(self) -> ClusterImage:
-        """The image that this broker has applied; before the join, the one read at its start, without brokers."""
+        """The image that this broker has applied. Before the join: the image read at the start, without brokers."""
         return self.images.image if self._follows_images else self._first_image
 
     async def as_new_as(self, version: Version, timeout_s: float) -> bool:
@@ -281,12 +284,12 @@ class Cluster:
 
     @property
     def is_certain(self) -> bool:
-        """True if the session with ZooKeeper cannot have ended: this broker would know of another controller."""
+        """True if this broker has begun to join, and its session with ZooKeeper cannot have ended yet."""
         return self._follows_images and self.membership.registration.is_certain()
 
     def endpoint_of(self, broker_id: int, listener: str = "") -> tuple[str, int] | None:
-        """Return the address of a broker for clients of `listener`, or for this broker if it is "". None if the broker
-        is not registered or has no such address.
+        """Return the address of a broker for clients of `listener`; for requests of brokers if `listener` is "". None
+        if the broker is not registered or has no such address.
         """
         broker = self.image.brokers.get(broker_id)
         address = endpoint_for(broker.endpoints, listener) if broker is not None else ""
@@ -302,14 +305,15 @@ class Cluster:
         return self.image.brokers
 
     def may_cut_committed(self, topic: str) -> bool:
-        """True if a log of the topic may be truncated below its high watermark, after an unclean election."""
+        """True if a log of the topic can be truncated below its high watermark, after an unclean election."""
         found = self.image.topics.get(topic)
         return found is not None and bool(self.image.setting(found, UNCLEAN_SETTING, False))
 
     # --- life
 
     async def join(self, endpoints: Sequence[str], on_lost: Callable[[str], None]) -> None:
-        """Register this broker at `endpoints` (see `registered_endpoints`), and return when its first image is applied.
+        """Register this broker at `endpoints` (see `registered_endpoints`), and return when an image that contains this
+        registration is applied. If that takes too long, log a warning and return; the attempts continue.
 
         `on_lost` is called with the reason if the broker must stop later. Raises InvalidConfigError if another process
         has the same broker id.

@@ -40,7 +40,7 @@ T = TypeVar("T")
 FIND_S = 2.0
 """Longest wait for a read, in s. Without a reachable server, calls of ZooKeeper's client wait without limit."""
 MOVES_S = 20.0
-"""Longest wait for the successor of a lost controller, in s. It is elected after the lost one's session."""
+"""Longest wait for the successor of a lost controller, in s. Brokers elect it when the lost one's session has ended."""
 AGAIN_S = 0.1
 FORWARD_TIMEOUT_S = 30.0
 LOOK_S = 1.0
@@ -116,14 +116,15 @@ class ControllerClient:
         """Forward a client's request to the controller. Returns the response or error, and the version of the
         controller's image.
 
-        A controller of an earlier release accepts no forwarded requests; it gets the request as one of this broker.
+        A controller of an earlier release accepts no forwarded requests. It gets the request as if this broker were the
+        client, and its error is raised.
 
         Args:
-            forward: The request as the client sent it. `is_repeated` becomes True when it is sent.
+            forward: The request as the client sent it. Its `is_repeated` becomes True after it was sent once.
             request: The same request, decoded, for a controller that does not know the client's version.
 
         Raises:
-            SparklogError: As `request_unless_replaced`.
+            SparklogError: The errors of `request_unless_replaced`.
         """
         api = Api(forward.api)
         response = APIS[api].response
@@ -150,8 +151,8 @@ class ControllerClient:
     async def request_unless_replaced(
         self, purpose: str, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> M:
-        """Send a request as `request` does, but stop waiting when another broker becomes the controller, because the
-        first one hangs or is unreachable. Then raises BrokerNotAvailableError; the request may have taken effect.
+        """Send a request as `request` does, but stop waiting when another broker becomes the controller: the earlier
+        controller hangs or is unreachable. Then raises BrokerNotAvailableError; the request may have taken effect.
         """
         address = self._address
         asked = asyncio.ensure_future(self.request(purpose, api, message, response, timeout_s=timeout_s))

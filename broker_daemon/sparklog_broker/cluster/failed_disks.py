@@ -44,7 +44,7 @@ class FailedDisks:
         self._look = asyncio.Event()
 
     def look(self, image: ClusterImage | None = None) -> None:
-        """Check for unreported partitions, after a newer image or another offline partition."""
+        """Check for unreported partitions, after a newer `image`, or after another partition went offline (None)."""
         self._image = image if image is not None else self._image
         self._look.set()
 

@@ -2,7 +2,7 @@
 
 | event | the broker | the controller |
 |---|---|---|
-| a directory is full | copies nothing into it, so its replicas join no ISR | elects in-sync replicas that have room |
+| a directory is full | copies nothing into it, so its replicas join no ISR | elects leaders that have room |
 | it has room again | copies the missing records, and reports the directory | elects the preferred leaders again |
 
 The controller keeps the reports only in memory. The broker repeats its report every TELL_AGAIN_S, because another

@@ -5,7 +5,7 @@
 |---|---|
 | lock the log directories, look for other nodes in ZooKeeper | nothing has changed |
 | create `/copying` with the cluster's id | other brokers do not start; this broker's next start continues |
-| copy the nodes | the same; existing nodes are left alone |
+| copy the nodes | the same; the next start writes the existing nodes again |
 | delete broker-epoch.json from the log directories | the same |
 | delete `/copying` | only the last step is left for this broker's next start |
 | `metadata.db` becomes `metadata.db.copied` | done |
@@ -64,10 +64,11 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
     """Copy the store of the data directory into ZooKeeper. Blocks.
 
     Returns:
-        False if the directory has no store, so that nothing was copied.
+        True if the store was copied, by this start or by an earlier start that did not end. False if the directory has
+        no store.
 
     Raises:
-        AdoptionRefusedError: ZooKeeper has other metadata, or a log directory is missing.
+        AdoptionRefusedError: ZooKeeper has other metadata, or a log directory has failed or belongs to another broker.
         DataDirLockedError: A broker runs on the directory.
         StorageError: A directory cannot be read or written.
         StorageUnavailableError: ZooKeeper cannot be reached.
@@ -109,7 +110,8 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
 
 
 def _is_to_be_copied(config: BrokerConfig, coordination: Coordination, nodes: Iterable[Node]) -> bool:
-    """Return False if an earlier start has copied all nodes. Raises AdoptionRefusedError."""
+    """Return True if nodes must be copied, after the creation of COPYING if it is missing; False if an earlier start
+    has copied all nodes. Raises AdoptionRefusedError if ZooKeeper has other metadata."""
     own = _cluster_id(node for node in nodes if node.path == znodes.CLUSTER)
     copying = wait_for(coordination.get(COPYING))
     if copying is not None and copying.data.decode() == own:
@@ -133,7 +135,8 @@ def _cluster_id(nodes: Iterable[Node]) -> str:
 
 
 def _copied(nodes: Iterable[Node]) -> Iterator[Create]:
-    """Return the operations that create the nodes in ZooKeeper, in the form for several brokers."""
+    """Return the operations that create the nodes in ZooKeeper. Facts that hold only for a sole broker, such as its
+    leaderships, are left out."""
     for node in nodes:
         data = node.data
         if node.path.startswith((f"{znodes.KNOWN}/", MADE)):

@@ -22,7 +22,7 @@ WRITE_EVERY_S = 1.0
 
 
 class ImageCopies:
-    """Keeps the copy up to date. The first change is written at once, later ones at intervals of WRITE_EVERY_S.
+    """Keeps the copy up to date. A change is written at once, but at the earliest WRITE_EVERY_S after the last write.
     Event-loop thread only."""
 
     def __init__(

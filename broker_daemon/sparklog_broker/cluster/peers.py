@@ -41,8 +41,8 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class Peer:
-    """A connection to another broker at one address. It has one request at a time; other requests wait. It is opened
-    for a request when needed. A failure closes it, and the next request opens another one.
+    """A connection to another broker at one address. It carries one request at a time; other requests wait. It is
+    opened for the first request. A failure closes the connection, and the next request opens another connection.
     """
 
     def __init__(self, address: str, connect: Connect = asyncio.open_connection, *, answer_bytes_max: int) -> None:
@@ -60,9 +60,9 @@ class Peer:
     ) -> tuple[M, bytes]:
         """Return the reply and its payload.
 
-        Raises the peer's error, BrokerNotAvailableError (no connection, a broken one, or no known address),
+        Raises the peer's error, BrokerNotAvailableError (no connection, a broken connection, or no known address),
         RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (the received bytes are
-        not a reply).
+        not a reply), and the errors of `SecureConnect`.
         """
         async with self._turn:
             try:

@@ -55,7 +55,8 @@ class Surroundings(Protocol):
         ...
 
     def has_news(self, key: TopicPartition) -> None:
-        """Wake the followers that wait for this partition, after new records, marks or a change of the leader."""
+        """Wake the followers that wait for this partition, after new records, a new high watermark or log start, or a
+        change of leader."""
         ...
 
 
@@ -84,7 +85,7 @@ class ClusterReplica:
         self.image = image
         self.state: Leader | Follower | None = None
         self.may_be_written = False
-        """True if appends of an earlier leadership may not have reached the log yet."""
+        """True if jobs of this broker's own leadership perhaps still append to the log."""
         self.on_high_watermark: Callable[[], None] = lambda: None
         """Called after a rise of `replicated_to`."""
         self._broker_id = broker_id
@@ -122,9 +123,9 @@ class ClusterReplica:
         return self._replicated_to
 
     def all_have(self, offset: int) -> bool:
-        """Return True if every replica is in sync and has the records below `offset`. A leader's high watermark passes
-        only records that all in-sync replicas have. A follower's image may be older than its high watermark, so the
-        offset in the leader's answer must confirm it."""
+        """Return True if every replica is in sync and has the records below `offset`, which must not be above the high
+        watermark. On the leader, all in-sync replicas have the records below the high watermark. On a follower, the
+        image can be older than the high watermark, so the leader's last answer must confirm `offset`."""
         state = self.state
         if state is None or not set(self.replicas) <= set(self.isr):
             return False
@@ -207,7 +208,7 @@ class ClusterReplica:
         """Lead the partition according to `changed`. Returns True if this broker leads.
 
         It does not lead if the controller has answered with a later state of the partition, whose image will follow:
-        another broker may lead in it. Raises FencedLeaderEpochError, StorageError.
+        another broker perhaps leads in it. Raises FencedLeaderEpochError, StorageError.
         """
         self.image = changed.partition
         before = self.state

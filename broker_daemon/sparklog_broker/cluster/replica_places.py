@@ -10,8 +10,8 @@
 | a directory of a topic that the image lacks without an order to delete it (first image after a start) | put aside |
 | a replica with records of a newer leader epoch than the image, which does not name this broker | put aside |
 
-A replica that is assigned again never uses files of an earlier assignment, which are out of date. It is not in the ISR,
-so no record is lost. A failed creation, for example on a full disk, is retried.
+A replica that is assigned again never uses files of an earlier assignment, which are out of date. Such a replica is not
+in the ISR, so no record is lost. A failed creation, for example on a full disk, is retried.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class ReplicaPlaces:
             self._storage.logs.remove_replicas(_is_of(owner.topic_id), [owner.directory_name], ending=STRAY_ENDING)
 
     def _create(self, specs: list[PartitionSpec]) -> None:
-        """Create the logs. Runs on the admin thread."""
+        """Remove files of earlier assignments, and create the logs. Runs on the admin thread."""
         for spec in specs:
             wanted = spec.owner
             self._storage.logs.remove_replicas(_is_of(wanted.topic_id), [wanted.directory_name])
@@ -215,8 +215,9 @@ class ReplicaPlaces:
 def is_end_of_replica(state: PartitionImage, newest_epoch: int) -> bool:
     """Return True if a state that does not name the broker is an order to delete its replica.
 
-    A replica that leaves an assignment ends the leader epoch (`election.settled`). If the log has records of the
-    state's epoch or a newer one, the state is of an older history, before the replica was added.
+    `newest_epoch` is the newest leader epoch in the replica's log. The leader epoch ends when a replica leaves the
+    assignment (`election.settled`), so the order has a higher epoch than the log. Otherwise the state is from a time
+    before the replica was added.
     """
     return state.leader_epoch > newest_epoch
 

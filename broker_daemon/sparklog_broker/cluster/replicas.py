@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 ANSWER_SLACK_BYTES = 1100 * 1024 * 1024
-"""Bytes by which a reply may exceed `replica.fetch.response.max.bytes`: it has at least one batch, of at most 1 GiB."""
+"""Largest reply of a leader, in bytes. Its batches have at most 1 GiB, even if a single batch exceeds
+`replica.fetch.response.max.bytes`; the rest is for headers."""
 
 
 def _nothing() -> None:
@@ -60,7 +61,8 @@ class _FollowedImage(NamedTuple):
     full: frozenset[TopicPartition]
 
     def differs_in_topics_only(self, before: _FollowedImage) -> bool:
-        """Return False if all roles must be checked, for example because the same image is applied again."""
+        """Return True if only topics have changed since `before`, so that the roles of other topics need no check. For
+        the same image, which is applied again to check all roles, return False."""
         one, other = self.image, before.image
         return one is not other and (one.brokers, one.known, one.configs, self.is_sure, self.full) == (
             other.brokers,
@@ -99,19 +101,20 @@ class Replicas:
         self._ticking: asyncio.TimerHandle | None = None
         self._quota = Quota(self.now_ms)
         self.on_leadership: Callable[[TopicPartition, bool], None] = lambda key, leads: None
-        """Called with the partition, and True when this broker begins to lead it, False when it ceases to."""
+        """Called with the partition, and True when this broker begins to lead it, False when it ceases to lead it."""
         self.image = ClusterImage()
         self.noted_epoch = NO_EPOCH
-        """The broker epoch that the log directories contain. With another epoch, no partition is led or copied."""
+        """The broker epoch that the log directories contain. While the registration has another epoch, this broker
+        leads and copies no partition."""
         self.full: frozenset[TopicPartition] = frozenset()
         """Partitions on full disks, into which no records are copied."""
         self.counters = ReplicationCounters()
         self._was_certain = True
         self._is_at_rest = False
-        """True from a tick with which no leader had anything to do until a partition has news."""
+        """True after a tick in which no leader had anything to do, until a partition has news."""
         self._followed = _FollowedImage(ClusterImage(), False, frozenset())
         self._idle: dict[TopicPartition, None] = {}
-        """Partitions that this broker neither leads nor copies. Any image may give them a role."""
+        """Partitions that this broker neither leads nor copies. Any image can give them a role."""
         self._eligible: dict[int, int] = {}
         self._new_leaderships = 0
         """Number of leaderships begun since the last log line about them."""
@@ -161,7 +164,8 @@ class Replicas:
     # --- roles
 
     def role_of(self, key: TopicPartition, partition_log: PartitionLog | None) -> ClusterReplica:
-        """Create the role of a partition that will be served. It neither leads nor follows before `follow_image`."""
+        """Create the role of a partition that will be served. Before `follow_image`, the role is neither leader nor
+        follower."""
         image = self.image.partition(key) or UNKNOWN
         replica = self._replicas[key] = ClusterReplica(key, self._broker_id, image, self._config, self)
         self._idle[key] = None
@@ -427,7 +431,8 @@ class Replicas:
                 self._carry_out(one.following, one.following.follower.handle(one.event, now_ms))
 
     def _fetcher(self, leader: int) -> ReplicaFetcher:
-        """Return the fetcher for `leader`. A fetcher with an outdated address is replaced."""
+        """Return the fetcher for `leader`. A missing fetcher is created, and a fetcher with an outdated address is
+        replaced."""
         broker = self.image.brokers.get(leader)
         found = self._fetchers.get(leader)
         address = broker.endpoints[0] if broker is not None and broker.endpoints else ""

@@ -13,7 +13,7 @@ from sparklog.replication.cluster_image import PartitionImage
 
 
 class Quota:
-    """A rate limit in bytes per second. The unused bytes of up to one second can be used later. One `take` may exceed
+    """A rate limit in bytes per second. The unused bytes of up to one second can be used later. One `take` can exceed
     them; the next transfer then waits longer.
     """
 
@@ -29,7 +29,7 @@ class Quota:
             self.rate_bytes, self._left, self._at_ms = rate_bytes, float(rate_bytes), self._now_ms()
 
     def wait_ms(self) -> int:
-        """Return 0 if bytes may be sent now, otherwise the time in ms until the next attempt."""
+        """Return 0 if bytes are allowed to be sent now, otherwise the time in ms until the next attempt."""
         if not self.rate_bytes:
             return 0
         now_ms = self._now_ms()

@@ -116,7 +116,7 @@ def plan(coordination: Coordination, copy: ImageCopy) -> Plan:
 
 
 def write_back(coordination: Coordination, copy: ImageCopy) -> Plan:
-    """Write the changes that `plan` decides, and return them. Blocks.
+    """Write the changes that `plan` decides, and return the plan. If it is not needed, write nothing. Blocks.
 
     Raises:
         AdoptionRefusedError: ZooKeeper has another cluster.

@@ -45,8 +45,9 @@ STEPS_MAX = 8
 RENEWED_AFTER = 0.85
 """Share of a session's lifetime after which the next request replaces its connection."""
 LONGEST_WAIT_S = 12.0
-"""Longest request, in s, that a session must still allow, if its lifetime is at least twice as long: a request for the
-controller's image waits for 10 s. In shorter sessions such a request may fail and be repeated.
+"""Time in s before the end of a session by which its connection must be replaced: a request for the controller's image
+waits for 10 s. Sessions shorter than twice this time are replaced after half of their lifetime. Such a request can then
+fail, and is repeated.
 """
 TOKEN_TIMEOUT_S = 5.0
 
@@ -55,13 +56,13 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def due_after_s(lifetime_s: float) -> float:
-    """Return the age, in s, at which a session with this lifetime is replaced, so that no request waits at its end."""
+    """Return the age, in s, at which a session is replaced, so that no request still waits when the session ends."""
     return min(lifetime_s * RENEWED_AFTER, max(lifetime_s - LONGEST_WAIT_S, lifetime_s / 2))
 
 
 class SecureConnect:
-    """Opens connections in place of `asyncio.open_connection`. Event-loop thread only, except for `renew`; `threads`
-    compute SCRAM.
+    """Opens connections in place of `asyncio.open_connection`. Event-loop thread only, except for `renew`. `threads`
+    run the blocking parts of an authentication: the computation of SCRAM, and the request for a token.
 
     A connection is closed between two requests if its session will end soon, or if the certificates or authorities in
     the files have changed since it was opened, so that no revoked certificate stays in use.
@@ -81,7 +82,7 @@ class SecureConnect:
 
     def renew(self) -> bool:
         """Read certificates and authorities again, and return True if they have changed. Blocks; callable on any
-        thread. Raises InvalidConfigError; the old ones then stay in use.
+        thread. Raises InvalidConfigError; the old certificates and authorities then stay in use.
         """
         return self._context is not None and self._context.renew()
 
@@ -90,7 +91,7 @@ class SecureConnect:
         self._idle[writer] = weakref.WeakMethod(close_if_idle)
 
     def retire(self) -> None:
-        """Close idle connections that must be replaced. Busy ones are closed after their request."""
+        """Close idle connections that must be replaced. Busy connections are closed after their request."""
         for writer, reference in list(self._idle.items()):
             close_if_idle = reference()
             if close_if_idle is not None and self.is_due(writer):
@@ -104,8 +105,8 @@ class SecureConnect:
         return due_s is not None and self._now_s() >= due_s
 
     async def __call__(self, host: str, port: int) -> Streams:
-        """Open a connection. Raises OSError, InvalidConfigError (certificates), SaslAuthenticationFailedError and other
-        errors of the authentication.
+        """Open a connection, and authenticate this broker if the listener has a mechanism. Raises OSError,
+        InvalidConfigError (certificates), SaslAuthenticationFailedError and other errors of the authentication.
         """
         context = self._context.current if self._context is not None else None
         try:
@@ -163,7 +164,8 @@ class _Exchange:
         self._id = 0
 
     async def ask(self, api: Api, message: Message, response: type[M]) -> M:
-        """Send a request, and return the reply. Raises the reply's error, EOFError, OSError."""
+        """Send a request, and return the reply. Raises the reply's error, BrokerNotAvailableError (the connection was
+        closed), InvalidRequestError, OSError."""
         version = self.spoken.version_of(api)
         self._id += 1
         self._writer.write(frames.encode_request(api, version.number, self._id, encode(message, version.older)))

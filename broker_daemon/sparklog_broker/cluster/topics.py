@@ -76,8 +76,8 @@ KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 
 
 class Topics:
-    """The topics of the broker. Changes are called on the controller's broker, after `ImageFollower.decides`. They
-    return when this broker's image has them. Event-loop thread only."""
+    """The topics of the broker. The methods for changes are called on the controller's broker, after
+    `ImageFollower.decides`. They return when this broker's image has the change. Event-loop thread only."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Topics:
     async def create(self, spec: TopicSpec) -> Topic:
         """Create a topic. If an earlier attempt with the same `request_id` has created it, return that topic.
 
-        Raises TopicAlreadyExistsError, Invalid…Error, PolicyViolationError, NotControllerError,
-        StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
+        Raises TopicAlreadyExistsError, InvalidTopicError and other errors of wrong arguments, PolicyViolationError,
+        NotControllerError, StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
         there = self.partitions.topics.get(spec.name)
         if there is not None and there.is_made_by(spec.request_id):
             return there
@@ -160,7 +160,7 @@ class Topics:
         return made
 
     async def create_internal(self, spec: TopicSpec) -> Topic:
-        """Create an internal topic. May be called on any broker. Raises the errors of `create`, and
+        """Create an internal topic. Callable on any broker. Raises the errors of `create`, and
         BrokerNotAvailableError.
         """
 
@@ -203,7 +203,7 @@ class Topics:
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Change a topic's settings. Raises UnknownTopicOrPartitionError, InvalidConfigError, errors of `create`."""
+        """Change a topic's settings. Raises UnknownTopicOrPartitionError, and the errors of `create`."""
         wanted = altered_topic(self._existing_topic(name), configs)
         self._check_tier(name, configs)
         if MIN_INSYNC_SETTING in configs:
@@ -216,7 +216,7 @@ class Topics:
         return self._existing_topic(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """Change a topic's schema. Raises UnknownTopicOrPartitionError, InvalidTopicError, errors of `create`."""
+        """Change a topic's schema. Raises UnknownTopicOrPartitionError, and the errors of `create`."""
         known = self._existing_topic(name)
         schema_id = await self._storage.run(self._ids.take_schema_id)
         wanted = altered_schema(known, change, schema_id)
@@ -274,8 +274,9 @@ class Topics:
         await asyncio.shield(self._storage.run(lambda: directories.delete_files(grown, first)))
 
     async def delete(self, name: str, topic_id: str = "", *, is_repeated: bool = False) -> str:
-        """Delete a topic, and return its id. `is_repeated`: an earlier attempt may have deleted it. Raises
-        UnknownTopicOrPartitionError, and the errors of `create`."""
+        """Delete a topic, and return its id. `topic_id` "" accepts any topic with the name. `is_repeated`: an earlier
+        attempt may have deleted the topic. Then "" raises RequestTimedOutError, because a new topic may have the name.
+        Raises UnknownTopicOrPartitionError, and the errors of `create`."""
         there = self.partitions.topics.get(name)
         if is_repeated and not topic_id:
             raise RequestTimedOutError(
@@ -500,7 +501,8 @@ def _log_failure(purging: asyncio.Future[int]) -> None:
 
 
 def _is_same(before: TopicImage, wanted: TopicImage) -> bool:
-    """True if the two states differ at most in leaders and ISRs. A delta keeps the objects that it does not change."""
+    """True if the two states differ at most in replicas, leaders and ISRs. A delta keeps unchanged objects, so `is`
+    finds the changes."""
     return (
         before.configs is wanted.configs
         and before.schemas is wanted.schemas
@@ -521,11 +523,11 @@ def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
 
 def was_made(image: ClusterImage, made: Mapping[str, int]) -> Callable[[str, int], bool | None]:
     """Return a function of (topic, partition) for a sole broker: True if the directory was certainly created, None if
-    possibly. Every life after the creation has begun a leader epoch.
+    that is unknown. A leader epoch above 0 shows that the broker was started after the creation.
 
     Args:
         image: The stored image.
-        made: By topic id: number of partitions whose directories the last life has created.
+        made: By topic id: number of partitions whose directories were created before this start.
     """
 
     def found(topic: str, number: int) -> bool | None:

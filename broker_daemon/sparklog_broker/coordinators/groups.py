@@ -53,7 +53,7 @@ def group_config(config: BrokerConfig) -> GroupConfig:
 
 
 class GroupPartition(Shard[GroupCoordinator, _Change]):
-    """One partition of `__consumer_offsets`."""
+    """The shard of one partition of `__consumer_offsets`."""
 
     def __init__(self, groups: Groups, number: int) -> None:
         super().__init__(number, groups.loop, groups.topic)
@@ -64,7 +64,7 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
 
     async def change(self, make: Callable[[GroupCoordinator], Step[A]], producer: Producer | None = None) -> A:
         """Run `make`, and return its reply when its records are below the high watermark. Raises the error of `make`,
-        CoordinatorLoadingError, and the errors of an append.
+        CoordinatorLoadingError, BrokerShuttingDownError, and the errors of `InternalTopic.append`.
         """
         answer, records = make(self.ready())
         await self._write(records, producer)
@@ -194,8 +194,8 @@ class Groups:
         self._ticker.start(self._tick_s)
 
     async def begin(self) -> None:
-        """Create the internal topic, and wait until the partitions that this broker leads are loaded. Raises the errors
-        of `InternalTopic.ensure`.
+        """Create the internal topic, and wait for at most BEGIN_S until the partitions that this broker leads are
+        loaded. Raises the errors of `InternalTopic.ensure`.
         """
         await self.topic.ensure()
         await self._shards.until_loaded(BEGIN_S)
@@ -237,7 +237,7 @@ class Groups:
             self._each(lambda c: c.expire_offsets(self._expiry_ms()))
 
     def _each(self, change: Callable[[GroupCoordinator], list[Record]]) -> None:
-        """Apply a change to each partition. A failure in one partition does not affect others."""
+        """Apply a change to each loaded partition. A failure in one partition does not affect other partitions."""
         for partition in self.partitions:
             try:
                 partition.do(change)
@@ -264,7 +264,8 @@ class Groups:
     async def commit(
         self, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None
     ) -> list[m.OffsetResult]:
-        """Commit offsets. With `producer` they belong to its transaction, which must contain the partition already."""
+        """Commit offsets. With `producer`, the offsets belong to its transaction, which must already contain the
+        group's partition. Raises the errors of `partition_of` and `GroupPartition.change`."""
         sequence = request.sequence if isinstance(request, m.OffsetCommitRequest) else -1
         return await self.partition_of(request.group_id).change(
             lambda c: c.commit(
@@ -285,7 +286,7 @@ class Groups:
 
     def coordinators(self) -> dict[GroupPartition, GroupCoordinator]:
         """Return the coordinators of all partitions that this broker leads, by partition. Raises
-        CoordinatorLoadingError.
+        CoordinatorLoadingError, BrokerShuttingDownError.
         """
         if not self.partitions:
             raise CoordinatorLoadingError("the broker is starting: try again")

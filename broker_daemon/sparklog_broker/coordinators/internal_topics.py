@@ -41,8 +41,8 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 
 SEGMENT_BYTES = 16 * 1024 * 1024
-"""Size of a segment. Only whole segments are compacted, so a load replays up to this size of outdated records per
-partition. This takes a second or two after 15,000 appends per second of 900 bytes each.
+"""Size of a segment in bytes. The active segment is never compacted, so each load of a partition also replays up to
+this size of outdated records.
 """
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """Largest batch in bytes. The decision of a shared transaction names all committed participants, for which the default
@@ -127,11 +127,11 @@ class InternalTopic:
         return counts[self.name]
 
     def partition_for(self, key: str) -> int:
-        """Return the partition of `key`: a group id, an application id or a transactional id."""
+        """Return the number of the partition for `key`: a group id or a transactional id."""
         return zlib.crc32(key.encode()) % self.partitions
 
     async def ensure(self) -> Topic:
-        """Return the topic, and create it if it does not exist. Raises StorageError, StorageFullError."""
+        """Return the topic, and create it if it does not exist. Raises the errors of `Topics.create_internal`."""
         async with self._making:
             found = self._served.topics.get(self.name)
             if found is not None:
@@ -146,9 +146,10 @@ class InternalTopic:
     async def append(
         self, partition: int, records: Sequence[Record], *, producer: Producer | None = None
     ) -> AppendInfo:
-        """Append `records` as one batch, and return when it is below the high watermark. With `producer` they belong to
-        its open transaction, or begin one. Raises StorageError, StorageFullError, RequestTimedOutError (the batch may
-        be kept or lost), InvalidProducerEpochError (the transaction has ended).
+        """Append `records` as one batch, and return when the batch is below the high watermark. With `producer`, the
+        records belong to its open transaction, or begin one. Raises StorageError, StorageFullError,
+        RequestTimedOutError (the batch is kept or lost), InvalidProducerEpochError (the transaction has ended), and
+        the errors of `ensure` and `partition_of`.
         """
         await self.ensure()
         batch = encode_records(records, self._clock.now_ms(), producer)
@@ -165,15 +166,16 @@ class InternalTopic:
         return outcome
 
     async def make_durable(self, partition: int) -> None:
-        """Wait until all earlier appends to a partition are fsynced. Raises StorageError, StorageFullError."""
+        """Fsync all earlier appends to a partition. Raises StorageError, StorageFullError, and the errors of
+        `partition_of`."""
         where = self.partition_of(partition)
         await self._io.run(where.thread, where.log.flusher.flush)
 
     async def replay(self, partition: int) -> AsyncIterator[list[ReplayedRecord]]:
-        """Yield all records of a partition below its present high watermark, in order, in pieces that are decoded off
-        the event loop. Yields nothing before the topic's creation.
+        """Yield the records below the high watermark that the partition has at the call, in lists and in order. I/O
+        threads read and decode the lists. If the topic does not exist yet, yield nothing.
 
-        Raises StorageError, LogCorruptError, CorruptBatchError.
+        Raises StorageError, LogCorruptError, CorruptBatchError, and the errors of `partition_of`.
         """
         if not self.exists:
             return
@@ -185,7 +187,8 @@ class InternalTopic:
             yield found
 
     def leader_of(self, partition: int) -> int:
-        """Return the leader of a partition, as far as this broker knows; -1 if there is none."""
+        """Return the broker id of a partition's leader, as far as this broker knows; -1 if the partition has no leader
+        or does not exist."""
         found = self._served.find(TopicPartition(self.name, partition))
         return -1 if found is None else found.replicas.leader
 
@@ -221,7 +224,8 @@ class _ReplayStep:
 
 
 def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[ReplayedRecord]:
-    """Decode the records of one batch, or its marker. Its checksum must have been checked. Raises CorruptBatchError."""
+    """Decode the records of one batch, or its marker. `data` is the whole batch. The caller has verified its checksum.
+    Raises CorruptBatchError."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return [ReplayedRecord(header.base_offset, None, None, header)]
     small = decode_small_batch(data, 0, header) if header.is_dense else None
@@ -272,7 +276,7 @@ def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | 
 
 
 def check_not_internal(topic: str, action: str) -> None:
-    """Raise InvalidTopicError for a topic that only the broker may write, create or delete."""
+    """Raise InvalidTopicError for a topic that only the broker is allowed to write, create or delete."""
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(f"topic {topic!r} is internal: it can be read, but not {action}")
 

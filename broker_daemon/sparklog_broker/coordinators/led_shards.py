@@ -33,19 +33,20 @@ class LedShards(Generic[S]):
         return number in self._led
 
     async def until_loaded(self, timeout_s: float) -> None:
-        """Wait until the led shards have loaded once, for at most `timeout_s`."""
+        """Wait until the shards of led partitions have loaded once, for at most `timeout_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*(shard.loaded() for shard in self.led))
 
     def start(self, count: int) -> None:
-        """Create `count` shards, and those of other led partitions. None is loaded yet."""
+        """Create the shards of partitions 0 to `count` - 1, and up to the highest led partition. Load no shard yet."""
         self.all = [self._make(number) for number in range(count)]
         for number in self._led:
             self._at(number)
 
     def follow(self, number: int, *, leads: bool) -> None:
-        """Load the shard of a partition that this broker begins to lead, or park that of one that it ceases to lead."""
+        """Note that this broker leads a partition (`leads`), or no longer does. After `start`, load or park the
+        partition's shard if this is new."""
         if leads == (number in self._led):
             return
         (self._led.add if leads else self._led.discard)(number)

@@ -51,7 +51,8 @@ class OtherBrokers:
     async def write_markers(
         self, leader: int, markers: Sequence[Marker], coordinator_epoch: int, started_ms: int = -1
     ) -> set[Marker]:
-        """Write markers on their leader, and return the written ones. Raises the errors of `BrokerPeers.request`."""
+        """Write markers on the leader of their partitions, and return the written markers. `coordinator_epoch` and
+        `started_ms` are as in WriteTxnMarkersRequest. Raises the errors of `BrokerPeers.request`."""
         written: set[Marker] = set()
         for first in range(0, len(markers), MARKERS_PER_REQUEST):
             piece = markers[first : first + MARKERS_PER_REQUEST]
@@ -92,8 +93,8 @@ class OtherBrokers:
         self, leader: int, partitions: Sequence[TopicPartition], isolation: int
     ) -> tuple[dict[TopicPartition, Extent], set[TopicPartition]]:
         """Return the first and end offsets of partitions, and the set of partitions with commits above their ends.
-        Partitions for which the leader reports an error are left out. All first offsets are of one time, and all ends
-        of another. Raises the errors of `BrokerPeers.request`."""
+        Partitions for which the leader reports an error are left out. All first offsets are requested before the first
+        end offset. Raises the errors of `BrokerPeers.request`."""
         behind: set[TopicPartition] = set()
         found: dict[int, dict[TopicPartition, int]] = {EARLIEST_TIMESTAMP: {}, LATEST_TIMESTAMP: {}}
         for timestamp_ms, offsets in found.items():
@@ -130,8 +131,9 @@ class OtherBrokers:
         return found
 
     async def hold(self, broker_id: int, name: str, hold_s: float, *, release: bool = False) -> dict[int, int]:
-        """Hold the transactions that a broker coordinates, or release them. Returns the leader epochs by partition of
-        the state topic. Raises the errors of `BrokerPeers.request`.
+        """Begin the hold `name` of the transactions that a broker coordinates, for at most `hold_s`, or end it
+        (`release`). Returns the leader epochs by partition of the state topic. Raises the errors of
+        `BrokerPeers.request`.
         """
         request = HoldTransactionsRequest(name, int(hold_s * 1000), release)
         answer = await self._peers.request(

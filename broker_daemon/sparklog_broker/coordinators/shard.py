@@ -67,7 +67,8 @@ class Shard(ABC, Generic[C, E]):
 
     @abstractmethod
     async def _append(self, changes: Sequence[E]) -> None:
-        """Append the records of `changes` with `_append_records`, and return when they are below the high watermark."""
+        """Append the records of `changes` with `_append_records`, which returns when the records are below the high
+        watermark."""
 
     @abstractmethod
     def _done(self, changes: Sequence[E]) -> None:
@@ -96,7 +97,7 @@ class Shard(ABC, Generic[C, E]):
         await self._has_loaded.wait()
 
     def load(self) -> asyncio.Task[None]:
-        """Load the partition's records. Failed attempts are repeated."""
+        """Load the partition's records in a task, and return the task. Failed attempts are repeated."""
         return self._begin(self._load())
 
     async def _load(self) -> None:
@@ -153,7 +154,8 @@ class Shard(ABC, Generic[C, E]):
                 self._writer = None
 
     def _take(self) -> list[E]:
-        """Remove queued changes for one batch, in order. They have the same producer."""
+        """Remove the changes of the next batch from the queue, and return them in order. They have the same
+        producer."""
         taken = [self._queue.popleft()]
         count = len(taken[0].records)
         while self._queue and self._queue[0].producer == taken[0].producer:
@@ -182,7 +184,7 @@ class Shard(ABC, Generic[C, E]):
             log.error("%s: a task of its coordinator failed", self, exc_info=task.exception())
 
     def _abandon(self, failed: Sequence[E], error: Exception) -> None:
-        """Discard the coordinator, and cancel all its tasks."""
+        """Discard the coordinator, cancel all its tasks, and fail the changes in `failed` and in the queue."""
         self.coordinator = None
         waiting, self._queue = self._queue, deque()
         current = asyncio.current_task()

@@ -22,7 +22,7 @@ from sparklog_broker.coordinators.transactions import TransactionCoordinator
 T = TypeVar("T")
 
 HOLD_S = 3.0
-"""Longest hold of a coordinator, in s. It ends by itself because the requesting broker may have died."""
+"""Longest hold of a coordinator, in s. A hold ends by itself, because the requesting broker may have died."""
 HOLD_ATTEMPTS = 8
 HOLD_BACKOFF_S, HOLD_BACKOFF_S_MAX = 0.05, 2.0
 
@@ -39,8 +39,8 @@ class TransactionAccess:
     async def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> int:
-        """Add partitions like `TransactionCoordinator.add_partitions`. Raises the same errors, and
-        CoordinatorNotAvailableError while the coordinator cannot be reached."""
+        """Add partitions like `TransactionCoordinator.add_partitions`. Raises its errors except NotCoordinatorError,
+        CoordinatorNotAvailableError while the coordinator changes, and the errors of `BrokerPeers.request`."""
         wanted = tuple(partitions)
         try:
             return await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)
@@ -48,7 +48,8 @@ class TransactionAccess:
             return await self._ask(transactional_id, producer_id, producer_epoch, wanted)
 
     async def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
-        """Return the error for a producer after a partition has refused its batch for an old epoch."""
+        """Return the error for a producer whose batch a partition has refused for its old epoch. The coordinator knows
+        the reason; if it cannot be reached, return that error."""
         found = self._here.stale(transactional_id, producer_id, producer_epoch)
         if not isinstance(found, NotCoordinatorError):
             return found
@@ -60,8 +61,8 @@ class TransactionAccess:
 
     async def owners(self, tp: TopicPartition) -> dict[int, str]:
         """Return, by producer id, the transactional ids of all open transactions that include the partition, from all
-        brokers. Raises CoordinatorLoadingError, and CoordinatorNotAvailableError if a coordinator cannot be reached,
-        because it may have such transactions.
+        brokers. Raises CoordinatorLoadingError, and the errors of `BrokerPeers.request` if a coordinator cannot be
+        reached, because it may have such transactions.
         """
         found = self._here.owners(tp)
         for broker_id in self._other_brokers.ids():
@@ -72,8 +73,9 @@ class TransactionAccess:
         """Run `work` while no transaction is partly visible, and return its result.
 
         All coordinators are held: they decide nothing during the work, and their earlier decisions are visible in all
-        partitions before it. Raises the errors of `work`, and CoordinatorNotAvailableError if some coordinators cannot
-        be held.
+        partitions before the work. `work` runs again if a hold was interrupted. If a broker of an earlier release,
+        which has no holds, is in the cluster, `work` runs without holds. Raises the errors of `work`, and
+        CoordinatorNotAvailableError if some coordinators cannot be held.
         """
         other_brokers = self._other_brokers
         if not self._topic.exists:

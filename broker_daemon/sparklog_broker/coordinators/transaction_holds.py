@@ -1,8 +1,8 @@
-"""Holds of a transaction coordinator during a snapshot of several leaders, so that the snapshot has no half
-transaction.
+"""Holds of a transaction coordinator. They prevent decisions while a broker takes a snapshot of several leaders. The
+snapshot then has each transaction as a whole or not at all.
 
 A hold ends after its time, because the requesting broker may have died. The release returns the partitions that were
-held without interruption: those whose leader has not changed.
+held without interruption: the partitions whose leader has not changed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class TransactionHolds:
         self._none.set()
 
     async def passed(self) -> None:
-        """Wait until there is no hold. The caller may then decide without another await."""
+        """Wait until there is no hold. The caller is then allowed to decide transactions until its next await."""
         while self._holds:
             await self._none.wait()
 
     def begin(self, name: str, hold_s: float) -> None:
-        """Begin a hold. Raises ConcurrentTransactionsError if there are too many."""
+        """Begin a hold, which ends by itself after `hold_s`. It replaces a hold of the same name. Raises
+        ConcurrentTransactionsError if there are HOLDS_MAX holds."""
         if len(self._holds) >= HOLDS_MAX:
             raise ConcurrentTransactionsError(f"{HOLDS_MAX} snapshots are being taken: try again")
         self.end(name)
@@ -55,7 +56,8 @@ class TransactionHolds:
         return {} if hold is None else dict(hold.partitions)
 
     def end(self, name: str) -> dict[int, int]:
-        """End a hold. Returns the partitions that were held without interruption."""
+        """End a hold. Returns the leader epochs of the partitions that were held without interruption; empty if the
+        hold has ended already."""
         hold = self._holds.pop(name, None)
         if not self._holds:
             self._none.set()

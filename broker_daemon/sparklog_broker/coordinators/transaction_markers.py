@@ -25,7 +25,7 @@ from sparklog_broker.partitions.partitions import Partitions
 log = logging.getLogger(__name__)
 
 MARKER_BYTES = 1024
-"""Assumed size of a marker in bytes, for the decision if the event loop may append it."""
+"""Assumed size of a marker in bytes. From it the appender decides if the event loop appends the markers itself."""
 REPLICATION_TIMEOUT_MS = 30_000
 BACKOFF_S, BACKOFF_S_MAX = 0.1, 10.0
 
@@ -50,7 +50,7 @@ class MarkerWriter:
         self._on_offsets_marker = on_offsets_marker
 
     def wait_for_disk(self, markers: Iterable[Marker]) -> bool:
-        """True if one of the markers' partitions acknowledges appends only after an fsync."""
+        """True if the partition of at least one marker acknowledges appends only after an fsync."""
         for tp in {marker.partition for marker in markers}:
             partition = self._partitions.find(tp)
             if partition is not None and partition.waits_for_disk:
@@ -64,8 +64,9 @@ class MarkerWriter:
         done: Callable[[set[Marker]], None],
         started_ms: int = -1,
     ) -> None:
-        """Write all markers, in repeated attempts. `done` is called with each set of written markers. A deleted
-        partition counts as written."""
+        """Write all markers, in repeated attempts. After each attempt, `done` is called with the markers that it has
+        written. Markers of deleted partitions count as written. `coordinator_epoch` and `started_ms` are as in
+        WriteTxnMarkersRequest."""
         left, backoff_s = list(markers), BACKOFF_S
         while True:
             written = await self.write(left, coordinator_epoch, started_ms)
@@ -107,11 +108,11 @@ class MarkerWriter:
             return set()
 
     async def write_here(self, markers: Iterable[Marker], coordinator_epoch: int, started_ms: int = -1) -> set[Marker]:
-        """Write markers to partitions that this broker leads, and return the written ones.
+        """Write markers to partitions that this broker leads, and return the markers that are written or unnecessary.
 
-        Markers of other partitions are not written, and neither are markers of topics that this broker's image lacks.
-        The new ends of all partitions become visible at the same time, after the attempt: a request for all of them
-        returns the whole transaction or nothing of it.
+        Markers for other partitions, and for topics that this broker's image lacks, are not written.
+        The last stable offsets of all these partitions rise at the same time, after the attempt. A request that names
+        all of them thus returns the whole transaction or nothing of it.
         """
         by_partition: dict[TopicPartition, list[Marker]] = {}
         for marker in markers:

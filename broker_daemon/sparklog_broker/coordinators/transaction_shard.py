@@ -108,7 +108,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._finished(set())
 
     async def draw_fencing_token(self) -> int:
-        """Return a token that is larger than all earlier ones. Raises CoordinatorLoadingError, StorageError."""
+        """Return a token that is larger than all earlier tokens. Raises CoordinatorLoadingError,
+        BrokerShuttingDownError, StorageError."""
         coordinator, tokens = self.ready(), self._tokens
         assert tokens is not None
         token = await tokens.next()
@@ -125,8 +126,9 @@ class TransactionShard(Shard[Coordinator, _Change]):
     # -- requests
 
     async def request(self, request: Request) -> Any:
-        """Return the reply to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError if
-        the previous transaction takes too long to end.
+        """Return the reply to a request. Raises the coordinator's error, CoordinatorLoadingError,
+        BrokerShuttingDownError, StorageError, and ConcurrentTransactionsError if the previous transaction does not end
+        within `wait_s_max`.
         """
         self._reserve_at_hand()
         if isinstance(request, InitProducer | Join):

@@ -63,8 +63,9 @@ from sparklog_broker.partitions.storage import Storage
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 1.0
+"""Time for ends of transactions in progress when the broker stops, in s."""
 SETTLE_S_MAX = 10.0
-"""Time for ends in progress when the broker stops, in s."""
+"""Longest wait of readers of committed records after a start, in s, for the markers of earlier decisions."""
 EPOCH_MAX = 32_767
 
 
@@ -122,8 +123,8 @@ class TransactionCoordinator:
             self._settled.set()
 
     async def begin(self) -> None:
-        """Create the internal topic, and wait until the partitions that this broker leads are loaded. Raises the errors
-        of `InternalTopic.ensure`.
+        """Create the internal topic, and wait for at most BEGIN_S until the partitions that this broker leads are
+        loaded. Raises the errors of `InternalTopic.ensure`.
         """
         await self.topic.ensure()
         await self._shards.until_loaded(BEGIN_S)
@@ -148,9 +149,9 @@ class TransactionCoordinator:
         return found
 
     async def hold(self, name: str, hold_s: float) -> dict[int, int]:
-        """Hold requests until `release`, for at most `hold_s`, and wait until earlier decisions have all their markers.
-        Returns the leader epochs by partition of the state topic. Raises CoordinatorLoadingError,
-        ConcurrentTransactionsError.
+        """Begin the hold `name`: requests wait until `release(name)`, for at most `hold_s`. Then wait until earlier
+        decisions have all their markers. Returns the leader epochs by partition of the state topic. Raises
+        CoordinatorLoadingError, ConcurrentTransactionsError.
         """
         self._holds.begin(name, hold_s)
         try:
@@ -192,8 +193,8 @@ class TransactionCoordinator:
 
     async def _end_unknown(self) -> None:
         """Abort transactions that are open in a partition but missing in the state topic, which this broker has loaded
-        completely. A power cut has lost the record, or the files were restored without the topic. No producer could end
-        such a transaction.
+        completely. A power cut has lost their records in the state topic, or the files were restored without that
+        topic. No producer could end such a transaction.
         """
         partitions = [TopicPartition(t.name, n) for t in self._partitions.topics.values() for n in range(t.partitions)]
         for tp in partitions:
@@ -236,8 +237,8 @@ class TransactionCoordinator:
         self, transactional_id: str, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1
     ) -> ProducerIdAndEpoch:
         """Return the identity of a producer with a transactional id. Raises InvalidTransactionTimeoutError,
-        ProducerFencedError, InvalidProducerIdMappingError, ConcurrentTransactionsError, CoordinatorLoadingError,
-        StorageError.
+        ProducerFencedError, InvalidProducerIdMappingError, ConcurrentTransactionsError, StorageError,
+        InvalidRequestError for the id of a shared transaction, and the errors of `last_committed`.
         """
         if is_shared(transactional_id):
             raise InvalidRequestError(f"a transactional id cannot begin with {SHARED_PREFIX!r}")
@@ -256,7 +257,8 @@ class TransactionCoordinator:
         the transaction began; -1 if it has ended.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,
-        InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
+        InvalidTxnStateError, ConcurrentTransactionsError, StorageError, CoordinatorNotAvailableError (this broker does
+        not know a partition yet), and the errors of `last_committed`.
         """
         request = AddPartitions(transactional_id, producer_id, producer_epoch, tuple(partitions))
         for tp in request.partitions:
@@ -269,7 +271,9 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool, keeps_epoch: bool = False
     ) -> ProducerIdAndEpoch:
-        """End the open transaction. Returns the producer's next identity after all markers are written."""
+        """End the open transaction. Returns the producer's next identity, when all markers are written. `keeps_epoch`:
+        the producer's epoch does not rise. Raises InvalidRequestError for a shared transaction, and the errors of
+        `add_partitions`."""
         if is_shared(transactional_id):
             raise InvalidRequestError("a shared transaction can only be ended as a whole")
         request = End(transactional_id, producer_id, producer_epoch, commit, keeps_epoch)
@@ -287,8 +291,8 @@ class TransactionCoordinator:
     # -- shared transactions
 
     async def draw_fencing_token(self) -> int:
-        """Return a token that is larger than all earlier ones of any broker. Raises NotCoordinatorError,
-        CoordinatorLoadingError, StorageError.
+        """Return a fencing token that is larger than all earlier tokens of any broker. Raises StorageError, and the
+        errors of `last_committed`.
         """
         return await self._shard(FENCING_TOKENS_ID).draw_fencing_token()
 
@@ -296,8 +300,8 @@ class TransactionCoordinator:
         self, app_id: str, version: int, run_id: str, fencing_token: int, timeout_ms: int, lease_ms: int = 0
     ) -> JoinAnswer:
         """Return the identity of a new participant. Raises InvalidProducerIdMappingError (the fencing token was not
-        issued), ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError,
-        StorageError.
+        issued), ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, StorageError, and the errors
+        of `last_committed`.
         """
         number = number_of(fencing_token)
         request = Join(shared_transactional_id(app_id), version, run_id, number, timeout_ms, lease_ms)
@@ -315,8 +319,10 @@ class TransactionCoordinator:
         commit: bool,
         made_of: str = "",
     ) -> bool:
-        """End a version of a shared transaction. Returns True if the version is committed. Raises the errors of `join`,
-        and InvalidProducerIdMappingError for a producer id that is not a participant's.
+        """End a version of a shared transaction. Returns True if the version is committed.
+
+        `made_of`: the application's own description of the version's data, which `last_committed` returns later. Raises
+        the errors of `join`, and InvalidProducerIdMappingError for a producer id that is not a participant's.
         """
         transactional_id = shared_transactional_id(app_id)
         number = number_of(fencing_token)
@@ -326,14 +332,16 @@ class TransactionCoordinator:
         return bool(await self._shard_of_run(request).request(request))
 
     async def renew(self, app_id: str, version: int, run_id: str) -> RenewAnswer:
-        """Begin the lease of the transaction again. Raises CoordinatorLoadingError."""
+        """Begin the lease of the transaction again. For an unknown transaction, the answer says so. Raises the errors
+        of `last_committed`."""
         request = Renew(shared_transactional_id(app_id), version, run_id)
         found: RenewAnswer = await self._shard(request.transactional_id).request(request)
         return found
 
     def last_committed(self, app_id: str) -> tuple[int, str]:
-        """Return the application's newest committed version and its `made_of` text; (-1, "") if there is none. Raises
-        CoordinatorLoadingError.
+        """Return the application's newest committed version, and the description of its data that `end_shared` got as
+        `made_of`; (-1, "") if no version is committed, or the application has expired. Raises NotCoordinatorError,
+        CoordinatorLoadingError, BrokerShuttingDownError.
         """
         transactional_id = shared_transactional_id(app_id)
         try:
@@ -363,8 +371,9 @@ class TransactionCoordinator:
     def summaries(
         self, states: Iterable[str] = (), running_ms_min: int = 0, after: str = ""
     ) -> Iterator[TransactionSummary]:
-        """Yield the transactional ids above `after`, sorted, in one of `states` (empty: all), with transactions open
-        for at least `running_ms_min`. The call itself raises CoordinatorLoadingError.
+        """Yield the transactional ids above `after`, sorted, in one of `states` (empty: in any state), and with a
+        transaction open for at least `running_ms_min` (0: also without one). The call itself, not the iteration, raises
+        CoordinatorLoadingError, BrokerShuttingDownError.
         """
         coordinators = [shard.ready() for shard in self._shards.led]
         found = heapq.merge(
@@ -386,8 +395,8 @@ class TransactionCoordinator:
                 yield summary
 
     def describe(self, transactional_id: str) -> TransactionDetails:
-        """Return the details of a transactional id, with the partitions of its open transaction. For an unknown id they
-        hold an error code. Raises CoordinatorLoadingError.
+        """Return the details of a transactional id, with the partitions of its open transaction. For an unknown id the
+        details contain an error code. Raises the errors of `last_committed`.
         """
         coordinator = self._shard(transactional_id).ready()
         try:
@@ -404,14 +413,17 @@ class TransactionCoordinator:
 
     async def abort(self, transactional_id: str) -> int:
         """Abort the open transaction of an id, and return the number of its markers. Raises InvalidTxnStateError if no
-        transaction is open, InvalidProducerIdMappingError if the id is unknown.
+        transaction is open, InvalidProducerIdMappingError if the id is unknown, ConcurrentTransactionsError, and the
+        errors of `last_committed`.
         """
         return int(await self._shard(transactional_id).request(Abort(transactional_id)))
 
     async def abort_hanging(self, tp: TopicPartition, producer_id: int, owners: Mapping[int, str]) -> int:
-        """End a transaction that is open in a partition but unknown to all coordinators. `owners` are the owners from
-        all brokers. Raises InvalidTxnStateError if the producer is among them or has no open transaction, and
-        UnknownTopicOrPartitionError.
+        """Abort a transaction that is open in a partition but unknown to all coordinators. Returns 1, the number of
+        markers. `owners`: transactional ids by producer id, from the coordinators of all brokers.
+
+        Raises InvalidTxnStateError if the producer is among the owners or has no open transaction,
+        UnknownTopicOrPartitionError, NotLeaderError, UnknownServerError (the marker was not written).
         """
         partition = self._partitions.get(*tp)
         owner = owners.get(producer_id)
@@ -430,7 +442,7 @@ class TransactionCoordinator:
 
     def describe_producers(self, tp: TopicPartition, owners: Mapping[int, str]) -> DescribeProducersResponse:
         """Return the producers of a partition. `owners` is as for `abort_hanging`. Raises
-        UnknownTopicOrPartitionError."""
+        UnknownTopicOrPartitionError, NotLeaderError."""
         partition_log = self._partitions.get(*tp).log
         producers = [
             ProducerState(
@@ -447,7 +459,7 @@ class TransactionCoordinator:
 
     def owners(self, tp: TopicPartition) -> dict[int, str]:
         """Return, by producer id, the transactional ids that this broker coordinates and whose open transactions
-        include the partition. Raises CoordinatorLoadingError.
+        include the partition. Raises CoordinatorLoadingError, BrokerShuttingDownError.
         """
         return {
             producer_id: transactional_id

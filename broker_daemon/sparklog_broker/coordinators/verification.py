@@ -17,7 +17,8 @@ from sparklog_broker.coordinators.transaction_access import TransactionAccess
 from sparklog_broker.partitions.partitions import Partitions
 
 Verified = Guard | SparklogError
-"""The guard for a partition's batches, or the error that refuses them. Batches that need no check have no entry."""
+"""The guard for a partition's batches, or the error that refuses them. `verify` returns no entry for batches that need
+no check."""
 
 
 class Verification:
@@ -30,7 +31,8 @@ class Verification:
     async def verify(
         self, transactional_id: str, pieces: Sequence[tuple[TopicPartition, memoryview]]
     ) -> dict[int, Verified]:
-        """Return guards and errors by position in `pieces`, the partitions and batches of one producer."""
+        """Verify `pieces`, the partitions and batches of one producer. Returns guards and errors by position in
+        `pieces`."""
         verified: dict[int, Verified] = {}
         asked: dict[tuple[int, int], list[int]] = {}
         for i, (tp, piece) in enumerate(pieces):

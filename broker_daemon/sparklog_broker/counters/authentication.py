@@ -14,5 +14,6 @@ class AuthenticationCounters:
         self.repeated: Counter[str] = Counter()
         """Re-authentications (KIP-368) by mechanism."""
         self.failed: Counter[str] = Counter()
-        """Failures by reason: credentials, mechanism, order, timeout, expired, certificate, tls (the handshake),
-        too-many (closed in favour of newer connections, `connections.authenticating.max`)."""
+        """Failures by reason: credentials, mechanism, order, timeout, expired (the session), certificate,
+        certificate-expired, tls (the TLS handshake), too-many (closed in favour of newer connections, see
+        `connections.authenticating.max`)."""

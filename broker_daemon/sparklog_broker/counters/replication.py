@@ -14,7 +14,7 @@ class ReplicationCounters(Struct):
     isr_shrinks: int = 0
     isr_expands: int = 0
     unclean_elections: int = 0
-    """Elections of this broker as a leader that may lack committed records."""
+    """Elections of this broker as a leader that perhaps lacks committed records."""
     bytes_in: int = 0
     """Bytes copied into partitions that this broker follows."""
     bytes_out: int = 0

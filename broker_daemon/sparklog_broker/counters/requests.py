@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_API = "UNKNOWN"
 SLOW_LINES_MAX = 10
 SLOW_LINES_S = 10.0
-"""Interval, in s, with at most SLOW_LINES_MAX lines about slow requests. The next line counts the omitted ones."""
+"""Interval, in s, with at most SLOW_LINES_MAX lines about slow requests. The next line counts the omitted lines."""
 
 
 _LONG_POLLS = frozenset({Api.FETCH, Api.REPLICA_FETCH, Api.METADATA_FETCH})
@@ -39,7 +39,7 @@ class RequestTimes(Struct):
 
 
 class ApiCounters:
-    """Counters of one API. `errors`: by code, errors of requests and of single partitions."""
+    """Counters of one API. `errors`: number of errors by code, both of whole requests and of single partitions."""
 
     __slots__ = ("errors", "handle", "queue", "request_bytes", "requests", "response_bytes", "send", "total", "wait")
 

@@ -1,8 +1,8 @@
 """Traffic by topic.
 
-Up to `metrics.topics.max` topics have separate numbers: those that exist at the broker's start, by name, then new ones
-in the order of their creation. A topic keeps its entry until its deletion. All other topics are counted together, so
-that many topics fill neither the memory nor a dashboard.
+Up to `metrics.topics.max` topics have separate numbers: first the topics that exist at the broker's start, by name,
+then new topics in the order of their creation. A topic keeps its entry until its deletion. All other topics are counted
+together, so that many topics fill neither the memory nor a dashboard.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TopicTraffic:
 
 
 class Traffic:
-    """Traffic of all topics. Event-loop thread only, except for `items`."""
+    """Traffic of all topics. Event-loop thread only, except for `has_own` and `items`."""
 
     def __init__(self, topics_max: int) -> None:
         self._topics_max = topics_max

@@ -30,8 +30,8 @@ AUTO_CREATED = "auto.create.topics.enable"
 async def create_missing(context: RequestContext, topics: Sequence[str] | None) -> RequestContext:
     """Create the missing topics of `topics`, as envelope topics: the columns of a typed topic are unknown.
 
-    In the returned context, topics that the peer may not create are denied. Raises InvalidRequestError if there are too
-    many, StorageFullError, StorageError.
+    In the returned context, topics that the peer is not allowed to create are denied. Raises InvalidRequestError if
+    `topics` is None or too long, and the errors of CREATE_TOPIC.
     """
     broker = context.broker
     if topics is None or len(topics) > AUTO_CREATED_MAX:

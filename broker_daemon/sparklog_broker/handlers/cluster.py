@@ -34,7 +34,8 @@ async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, conte
 
 
 async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the changes since the broker's image, as soon as there are any. Only the controller answers."""
+    """Answer with the changes since the requesting broker's image (or the whole image), as soon as there are changes or
+    after the request's `max_wait_ms`. Only the controller answers."""
     known = Version(request.controller_epoch, request.zxid)
     cluster, clock = context.broker.cluster, context.broker.environment.clock
     began_s = clock.monotonic_s()
@@ -58,7 +59,8 @@ async def alter_partition(request: AlterPartitionRequest, payload: memoryview, c
 async def controlled_shutdown(
     request: ControlledShutdownRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when other brokers lead the broker's partitions, as far as possible. Only the controller answers."""
+    """Move the leaderships of a stopping broker to other brokers where possible. The answer has the number of
+    partitions that the broker still leads. Only the controller answers."""
     remaining = await context.broker.cluster.membership.ask(
         lambda token: ControlledShutdown(token, request.broker_id, request.broker_epoch)
     )
@@ -66,7 +68,8 @@ async def controlled_shutdown(
 
 
 async def directory_failed(request: DirectoryFailedRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when other brokers lead the partitions of the failed or full disk, if they can. Controller only."""
+    """Record that a broker's disk has failed, is full, or has room again (`room`), for the named partitions. Other
+    brokers are elected as their leaders where possible, before the answer. Only the controller answers."""
     partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
     if request.room:
         moved = await context.broker.cluster.membership.ask(

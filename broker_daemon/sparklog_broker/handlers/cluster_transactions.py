@@ -22,7 +22,8 @@ from sparklog_broker.network.reply import Response
 
 
 async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the markers for partitions that this broker leads are replicated."""
+    """Write the markers, and answer when they are replicated. The answer has the positions of the markers that were not
+    written, for example because this broker does not lead their partition."""
     broker = context.broker
     markers = await broker.pace.list_of(
         Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, m.commit, m.keeps_epoch)
@@ -35,7 +36,8 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview
 async def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when the coordinator's log contains the partitions."""
+    """Answer when the coordinator's log contains the partitions. A request without partitions asks for the error of a
+    producer with an old epoch, which is raised."""
     transactions = context.broker.transactions
     identity = request.transactional_id, request.producer_id, request.producer_epoch
     if not request.partitions:
@@ -46,13 +48,14 @@ async def add_partitions_to_txn(
 
 
 async def find_txn_owners(request: FindTxnOwnersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the open transactions that include the partition, of those that this broker coordinates."""
+    """Answer with the open transactions that this broker coordinates and that include the partition."""
     owners = context.broker.transactions.owners(TopicPartition(request.topic, request.partition))
     return Response(FindTxnOwnersResponse([TransactionOwner(*owner) for owner in owners.items()]))
 
 
 async def hold_transactions(request: HoldTransactionsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Hold or release the transactions that this broker coordinates."""
+    """Hold or release the transactions that this broker coordinates. The answer has the held partitions of the state
+    topic with their leader epochs."""
     transactions = context.broker.transactions
     if request.release:
         held = transactions.release(request.name)

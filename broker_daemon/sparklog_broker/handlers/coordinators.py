@@ -27,7 +27,8 @@ def of_groups(handler: Handler) -> Handler:
 
 
 def of_transactions(handler: Handler) -> Handler:
-    """Wrap a handler that needs the transaction coordinator, like `of_groups`. Idempotent producers need none."""
+    """Wrap a handler that needs the transaction coordinator, like `of_groups`. A producer without a transactional id
+    needs no coordinator, unless it requests a fencing token."""
 
     async def handle(request: Any, payload: memoryview, context: RequestContext) -> Response:
         is_plain = isinstance(request, InitProducerIdRequest) and request.transactional_id is None

@@ -26,9 +26,9 @@ from sparklog_broker.partitions import page_cache
 from sparklog_broker.partitions.partition import Partition
 
 SLICES_PER_PARTITION_MAX = 32
-"""Largest number of slices of one partition in an answer. More of them, of tiny segments, would take too long."""
+"""Largest number of slices of one partition in an answer. Only tiny segments need more slices, which take too long."""
 SLICES_PER_ANSWER_MAX = 1_000
-"""Largest number of slices in an answer; each may keep a segment file open. The next fetch continues."""
+"""Largest number of slices in an answer; each can keep a segment file open. The next fetch continues."""
 WAITING_PARTITIONS_MAX = 2_000
 """Largest number of partitions whose appends wake a fetch. A fetch of more partitions waits for its full
 `max_wait_ms`.
@@ -83,7 +83,7 @@ class _Offsets(NamedTuple):
 
 
 class _FetchReader:
-    """One fetch request, which may be read several times until the answer is worthwhile."""
+    """The reading for one fetch request: once at its arrival, and again after the wait if there was too little."""
 
     def __init__(self, broker: Broker, request: FetchRequest) -> None:
         self._broker = broker
@@ -119,7 +119,7 @@ class _FetchReader:
         self.slices = []
 
     def drop(self, failed: Mapping[FileSlice, SparklogError]) -> None:
-        """Replace the results of partitions whose slices cannot be read with errors."""
+        """Replace the results of partitions whose slices cannot be read by errors, and release their slices."""
         for i, slices in enumerate(self._by_partition):
             error = next((failed[s] for s in slices if s in failed), None)
             if error is None:
@@ -131,7 +131,7 @@ class _FetchReader:
             self.results[i] = self._failure(wanted, _Offsets(), error)
 
     async def wait(self, times: RequestTimes) -> None:
-        """Wait until another `read` may return more, or the request's `max_wait_ms` has passed."""
+        """Wait until another `read` could return more, or the request's `max_wait_ms` has passed."""
         clock = self._broker.environment.clock
         began_s = clock.monotonic_s()
         try:
@@ -189,8 +189,9 @@ class _FetchReader:
             raise
 
     async def read_remote(self) -> None:
-        """Read the partitions that `read` has skipped, on threads that may wait for the object store. The first one
-        gets a batch even if it is too large for the answer, so that every partition makes progress.
+        """Read the partitions that `read` has skipped, on threads that are allowed to wait for the object store. Each
+        gets at least one batch, even a batch that is larger than the room in the answer, so that no reader is stuck.
+        When no room is left, the remaining partitions get nothing.
         """
         left = self._max_bytes - sum(s.length_bytes for s in self.slices)
         try:
@@ -326,8 +327,9 @@ def _read_into(
     min_one_batch: bool,
     may_wait: bool,
 ) -> None:
-    """Append slices of [start, end) to the empty list `slices`, where start is `offset`: at most `max_bytes`, but at
-    least one batch with `min_one_batch`. Raises the errors of `LogReader.read`; earlier slices then stay in the list.
+    """Append to the empty list `slices` the records from `offset` to below `end`, up to `max_bytes`; with
+    `min_one_batch` at least one batch. `may_wait`: as for `LogReader.read`. Raises the errors of `LogReader.read`;
+    earlier slices then stay in the list.
     """
     # Read at least once, even without room, to report an offset out of range.
     while len(slices) < SLICES_PER_PARTITION_MAX:
@@ -344,7 +346,7 @@ def _read_into(
 
 def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> list[FileSlice]:
     """Return slices from `offset` to `end`: at most `max_bytes`, but at least one batch. Waits for the object store.
-    Raises only if there is no slice.
+    Raises an error only if no slice was read before it.
     """
     slices: list[FileSlice] = []
     try:
@@ -356,7 +358,7 @@ def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> l
 
 
 async def _run(broker: Broker, job: Callable[[], list[FileSlice]]) -> list[FileSlice]:
-    """Run `job` on a thread that may wait. If the caller is cancelled, its slices are released."""
+    """Run `job` on a thread that is allowed to block. If the caller is cancelled, the job's slices are released."""
     running = broker.storage.remote_reads.submit(job)
     try:
         return await asyncio.wrap_future(running)

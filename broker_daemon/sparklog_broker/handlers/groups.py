@@ -25,7 +25,8 @@ from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one
 from sparklog_broker.network.reply import Response
 
 TOGETHER_MAX = 1_000
-"""Largest number of offsets that are committed at once. In larger requests, unknown partitions are removed first."""
+"""Largest number of partitions of a request that are processed without a pause of the event loop. Larger requests are
+first reduced to known partitions, with pauses."""
 
 
 async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -41,8 +42,9 @@ async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview,
 
 
 async def _sorted_out(broker: Broker, owned: Iterable[m.TopicPartitions]) -> list[m.TopicPartitions]:
-    """Remove unknown partitions, except one of each topic, which shows that the member claims a partition that it
-    cannot have. This bounds the indivisible work by the cluster's partitions and the request's topics.
+    """Return `owned` without unknown partitions, except one of each topic, which shows that the member claims a
+    partition that it cannot have. This bounds the indivisible work by the cluster's partitions and the request's
+    topics.
     """
     found: list[m.TopicPartitions] = []
     for named in owned:
@@ -189,8 +191,11 @@ def _described(
     response: m.DescribeGroupsResponse,
     seen: dict[GroupPartition, GroupCoordinator],
 ) -> Iterator[Iterable[bytes]]:
-    """Yield the parts of each group, with as many members as fit. The iteration continues after a group only when the
-    group is in the answer. Adds to `seen` the coordinators whose state is in the answer.
+    """Yield for each group the encoded parts of its description, with as many members as fit. If members are left over,
+    note the next member in `response` and stop; an unpaged request raises ResponseTooLargeError instead.
+
+    `LongAnswers.build` takes the next group only after it has added the previous group to the answer. `seen` gets the
+    coordinators that were read, by partition.
     """
     groups, limit_bytes = context.broker.groups, context.broker.long_answers.limit_bytes
     first = request.members_from

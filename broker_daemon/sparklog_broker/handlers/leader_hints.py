@@ -28,7 +28,8 @@ class LeaderHint(NamedTuple):
 
 
 def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None) -> LeaderHint:
-    """Return the hint for a client whose `error` shows that it knows another leader or epoch."""
+    """Return the hint for a client that gets NotLeaderError or FencedLeaderEpochError. With another `error`, or if no
+    other leader is known, the hint is -1, -1."""
     if not isinstance(error, NotLeaderError | FencedLeaderEpochError):
         return LeaderHint()
     partition = broker.partitions.find(TopicPartition(topic, number))
@@ -63,8 +64,8 @@ def endpoints(broker: Broker, broker_ids: Iterable[int], listener: str = "") -> 
 
 
 def preferred_replica(broker: Broker, partition: Partition, rack: str, offset: int) -> int:
-    """Return the in-sync follower with the most records in the reader's rack, if this broker leads in another rack; -1
-    if the reader should stay with this broker. Needs `replica.selector.class`.
+    """Return the in-sync follower with the most records in the reader's rack, if this broker leads in another rack. -1
+    if the reader should stay with this broker, and always without `rack` or `replica.selector.class`.
     """
     replica = partition.replicas
     if not rack or not broker.config.replica_selector_class:

@@ -13,7 +13,7 @@ from sparklog_broker.network.reply import Response
 
 
 async def describe_log_dirs(request: DescribeLogDirsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the state of the log directories, read on the admin thread: a dead mount may hang."""
+    """Answer with the state of the log directories. The admin thread reads it, because a dead mount can block."""
     broker = context.broker
     directories = list(broker.storage.logs.directories.all)
     topics = None if request.topics is None else set(request.topics)

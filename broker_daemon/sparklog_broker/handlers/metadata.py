@@ -39,7 +39,8 @@ SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
 
 async def handshake(request: HandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer a handshake. Clients on this host that are connected directly (without a proxy or container) are offered
-    the Unix socket. They authenticate there as on the listener; a listener that cannot offers no socket.
+    the Unix socket, where they authenticate as on the listener. A listener whose clients authenticate by certificate
+    has no Unix socket.
     """
     broker = context.broker
     direct = request.client_address == context.peer_name and is_same_host(context.peer_host, context.local_address[0])
@@ -56,8 +57,8 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
 
 
 async def metadata(request: MetadataRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with the topics that the peer may see. A broker without registered endpoints gets the address of the
-    peer's connection, the only one that the peer certainly reaches.
+    """Answer with the topics that the peer is allowed to see. This broker, if it has no registered endpoints, is named
+    with the address of the peer's connection, the only address that the peer certainly reaches.
     """
     if len(payload):
         raise InvalidRequestError("a METADATA request has no payload")
@@ -94,7 +95,9 @@ def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
 def _topics(
     context: RequestContext, request: MetadataRequest, response: MetadataResponse, version: int | None
 ) -> Iterator[Iterator[bytes]]:
-    """Yield the parts of each requested topic. It continues after a topic only when that one is in the answer."""
+    """Yield for each requested topic the encoded parts of its description, with as many schemas as fit. If schemas are
+    left over, note the next schema in `response` and stop. `LongAnswers.build` takes the next topic only after it has
+    added the previous topic to the answer."""
     broker = context.broker
     if request.topics is None:
         names = sorted(context.shown(Api.METADATA, broker.partitions.topics))
@@ -148,7 +151,7 @@ def unknown_topic(name: str) -> TopicState:
 
 async def topic_answer(context: RequestContext, response: Message, name: str) -> Response:
     """Return `response`, which describes one topic, with the topic's present state. If not all schemas fit, only the
-    newest are sent: the change is stored, so its answer must not fail.
+    newest schemas are sent: the change is stored, so its answer must not fail.
     """
     broker = context.broker
     topic = broker.partitions.topics.get(name)
@@ -202,7 +205,7 @@ def _keys(topic: Topic) -> Iterator[TopicPartition]:
 
 
 def _schema_parts(schema: tuple[int, bytes]) -> Iterator[bytes]:
-    """Yield the encoded parts of a SchemaVersion. Answers share the schema's bytes, which may be large."""
+    """Yield the encoded parts of a SchemaVersion. Answers share the schema's bytes, which can be large."""
     schema_id, data = schema
     yield message_header(len(SchemaVersion.__struct_fields__)) + encode_value(schema_id) + binary_header(len(data))
     yield data
@@ -231,7 +234,8 @@ def _partition_state(partition: Partition) -> PartitionState:
 
 
 def _error_code(partition: Partition) -> int:
-    """Return 0 if some broker leads the partition and it is usable, otherwise the code of the error."""
+    """Return 0 if a broker leads the partition, and this broker's replica, if any, is usable. Otherwise return the code
+    of the error."""
     if (error := partition.sole_error) is not None:
         return error.code
     if partition.replicas.leader == NO_LEADER:

@@ -1,4 +1,4 @@
-"""LIST_OFFSETS: from a timestamp, or a special value, to an offset."""
+"""LIST_OFFSETS: the offsets for timestamps and special values. OFFSETS_FOR_LEADER_EPOCH: the ends of leader epochs."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
 async def offsets_for_leader_epoch(
     request: OffsetsForLeaderEpochRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer with the ends of leader epochs, at most the last offset that consumers may read (KIP-320). The epochs are
-    in memory."""
+    """Answer with the ends of leader epochs (KIP-320). The newest epoch ends at the log end offset. The epochs are in
+    memory."""
     broker = context.broker
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition))
     results = (_epoch_end(broker, wanted) for wanted in request.partitions)
@@ -167,7 +167,8 @@ async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found
 
 
 def _known_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
-    """Return an offset that needs no file; None for others. `end`: the reader's end; None for the high watermark."""
+    """Return an offset that is in memory; None if files must be read. `end`: the last stable offset for readers of
+    committed records; None for the high watermark."""
     match timestamp_ms:
         case _ if timestamp_ms == EARLIEST_TIMESTAMP:
             return partition_log.log_start_offset

@@ -48,7 +48,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer with the controller's reassignments, so that a client sees one that it has just started."""
+    """Answer with the controller's reassignments, so that a client also sees the reassignment that it just started."""
     image = context.broker.cluster.membership.controller_image()
     return Response(ListPartitionReassignmentsResponse(_reassignments(image, request.topics), image.throttle_bytes))
 

@@ -1,4 +1,5 @@
-"""INIT_PRODUCER_ID: identities of idempotent producers. The coordinator issues those of transactional ids."""
+"""INIT_PRODUCER_ID: identities of producers, and fencing tokens. For a transactional id, the coordinator issues the
+identity."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""SNAPSHOT_OFFSETS: partitions' first and end offsets, which are the same for all requests of a principal with the same
-name; and LIST_COMMITS, for brokers that take such a snapshot.
+"""SNAPSHOT_OFFSETS: first and end offsets of partitions. All requests of a principal with the same name get the same
+offsets. LIST_COMMITS: the commits that a broker needs to take such a snapshot.
 
-In a cluster the broker asks the leaders of the other partitions. All requests with one name go to the same broker.
+In a cluster the broker asks the leaders of the partitions that it does not lead. Clients send all requests with one
+name to the same broker.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _NEVER_MS = 2**62
 
 
 async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer from the named snapshot. A partition that it lacks, because its topic is newer or it was offline, gets its
-    present offsets. Names belong to a principal, so other principals cannot read the snapshot.
+    """Answer from the named snapshot. If the snapshot lacks the partition, because its topic is newer or the partition
+    was offline, answer with its present offsets. Names belong to a principal, so other principals cannot read the
+    snapshot.
     """
     broker = context.broker
     if request.isolation == READ_COMMITTED:
@@ -53,8 +55,8 @@ async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Sna
 
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
     """Return the first and end offsets of partitions. For readers of committed records, each transaction is completely
-    below the ends or completely above, even if it spans brokers. Raises the errors of `_collect`, and
-    CoordinatorNotAvailableError."""
+    below the ends or completely above, even if it spans brokers. Raises CoordinatorNotAvailableError, NotLeaderError,
+    StorageError, and the errors of `OtherBrokers.extents` and `OtherBrokers.commits`."""
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
     collect = partial(_collect, broker, partitions, isolation)
     if isolation != READ_COMMITTED or len(leaders) <= 1:  # a single leader makes a whole transaction visible at once
@@ -76,7 +78,7 @@ async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
     """Return the extents with ends that are inside no transaction.
 
     First the commits above the ends are collected. The earliest start of their transactions bounds the headers to read
-    in all partitions. A lowered end may be inside a transaction that began earlier; the bound is then lowered, too.
+    in all partitions. A lowered end can be inside a transaction that began earlier; the bound is then lowered, too.
     """
     ends = {tp: extent.end for tp, extent in found.extents.items()}
     commits = await _commits(broker, {tp: ends[tp] for tp in found.behind if tp in ends}, _NEVER_MS)
@@ -93,8 +95,9 @@ async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
 async def _commits(
     broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
 ) -> dict[TopicPartition, list[Commit]]:
-    """Return the transactions committed above the offsets, or since `since_ms`. Raises NotLeaderError, StorageError,
-    InvalidRequestError if there are too many, and the errors of `OtherBrokers.commits`."""
+    """Return the transactions committed above the offsets, or since `since_ms`; see `LogReader.commits`. Raises
+    NotLeaderError, StorageError, InvalidRequestError (more than COMMITS_MAX transactions), and the errors of
+    `OtherBrokers.commits`."""
     here: dict[TopicPartition, int] = {}
     away: dict[int, dict[TopicPartition, int]] = {}
     for tp, offset in offsets.items():
@@ -138,7 +141,8 @@ def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
 
 
 async def list_commits(request: ListCommitsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer with commits, for a broker that takes a snapshot. Raises the errors of `_commits`."""
+    """Answer with commits, for a broker that takes a snapshot. Raises NotLeaderError, StorageError, and
+    InvalidRequestError (more than COMMITS_MAX transactions)."""
     offsets = {TopicPartition(p.topic, p.partition): p.offset for p in request.partitions}
     found = await _commits_here(context.broker, offsets, request.since_ms)
     parts = (
@@ -156,8 +160,8 @@ class _FoundExtents(NamedTuple):
 
 
 async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _FoundExtents:
-    """Return the offsets of the partitions. Those with an error are left out; their readers get the error later. Raises
-    the errors of other brokers, and BrokerNotAvailableError."""
+    """Return the offsets of the partitions. Partitions with an error are left out; their readers get the error later.
+    Raises the errors of `OtherBrokers.extents`."""
     found: Snapshot = {}
     behind: set[TopicPartition] = set()
     away: dict[int, list[TopicPartition]] = {}

@@ -1,4 +1,4 @@
-"""Transactions: end, join, and operators' requests. INIT_PRODUCER_ID is in producer_ids.py."""
+"""Transactions: end, join, renewal of leases, and operators' requests. INIT_PRODUCER_ID is in producer_ids.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestC
 
 
 async def join_shared_txn(request: JoinSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the participant's record is committed."""
+    """Answer when the participant's record is below the high watermark. For a version that is committed already, answer
+    with the newest committed version."""
     context.broker.check_drawn(request.fencing_token, context.principal)
     joined = await context.broker.transactions.join(
         request.app_id, request.version, request.run_id, request.fencing_token, request.timeout_ms, request.lease_ms
@@ -110,8 +111,11 @@ async def describe_transactions(
 def _described(
     context: RequestContext, request: DescribeTransactionsRequest, response: DescribeTransactionsResponse
 ) -> Iterator[Iterable[bytes]]:
-    """Yield the parts of each transaction, with as many partitions as fit. The iteration continues after a transaction
-    only when it is in the answer.
+    """Yield for each transaction the encoded parts of its description, with as many partitions as fit. If partitions
+    are left over, note the next partition in `response` and stop; an unpaged request raises ResponseTooLargeError
+    instead.
+
+    `LongAnswers.build` takes the next transaction only after it has added the previous transaction to the answer.
     """
     transactions, limit_bytes = context.broker.transactions, context.broker.long_answers.limit_bytes
     first = request.partitions_from

@@ -25,7 +25,7 @@ from sparklog_broker.security.users import UNKNOWN_USERS
 async def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Make all changes or none. New credentials are checked like stored ones."""
+    """Make all changes or none. New credentials are checked like credentials that are read from records."""
     users = context.broker.users
     known = users.all()
     alterations = [

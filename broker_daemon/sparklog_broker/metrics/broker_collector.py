@@ -50,7 +50,7 @@ class BrokerCollector:
         self._slices = slices
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families. Each must be read to its end before the next one is requested."""
+        """Yield the families. The caller must read each family to its end before it requests the next family."""
         began_s = self._now_s()
         yield from _PROCESS.collect()
         yield from process_families(self._is_ready, self._loop_delay)
@@ -107,8 +107,8 @@ class BrokerCollector:
 def _topics_by_partition(
     rows: list[PartitionRow], partitions_max: int, has_own: Callable[[str], bool]
 ) -> frozenset[str]:
-    """Return the topics whose partitions have separate series: whole topics by name, internal ones last, as long as
-    their partitions fit into `partitions_max`.
+    """Return the topics whose partitions have separate series, at most `partitions_max` partitions in total. Topics are
+    chosen as a whole and by name, internal topics last. A topic that does not fit is skipped.
     """
     counts = Counter(row.topic for row in rows)
     shown = set()

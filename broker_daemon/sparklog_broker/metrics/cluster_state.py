@@ -1,6 +1,6 @@
 """The cluster's state on a broker's metrics page: the controller, partitions without a leader, changes of in-sync
-replicas, copied bytes, the lag of followers, and the session with ZooKeeper. The names are those of Kafka's beans in
-Strimzi's rules.
+replicas, copied bytes, the lag of followers, and the session with ZooKeeper. Strimzi's rules give Kafka's beans the
+same names.
 """
 
 from __future__ import annotations

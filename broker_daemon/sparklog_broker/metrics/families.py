@@ -1,6 +1,6 @@
 """Families of series in the form of `prometheus_client`, from rows of labels and numbers.
 
-The rows may be generated while the page is written, so `samples` of a family can be read only once.
+The rows can be generated while the page is written, so `samples` of a family can be read only once.
 """
 
 from __future__ import annotations

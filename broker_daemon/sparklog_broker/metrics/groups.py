@@ -1,7 +1,7 @@
 """Groups and their lag.
 
-The first `metrics.groups.max` groups by name have separate series; all others share the group `(others)`. A group with
-this name counts among the others.
+The first `metrics.groups.max` groups by name have separate series; all other groups share the series of `(others)`. A
+group that is itself named `(others)` never has separate series.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def _add(of_group: GroupLag, tp: TopicPartition, offset: int, lag: int, topic: s
 
 
 def _summary(coordinator: GroupCoordinator, group_id: str) -> GroupSummary:
-    """Return the group's summary. The read is repeated if members change during it."""
+    """Return the group's summary. The read is repeated if members change during it. After TRIES attempts, the summary
+    has no members."""
     for _ in range(TRIES):
         try:
             return coordinator.summary(group_id)

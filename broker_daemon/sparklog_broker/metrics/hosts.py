@@ -1,6 +1,6 @@
-"""Host names under which the metrics pages may be requested. A foreign page in a browser can point its own host name at
-this machine, and read the broker's answers (DNS rebinding). It cannot use an address, or one of this host's names, as
-its name.
+"""Protection of the metrics pages against DNS rebinding. A foreign page in a browser can point its own host name at
+this machine, and then read the broker's answers. Its requests have that name in the `Host` header. Requests are
+therefore answered only for addresses and for known names of this host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ ANY = "*"
 
 
 def allowed_names(config: BrokerConfig) -> frozenset[str]:
-    """Return this host's names in the settings of listeners, and `metrics.allowed.hosts`."""
+    """Return the allowed host names, in lower case: localhost, the hosts of `metrics.listen` and of all listeners, and
+    the names of `metrics.allowed.hosts`."""
     listeners = config.security.listeners
     listening = parse_address(config.metrics_listen, "metrics.listen")[0] if config.metrics_listen else ""
     more = (name.strip() for name in config.metrics_allowed_hosts.split(","))
@@ -23,8 +24,8 @@ def allowed_names(config: BrokerConfig) -> frozenset[str]:
 
 
 def is_allowed(host: str | None, names: frozenset[str]) -> bool:
-    """True if a request with this `Host` header is allowed. Without the header (None) it does not come from a browser;
-    with an address it does not come from a foreign page.
+    """True if a request with this `Host` header is allowed: an address, one of `names`, or any host if `names` has
+    ANY. A request without the header (None) is allowed, because browsers always send one.
     """
     if host is None or ANY in names:
         return True

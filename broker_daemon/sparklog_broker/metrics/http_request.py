@@ -1,4 +1,4 @@
-"""Parser of the head of an HTTP request, as far as three pages need it.
+"""Parser of the head of an HTTP request: only the parts that the three pages need.
 
 A request has one line and headers, and no body: later bytes are not read. The server limits the size of the head and
 the time until its end.

@@ -1,7 +1,7 @@
 """A small HTTP server for a few read-only pages: GET and HEAD, one request per connection.
 
-Limits on clients: a head of HEAD_BYTES_MAX, which must arrive within HEAD_S; CONNECTIONS_MAX connections (further ones
-are closed unread); and ANSWER_S to read the answer.
+Limits on clients: a head of HEAD_BYTES_MAX, which must arrive within HEAD_S; CONNECTIONS_MAX connections (further
+connections are closed unread); and ANSWER_S to read the answer.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The broker's numbers under the names that Kafka's dashboards use: those of Strimzi's rules for Kafka's beans, and of
-kafka_exporter. The labels are Kafka's, too, with one exception: series by partition are summed by topic, unless
+"""The broker's numbers under the names that Kafka's dashboards use: the names of Strimzi's rules for Kafka's beans, and
+of kafka_exporter. The labels are Kafka's, too, with one exception: series by partition are summed by topic, unless
 `metrics.partitions.max` allows partitions. Dashboards sum by topic themselves, so they show the same.
 """
 
@@ -161,6 +161,7 @@ def _by_partition(
 
 
 def _without(sums: dict[str, Sums], own: Sequence[PartitionRow]) -> dict[str, Sums]:
-    """Return the sums of the topics without separate series. A topic has these for all its partitions, or for none."""
+    """Return the sums of the topics without partitions in `own`. A topic has separate series for all its partitions or
+    for none."""
     topics = {row.topic for row in own}
     return {topic: of_topic for topic, of_topic in sums.items() if topic not in topics}

@@ -1,6 +1,6 @@
 """The partitions at one time as numbers, and their sums by topic.
 
-The scrape's thread reads the rows while the event loop runs, so the numbers of a row may be of slightly different
+The scrape's thread reads the rows while the event loop runs, so the numbers of a row can be of slightly different
 times.
 """
 

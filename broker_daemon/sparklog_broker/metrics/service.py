@@ -76,7 +76,7 @@ class MetricsService:
         self._health.stage = Stage.DRAINING
 
     async def stop(self) -> None:
-        """Stop the server. A rendering in progress ends without pauses."""
+        """Stop serving. A rendering in progress is not waited for; its thread no longer pauses, and so ends soon."""
         self._stopping.set()
         self._delay.stop()
         if self._server is not None:

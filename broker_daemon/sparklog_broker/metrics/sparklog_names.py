@@ -1,4 +1,4 @@
-"""The broker's numbers under sparklog's names, in addition to those under Kafka's."""
+"""The broker's numbers under sparklog's names. They supplement the numbers under Kafka's names."""
 
 from __future__ import annotations
 

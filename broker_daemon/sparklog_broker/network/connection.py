@@ -7,7 +7,7 @@ Then reading stops, and TCP's window holds the peer back.
 
 Writing: bytes and small slices of files are sent together; larger slices go through `os.sendfile`. If a file is shorter
 than its announced slice, the connection is closed, because padding would be false data. `UnreadAnswers` counts the
-bytes that the peer does not read, and may close the connection.
+bytes that the peer does not read, and closes connections if they hold too much.
 
 Every failure, including a failed allocation, closes the connection: the rest of a partly read frame would be read as
 requests.
@@ -107,10 +107,10 @@ class _Frame:
         self.prefix = prefix
         self.begun_s = begun_s
         self.buffer: np.ndarray | None = buffer
-        """Memory for the body; None after its release. The buffer may be larger than the body."""
+        """Memory for the body; None after its release. The buffer can be larger than the body."""
         self.received = 0
         self.reserved = 0
-        """Number of reserved bytes, up to which the buffer may be filled."""
+        """Number of reserved bytes, up to which bytes are received into the buffer."""
         self.times = RequestTimes()
 
     def view(self, start: int, end: int) -> memoryview:
@@ -195,7 +195,7 @@ class Connection:
     @property
     def half_request(self) -> HalfRequest | None:
         """The received part of a request that the peer can continue, or that waits for the peer's quota. None if the
-        connection holds no memory.
+        connection holds no memory, or waits for memory itself.
         """
         is_muted = self._muted is not None
         frame = self._read_ahead if is_muted and self._read_ahead is not None else self._reading
@@ -223,7 +223,7 @@ class Connection:
         return self._mute_ms
 
     def mute_now(self, mute_ms: int) -> None:
-        """Stop reading for `mute_ms`, from now on. 0 has no effect."""
+        """Stop reading for `mute_ms`, from now on. No effect for 0, or if the connection is muted already."""
         if mute_ms and self._muted is None and self._state is State.OPEN:
             self._events.pause_reading()
             self._muted = self._loop.call_later(mute_ms / 1_000, self._unmute)
@@ -285,7 +285,7 @@ class Connection:
             self._progress_bytes, self._progress_at = 0, self._active_at
 
     def _begin_frame(self) -> bool:
-        """Begin the frame that the received prefix announces. Returns True if its body may be read."""
+        """Begin the frame that the received prefix announces. Returns True if its body is to be read next."""
         self._progress_bytes, self._progress_at = 0, self._loop.time()
         self._prefix_received = 0
         self._frames_begun += 1
@@ -311,7 +311,8 @@ class Connection:
         return self._limits.frame_bytes_max if self.is_known else self._limits.unknown_frame_bytes_max
 
     def _grow(self, frame: _Frame) -> bool:
-        """Reserve memory for more bytes of `frame`. Without enough, stop reading until there is, and return False."""
+        """Reserve memory for more bytes of `frame`. If there is not enough, return False, and stop reading until memory
+        is released."""
         ahead = min(frame.prefix.body_bytes - frame.received, max(READ_AHEAD_BYTES, frame.received))
         if not self._budget.reserve(frame, ahead, self._resume_reading):
             self._events.pause_reading()
@@ -330,8 +331,8 @@ class Connection:
             self._events.pause_reading()
 
     def _break_off(self, api: int, correlation_id: int, error: SparklogError, foreign: bytes = b"") -> None:
-        """Reply with `error` to bytes that are not a request, and stop reading. `foreign`: the reply for a peer of
-        another protocol, in that protocol."""
+        """Reply with `error` in place of reading a request's body, and stop reading. `foreign`: the reply for a peer of
+        another protocol, in that protocol; empty for an error frame."""
         log.info("%s: %s; disconnecting", self.peer_name, error)
         self._requests.failed(api, (error.code,))
         self._events.pause_reading()
@@ -488,8 +489,8 @@ class Connection:
             self.close()
 
     def _answer_timeout_s(self) -> float:
-        """Return the longest time without progress of an unread reply, in s. A consumer may leave prefetched records
-        unread for as long as a connection may be idle."""
+        """Return the longest time without progress of an unread reply, in s. A consumer is allowed to leave prefetched
+        records unread for as long as a connection is allowed to be idle."""
         fetched = self._current is not None and self._current.prefix.api == Api.FETCH
         return self._limits.idle_timeout_s if fetched else self._limits.write_timeout_s
 

@@ -1,14 +1,14 @@
 """Disconnection of clients that send a request slowly while other connections wait for memory.
 
 The received part of a request keeps its memory (`MemoryBudget`) until the rest arrives. `request.read.timeout.ms` is
-long, because a client may have a slow network. This is harmless while no connection waits for memory. While one waits,
+long, because a client can have a slow network. This is harmless while no connection waits for memory. While one waits,
 
 - a client that sends less than PROGRESS_BYTES in `request.read.stall.ms` is disconnected;
-- once the first waiting connection has waited for `request.read.stall.ms`, the slowest client that has had at least
-  this time is disconnected. Each look disconnects one, so that a steady trickle of bytes keeps no other out.
+- once the first waiting connection has waited for `request.read.stall.ms`, each check disconnects the slowest client
+  among those whose requests began at least this time ago. A steady trickle of bytes thus cannot keep the memory.
 
-A connection that waits for memory itself is exempt. A client that its quota has muted is not, even with a complete
-request: the mute may last an hour, and the request has cost no work yet.
+A connection that waits for memory itself is exempt. A client that its quota has muted is not exempt, even with a
+complete request: the mute can last an hour, and the request has cost no work yet.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class HalfRequests:
         self._unlogged = 0
 
     def look(self, senders: Iterable[Sender], now_s: float) -> None:
-        """Disconnect slow senders. Called with all connections a few times per `stall_s`."""
+        """Disconnect slow senders, if a connection waits for memory. Called with all connections a few times per
+        `stall_s`."""
         first = self._budget.first_waiting
         if first is not self._first:
             self._first, self._first_since = first, now_s

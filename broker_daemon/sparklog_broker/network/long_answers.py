@@ -20,7 +20,7 @@ from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace
 from sparklog_broker.network.reply import REST_BYTES_MAX, Response, fields_before_rest
 
 INLINE_BYTES = 64 * 1024
-"""Largest reply, in bytes, that is built without waiting for others."""
+"""Largest reply, in bytes, that is built while a long reply is being built, too."""
 PIECE_BYTES = 64 * 1024
 """Size of the pieces, in bytes, to which small parts are joined."""
 NEWER_CLIENT = "use a newer client, which requests pages"
@@ -53,7 +53,7 @@ class LongAnswers:
         """Return `message` with `items` in its empty list `field`.
 
         Args:
-            message: The reply. The iteration of `items` may still change other fields.
+            message: The reply. The iterator `items` is allowed to change its other fields, as the list is encoded last.
             field: Name of the list.
             items: The encoded parts of each item.
             paged: True to stop at the first item that does not fit, and set `message.more`.
@@ -61,7 +61,7 @@ class LongAnswers:
             version: The version of the encoded items; None for the newest.
 
         Raises:
-            ResponseTooLargeError: An item does not fit, and it is the first one or `paged` is False.
+            ResponseTooLargeError: The first item does not fit, or any item if `paged` is False.
         """
         building = _PageBuilder(message, field, version)
         turn = _Turn(self)
@@ -98,8 +98,8 @@ def too_large(limit_bytes: int, remedy: str) -> ResponseTooLargeError:
 
 
 class FittingItems:
-    """Collects as many elements of an item's list as fit into `room_bytes`, but at least one. `collect` must run first;
-    it yields empty parts, at which the caller may pause.
+    """Collects as many elements of an item's list as fit into `room_bytes`, but at least one. The caller must iterate
+    over `collect` first. Then `encoded` has the elements, and `complete` is True if all of them fit.
     """
 
     def __init__(self, elements: Iterable[Message], room_bytes: int, version: int | None = None) -> None:
@@ -130,7 +130,8 @@ class _Turn:
         self._count = 0
 
     async def collect(self, parts: Iterable[bytes], size_bytes: int) -> list[bytes] | None:
-        """Return `parts`, before which the reply has `size_bytes`. None if they exceed the limit."""
+        """Return `parts` as a list; None if they exceed the limit together with the `size_bytes` of the reply so far.
+        Pauses when the slice of the loop's time is used up."""
         found: list[bytes] = []
         for part in parts:
             found.append(part)

@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 
 
 class LongRequests:
-    """Grants turns. `limit_bytes`: largest sum of the decoded requests of one kind; a single request may be larger.
+    """Grants turns. `limit_bytes`: largest sum of the decoded requests of one kind; a single request can be larger.
     Event-loop thread only.
     """
 

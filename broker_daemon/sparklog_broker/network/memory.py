@@ -1,9 +1,9 @@
 """The memory of requests and replies: `queued.max.request.bytes` for all connections together.
 
-Memory for a request is reserved as bytes arrive, so the budget may run out in the middle of a frame. If incomplete
-frames held all memory, none of them could be completed. Therefore one owner at a time may exceed the limit: the first
-that would have to wait. The excess is at most one frame, plus small frames (such as a fetch), which are counted but
-never wait. Unread replies are counted too (`take`); `unread_answers.py` limits them.
+Memory for a request is reserved as bytes arrive, so the budget can run out in the middle of a frame. If incomplete
+frames held all memory, none of them could be completed. Therefore one owner at a time is allowed to exceed the limit:
+the first owner that would have to wait. The excess is at most one frame, plus small frames (such as a fetch), which are
+counted but never wait. Unread replies are counted too (`take`); `unread_answers.py` limits them.
 """
 
 from __future__ import annotations

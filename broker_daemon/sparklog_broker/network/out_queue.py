@@ -1,5 +1,5 @@
-"""The parts of answers that a connection still has to send: bytes, and slices of files. Small slices are read into the
-bytes before them; a transport sends the others from their files."""
+"""The parts of answers that a connection still has to send: bytes, and slices of files. Small slices are read and
+joined to the bytes before them; a transport sends the larger slices from their files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from sparklog_broker.network.reply import Slice
 WRITE_BYTES_PER_EVENT = 8 * 1024 * 1024
 """Largest number of bytes sent in one event, so that a fast reader does not occupy the loop."""
 GATHERED_BYTES_MAX = 16 * 1024
-"""Largest number of bytes joined for one call, in bytes. Each call wakes the peer, which costs more than the copy."""
+"""Largest size of joined parts, in bytes. A call for each part would wake the peer each time, which costs more than the
+copy."""
 _BYTES = (bytes, memoryview)
 
 Part = bytes | memoryview | Slice

@@ -14,7 +14,8 @@ from sparklog.settings import MIB
 BUFFER_BYTES_MIN = 64 * 1024
 """Smallest buffer, in bytes, that is kept."""
 _REFERENCES_OF_THE_LAST_OWNER = 3
-"""References to a buffer that has no other owner: the caller's variable, the parameter, and that of `getrefcount`."""
+"""References to a buffer without another owner: the caller's variable, the parameter, and the argument of
+`getrefcount`."""
 
 
 class ReceiveBuffers:
@@ -26,8 +27,9 @@ class ReceiveBuffers:
         self.kept_bytes = 0
 
     def take(self, size_bytes: int) -> np.ndarray:
-        """Return a buffer of at least `size_bytes` with undefined content: the smallest kept one, or a new one. The
-        system gives memory to a new buffer only where bytes are written. Raises MemoryError."""
+        """Return a buffer of at least `size_bytes` with undefined content: the smallest kept buffer that is large
+        enough, or a new buffer. The system gives memory to a new buffer only where bytes are written. Raises
+        MemoryError."""
         if size_bytes < BUFFER_BYTES_MIN:
             return np.empty(size_bytes, np.uint8)
         fitting = [b for b in self._free if len(b) >= size_bytes]

@@ -14,8 +14,8 @@ from sparklog.protocol.versions import field_names
 
 ERROR_TEXT_CHARS_MAX = 4096
 THROTTLE_FIELD = "throttle_ms"
-"""A field of all replies to clients except those to their first requests. Its value is known last, so it and the fields
-after it are encoded last.
+"""A field of all replies to clients, except the replies to HANDSHAKE and SASL requests. Its value is known last, so
+this field and the fields after it are encoded last.
 """
 REST_BYTES_MAX = 48
 
@@ -36,7 +36,7 @@ class Response(Struct):
 
     - `message`: None if no reply is sent.
     - `close`: True to close the connection afterwards.
-    - `header`: the encoded fields of the message before `throttle_ms`, in pieces; `message` may lack these fields.
+    - `header`: the encoded fields of the message before `throttle_ms`, in pieces; `message` can lack these fields.
       None if the whole `message` is encoded when it is framed.
     """
 

@@ -44,7 +44,7 @@ SWEEP_S_MAX = 5.0
 SWEEP_S_STOPPING = 0.1
 SWEEPS_PER_TIMEOUT = 4
 TLS_SHARE_OF_TIMEOUT = 1 / 3
-"""Share of a peer's time for authentication that its TLS handshake may take."""
+"""Share of a peer's time for authentication that its TLS handshake is allowed to take."""
 RECEIVE_BUFFERS_KEPT_BYTES = 32 * MIB
 """Memory of completed requests' buffers that is kept for later requests, in bytes."""
 
@@ -116,7 +116,8 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection | TlsHandshake, str] = {}
-        """Handshakes, and connections that may not be authenticated yet, with the peers' hosts; the oldest first."""
+        """TLS handshakes in progress, and connections that were not authenticated when last checked, with the peers'
+        hosts; the oldest first."""
         self._strangers_max = config.security.authenticating_max
         self._authentication = AuthenticationCounters() if authentication is None else authentication
         self._refused: set[Connection] = set()
@@ -157,12 +158,12 @@ class Server:
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of all listeners: the first as `HOST:PORT`, the others as `NAME://HOST:PORT`."""
+        """Addresses of all listeners: the first listener as `HOST:PORT`, further listeners as `NAME://HOST:PORT`."""
         return [self.address, *(f"{one.name}://{one.address}" for one in self.listeners[1:])]
 
     @property
     def connection_count(self) -> int:
-        """Number of connections, without refused ones. Callable on any thread."""
+        """Number of connections, without refused connections. Callable on any thread."""
         return len(self._connections) - len(self._refused)
 
     def start(self) -> None:
@@ -430,7 +431,8 @@ def _on_this_host(listener: OpenListener) -> Addresses:
 
 
 def _address(host: str) -> str:
-    """Return a peer's host in the form of the limits: an IPv4 address that is mapped into IPv6 as IPv4."""
+    """Return a peer's host as the limits count it: an IPv4 address that is mapped into IPv6 becomes the IPv4
+    address."""
     try:
         return canonical_ip(host)
     except InvalidConfigError:  # a socket pair

@@ -38,7 +38,7 @@ class _Step(Enum):
 
 
 class TlsHandshake:
-    """A handshake. It owns `sock` until it calls `done` on the event loop; a failure passes None."""
+    """A handshake. It owns `sock` until it calls `done` on the event loop. `done` gets None after a failure."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A connection's socket with TLS. The event loop encrypts and decrypts small amounts of data, threads large ones.
+"""A connection's socket with TLS. The event loop encrypts and decrypts small amounts of data, threads large amounts.
 
 OpenSSL works on records of at most 16 KiB, one per call, on one thread at a time. While a thread uses the socket, the
 loop reports no events of the socket, and `recv_into` and `write` raise BlockingIOError. When the thread has finished,
@@ -22,8 +22,8 @@ from sparklog_broker.network.reply import Slice
 from sparklog_broker.network.transport import SocketEvents, prepare
 
 OFF_LOOP_BYTES = 64 * 1024
-"""Smallest number of bytes that a thread encrypts. The loop would take 50 to 100 µs for them, the hand-over to a thread
-about half of that."""
+"""Smallest number of bytes that a thread encrypts or decrypts. For fewer bytes, the hand-over to a thread costs more
+than it saves the loop."""
 PIECE_BYTES = 128 * 1024
 """Size of the pieces in which a slice of a file is read and encrypted, in bytes."""
 

@@ -1,10 +1,11 @@
 """Limits of unread replies: the connections whose replies hold too much memory or too many files are closed.
 
 A reply that the kernel does not take at once stays with its connection, as bytes of memory and slices of files, each of
-which keeps a segment file open. All unread replies together may hold half of the request budget, and a limited number
-of slices. Beyond that, the connection with the largest product of time and amount is closed first. A connection whose
-peer reads has a low product, because the amount shrinks and the time is short. The last such connection stays open; its
-own limit bounds it.
+which keeps a segment file open. All unread replies together are allowed half of the request budget, and a limited
+number of slices. Beyond that, the connection with the largest product of amount and time is closed first; the time
+counts from the moment when the connection got an unread reply. A connection whose peer reads has a low product, because
+the amount shrinks and the time is short. The last connection with an unread reply stays open, because a single reply
+has a limit of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sparklog_broker.network.memory import MemoryBudget
 log = logging.getLogger(__name__)
 
 SHARE = 2
-"""Divisor of the request budget: unread replies may hold 1/SHARE of it."""
+"""Divisor of the request budget: unread replies hold at most 1/SHARE of it."""
 _MOMENT_S = 0.001
 """Added to every time, in s, so that the amount decides between replies of the same time."""
 
@@ -57,7 +58,8 @@ class UnreadAnswers:
         return len(self._held)
 
     def note(self, reader: Reader, size_bytes: int, files: int) -> None:
-        """Record the amount that `reader` holds now; 0 and 0 if all is sent. May close other readers, and this one."""
+        """Record the amount that `reader` holds now; 0 and 0 if all is sent. If unread replies hold too much, close
+        readers, perhaps including `reader`."""
         held = self._held.get(reader)
         if held is None:
             if not size_bytes and not files:

@@ -1,4 +1,4 @@
-"""Appends to partitions: small ones on the event loop, others on the partitions' I/O threads.
+"""Appends to partitions: small appends run on the event loop, large appends on the partitions' I/O threads.
 
 Clients and both coordinators use the same appender, so that the appends to one partition keep the order of their
 requests.
@@ -37,8 +37,8 @@ INLINE_SLOW_S = 0.05
 """Duration, in s, of an append on the loop that shows a busy disk. For INLINE_PAUSE_S, threads then append."""
 INLINE_PAUSE_S = 1.0
 INLINE_LOOK_AGE_S = 0.8
-"""Age, in s, of the last check of a log directory above which threads append. The append may have to check the
-directory, which hangs on a dead mount.
+"""The loop appends only if every log directory was checked within this time, in s. Otherwise the append could have to
+check its directory, which hangs on a dead mount.
 """
 
 Outcomes = list[AppendInfo | Exception]
@@ -72,7 +72,8 @@ class Appender:
     async def append_each(
         self, writes: Sequence[Write], *, replicated_within_ms: int | None = None, times: RequestTimes | None = None
     ) -> Outcomes:
-        """Append on the partitions' threads. The failure of one append does not affect others.
+        """Run appends, small ones on the event loop (`may_append_inline`) and others on the partitions' threads. The
+        failure of one append does not affect other appends.
 
         The effects of an append, such as a higher high watermark, happen even if the request has ended before.
 
@@ -161,8 +162,8 @@ class Appender:
                 )
 
     def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:
-        """True if the event loop may append: few bytes, a fast disk, and no earlier appends on the threads. `alone`:
-        the request appends to no other partition.
+        """True if the event loop is allowed to append: few bytes, a fast disk, and no earlier appends on the threads.
+        `alone`: the request appends to no other partition.
         """
         return (
             size_bytes <= INLINE_APPEND_BYTES // (1 if alone else INLINE_SEVERAL)
@@ -191,8 +192,9 @@ def _outcome(write: Write) -> AppendInfo | Exception:
 
 
 def _sync(group: _Numbered, results: Outcomes) -> Outcomes:
-    """Flush the partitions that acknowledge after an fsync, once for all appends that ran together. Runs on an I/O
-    thread. An append whose fsync fails counts as failed, although its bytes may be on the disk.
+    """Flush the partitions that acknowledge after an fsync. Runs on an I/O thread, after all appends that ran together,
+    so that the first fsync of a log covers all of them. An append whose fsync fails counts as failed, although its
+    bytes are perhaps on the disk.
     """
     for i, (_, write) in enumerate(group):
         outcome = results[i]

@@ -41,7 +41,7 @@ class IdSource:
         return taken
 
     def take_ahead(self) -> None:
-        """Take the next block in the background if there is none."""
+        """Take the next block of ids from the store in the background, unless it has been taken already."""
         if not self._is_taking and self._ids.wants_block:
             self._is_taking = True
             self._loop.run_in_executor(self._executor, self._ids.take_ahead).add_done_callback(self._has_taken)

@@ -51,8 +51,9 @@ class IoThreads:
     ) -> None:
         """Run `job` on thread `index`, then `deliver(result, error)` on the event loop, even if the request has ended.
 
-        `finish` runs on the same thread after all jobs that run together, and returns the final result. Its work, such
-        as an fsync, is then done once for all of them.
+        `finish(result)` returns the final result of a job without an error. It is called once for each job, on the same
+        thread, but only after all jobs that the thread runs together. For example, the fsync in the first `finish` of a
+        log covers all of these jobs on the log.
         """
         self._workers[index].put((job, deliver, finish))
 

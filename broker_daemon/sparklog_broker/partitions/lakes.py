@@ -1,7 +1,7 @@
 """Reports of lake workers about topics whose partitions this broker leads.
 
-The reports are in memory only. A log deletes no records by retention until a report says how far its table is
-(`LogRetention.hold`).
+The reports are in memory only. With `lake.hold.retention`, a log deletes no records by retention until a report says
+how far its table is (`LogRetention.held_from`).
 """
 
 from __future__ import annotations

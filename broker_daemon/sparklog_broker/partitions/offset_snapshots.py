@@ -69,8 +69,8 @@ class OffsetSnapshots:
             pass
 
     def _forget_one(self, *, but_for: OrderedDict[str, Snapshot]) -> bool:
-        """Remove the least recently used snapshot of the owner with the most partitions. The newest one of `but_for`
-        stays. Returns False if no other snapshot is left.
+        """Remove the least recently used snapshot of the owner with the most partitions. The newest snapshot of
+        `but_for` stays. Returns False if no other snapshot is left.
         """
         sizes = ((n, o) for o, n in self._partitions.items() if self._by_owner[o] is not but_for or len(but_for) > 1)
         _, owner = max(sizes, key=itemgetter(0), default=(0, None))

@@ -31,7 +31,7 @@ async def warm(slices: Sequence[FileSlice], io: IoThreads) -> dict[FileSlice, St
 
 
 def _read_through(file_slice: FileSlice) -> None:
-    """Read a slice on an I/O thread. The slice is a duplicate, because the original may be released earlier."""
+    """Read a slice on an I/O thread. The slice is a duplicate, because the original can be released earlier."""
     try:
         position, end = file_slice.position, file_slice.position + file_slice.length_bytes
         file_slice.read_ahead()

@@ -24,7 +24,7 @@ UNKNOWN_LEADER_EPOCH = -1
 
 
 class Partition:
-    """A served partition. Without a log it is offline because of `error`."""
+    """A served partition. Without a log, it is offline because of `error`, or this broker has no replica of it."""
 
     __slots__ = (
         "_fetches",
@@ -65,7 +65,7 @@ class Partition:
         self.deleted = False
         self.error = error
         self.storage_error = ""
-        """Error of the last append; "" if it succeeded."""
+        """Text of the last append's StorageError or StorageFullError; "" after a successful append."""
         self._log = log
         self._held: dict[object, int] = {}
         self._fetches = fetches
@@ -76,7 +76,8 @@ class Partition:
 
     @property
     def log(self) -> PartitionLog:
-        """The partition's log. Raises the error for which the partition is offline."""
+        """The partition's log. Raises the error for which the partition is offline, UnknownTopicOrPartitionError if it
+        was deleted, NotLeaderError if this broker has no replica of it."""
         if self.deleted:
             raise UnknownTopicOrPartitionError(f"partition {self.key} has been deleted")
         if self._log is None:
@@ -106,7 +107,7 @@ class Partition:
         self._held.pop(token, None)
 
     def wake_readers(self) -> None:
-        """Check the waiting fetches, because the stable offset may be higher."""
+        """Check the waiting fetches, because the stable offset is perhaps higher."""
         self._fetches.check(self.key)
 
     def use_schemas(self, schema_of: Callable[[int], pa.Schema], newest_id: int) -> None:
@@ -151,7 +152,8 @@ class Partition:
         return self._log is not None and self._log.config.flush.at_append
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
-        """Raise FencedLeaderEpochError for an older leader epoch, UnknownLeaderEpochError for a newer one."""
+        """Raise FencedLeaderEpochError for an older leader epoch, UnknownLeaderEpochError for a newer one; -1 is
+        accepted."""
         ours = self.replicas.leader_epoch
         if leader_epoch in (UNKNOWN_LEADER_EPOCH, ours):
             return
@@ -217,7 +219,8 @@ class Partition:
         self._fetches.check(self.key)
 
     def on_deleted(self) -> PartitionLog | None:
-        """End the partition, and its waiting requests. Returns its log, which the caller must close."""
+        """End the partition, and its waiting requests. Returns its log, which the log manager must then close; None if
+        the partition has no log."""
         self.deleted = True
         log, self._log = self._log, None
         self._fetches.check(self.key)

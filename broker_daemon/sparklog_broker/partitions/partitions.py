@@ -37,7 +37,8 @@ class Partitions:
         self._schema_bytes: dict[str, list[tuple[int, bytes]]] = {}
 
     def get(self, topic: str, number: int) -> Partition:
-        """Return a partition that this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
+        """Return a partition that this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError, and the
+        errors of `Partition.check_offline`."""
         found = self._existing(topic, number)
         found.check_offline()
         found.replicas.check_leads()
@@ -84,7 +85,8 @@ class Partitions:
         return list(self._partitions.values())
 
     def of(self, topics: Iterable[str], keys: Iterable[TopicPartition]) -> list[Partition]:
-        """Return the partitions of `topics` and those in `keys`, each once. Unknown ones are left out."""
+        """Return the partitions of `topics` and the partitions in `keys`, each once. Unknown partitions are left
+        out."""
         wanted = dict.fromkeys(keys)
         for topic in topics:
             known = self.topics.get(topic)

@@ -55,7 +55,8 @@ class Purgatory:
         return self._count
 
     async def wait(self, keys: Iterable[Hashable], satisfied: Satisfied, timeout_s: float) -> Outcome:
-        """Wait until `satisfied` returns True for one of `keys`, for at most `timeout_s`.
+        """Wait until `satisfied` returns True for one of `keys`, for at most `timeout_s`. With a full purgatory, return
+        REFUSED at once.
 
         `satisfied` must be cheap and must not raise. If the caller is cancelled, the wait is removed.
         """

@@ -80,7 +80,7 @@ class Storage:
         except StorageUnavailableError as e:  # requests for an id retry
             log.warning("cannot reserve producer ids yet: %s", e)
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
-        """Threads for work that may wait for the object store."""
+        """Threads for work that can wait for the object store."""
         self._loop = loop
         self._admin = environment.executors.pool("admin", 1)
         self._ids = environment.executors.pool("ids", 1)
@@ -128,8 +128,8 @@ class Storage:
         return await self.id_source.next()
 
     def fencing_tokens(self) -> IdSource:
-        """Return a source of fencing tokens. Each is larger than the one before, and than all ids that brokers have
-        issued so far.
+        """Return a source of fencing tokens. Each token is larger than the token before it, and than all ids that
+        brokers have issued so far.
         """
         return IdSource(self.producer_ids.successor(SMALL_BLOCK_IDS), self._loop, self._ids)
 

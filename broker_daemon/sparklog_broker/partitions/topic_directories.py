@@ -40,8 +40,8 @@ class TopicDirectories:
             )
 
     def delete_files(self, topic: Topic, first: int = 0) -> None:
-        """Delete the files of the partitions from number `first` on, which the store does not have. Files that cannot
-        be moved now are moved at the next start.
+        """Delete the files of the partitions from number `first` on, which the metadata store does not have (any more).
+        Files that cannot be moved now are moved at the next start.
         """
         for number in range(first, topic.partitions):
             try:
@@ -94,8 +94,9 @@ def partition_specs(
     is_here: IsHere | None = None,
     was_made: WasMade | None = None,
 ) -> Iterator[PartitionSpec]:
-    """Yield the specifications of a topic's partitions from number `first` on. `is_here` restricts them to those of
-    this broker. `was_made` is as `PartitionSpec.made`; with None, no directory is expected to exist.
+    """Yield the specifications of a topic's partitions from number `first` on. `is_here` selects the partitions with a
+    replica on this broker; None for all. `was_made` returns `PartitionSpec.made`; with None, no directory is expected
+    to exist.
     """
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(first, topic.partitions):

@@ -1,6 +1,7 @@
 """Access control with `authorizer = acl`. A change of the ACL records takes effect when this broker receives it.
 
-A record that this release cannot read may be a denial. While there is one, only `super.users` have permissions.
+A record that this release cannot read can be a denial. While there is such a record, only `super.users` have
+permissions.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Access:
 
     @classmethod
     def of(cls, config: BrokerConfig, records: SecurityRecords) -> Access | None:
-        """Return the authorizer; None if every principal may do everything."""
+        """Return the authorizer; None without `authorizer = acl`, so that every principal has all permissions."""
         return cls(config, records) if config.authorizer == AUTHORIZER_ACL else None
 
     @property
@@ -56,7 +57,8 @@ class Access:
         return judge(api, request, peer, self)
 
     def may(self, peer: Peer, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """True if the peer may do the operation on the resource. Internal topics are reserved to the cluster."""
+        """True if the peer is allowed to do the operation on the resource. Internal topics are reserved to the
+        cluster."""
         return may(self, peer, operation, Resource(resource_type, name))
 
     def allowed(self, peer: Peer, operation: Operation, resource: Resource) -> bool:
@@ -101,7 +103,7 @@ class Access:
 
 @lru_cache(maxsize=4_096)
 def peer_of(principal: Principal, host: str) -> Peer:
-    """Return the principal and host of a request in the form of ACLs."""
+    """Return a request's principal and host in the form in which ACLs name them."""
     try:
         return Peer(principal, canonical_host(host))
     except InvalidConfigError:

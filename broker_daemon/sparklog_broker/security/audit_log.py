@@ -3,7 +3,7 @@
 When `audit.log.file` reaches `audit.log.max.bytes`, it becomes `….1`, the previous one `….2`, and so on up to
 `audit.log.backups`. A failed write is reported in the broker's log and delays no request. At most WAITING_MAX lines
 wait to be written; further lines are dropped, and the next line has their number. After another program such as
-logrotate has renamed or removed the file, the next line begins a new one.
+logrotate has renamed or removed the file, the next line begins a new file.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class AuditLog:
         resource: Resource | None,
         client_id: str = "",
     ) -> None:
-        """Write a line about a denied request, or a denied part of one."""
+        """Write a line about a denied request, or about a denied part of a request."""
         about = (str(operation or ""), str(resource or ""))
         event = self._event(AuditKind.DENIAL, api, principal, host, listener, error.name, *about)
         self.note(event._replace(client_id=client_id))
@@ -105,7 +105,7 @@ class AuditLog:
         return AuditEvent(kind, now_ms, principal, host, listener, api.name, outcome, operation, resource)
 
     def note(self, event: AuditEvent) -> None:
-        """Write the event's line, unless its source has exceeded its rate."""
+        """Write the event's line, unless its source has exceeded its rate, or too many lines wait to be written."""
         left_out = self._limiter.admit(event)
         if left_out is None:
             return

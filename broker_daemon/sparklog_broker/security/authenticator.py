@@ -1,8 +1,8 @@
 """Authentication of peers: runs `sparklog.security.handshake` for each connection of a listener with SASL. On other
 listeners, the peer's certificate names the principal.
 
-Exchanges may be slow by design, so they run on separate threads: many attempts then do not slow down authenticated
-peers. SCRAM is slow only for the client; its exchanges run on the event loop.
+Some exchanges are slow by design, such as the check of a password (PLAIN). They run on separate threads, so that many
+attempts do not slow down authenticated peers. SCRAM is slow only for the client; its exchanges run on the event loop.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class Authenticator:
     # -- requests
 
     async def judge(self, api: int, connection: Connection) -> None:
-        """Return if a request that is not SASL may be handled. Raises SaslAuthenticationFailedError,
-        IllegalSaslStateError; the connection is then closed after the answer.
+        """Check that a request other than SASL is allowed at this point of the authentication. Raises
+        SaslAuthenticationFailedError, IllegalSaslStateError; the connection is then closed after the answer.
         """
         authentication = connection.authentication
         if authentication is None:
@@ -197,8 +197,8 @@ class Authenticator:
             self._exchanging.discard(connection)
 
     async def _apply(self, connection: Connection, effects: list[Effect]) -> Effect | None:
-        """Carry out the state machine's effects, and return the one to answer with. A failure is raised after its
-        delay.
+        """Carry out the state machine's effects, and return the effect that the answer contains. A failure is raised
+        after its delay.
         """
         answer: Effect | None = None
         for effect in effects:
@@ -233,7 +233,7 @@ class Authenticator:
     # -- the end of sessions
 
     def _watch(self, connection: Connection, authentication: Authentication) -> None:
-        """Schedule the end of the session, or of the time to authenticate. A waiting request does not delay it."""
+        """Schedule the end of the session, or of the time to authenticate. A waiting request does not delay the end."""
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()

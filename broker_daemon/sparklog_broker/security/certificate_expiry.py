@@ -1,6 +1,6 @@
 """Closes connections when their peer's certificate expires.
 
-One timer serves all connections. It runs at least every LOOK_S, because the clock may be set.
+One timer serves all connections. It runs at least every LOOK_S, because the clock can be set.
 """
 
 from __future__ import annotations

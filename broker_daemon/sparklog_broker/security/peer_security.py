@@ -38,7 +38,7 @@ def server_contexts(security: BrokerSecurity) -> dict[str, RenewedContext]:
 class PeerSecurity:
     """The contexts, keys and threads. Event-loop thread only.
 
-    `contexts` are those of `server_contexts`. `renew_others` returns True if this broker's own certificates for other
+    `contexts`: the result of `server_contexts`. `renew_others` returns True if this broker's own certificates for other
     brokers have changed; it raises InvalidConfigError if they are invalid. The constructor raises InvalidConfigError.
     """
 
@@ -69,7 +69,7 @@ class PeerSecurity:
         with_tokens = [one for one in everything if OAUTHBEARER in security.rules(one).mechanisms]
         renewing = executors.daemon("renew-keys") if contexts or with_tokens or renew_others else None
         self._renewing: Executor | None = renewing
-        """A separate thread, because a server of keys may hang."""
+        """A separate thread, because a server of keys can hang."""
         self._tokens = {
             one.name: TokenKeys(security.of(one), environment.clock.monotonic_s, self._interval_s, renewing)
             for one in with_tokens

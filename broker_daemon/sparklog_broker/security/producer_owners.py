@@ -1,4 +1,4 @@
-"""The owners of producer ids: a client may write only with its own ids.
+"""The owners of producer ids: a client is allowed to write only with its own ids.
 
 A transactional batch belongs to the transactional id of its request, for which the peer has permission. Before a
 producer's first batch in a partition, the coordinator confirms that the producer id belongs to the transactional id.
@@ -46,7 +46,7 @@ class OwnedIds:
 
     def new_secret(self) -> SecurityRecordChange | None:
         """Return the record to store before the first id is issued; None if there is a secret. If several brokers store
-        one, the first one is kept."""
+        a secret, the first secret is kept."""
         if self._secret:
             return None
         return SecurityRecordChange(RecordKind.SECRETS, SECRET_NAME, self._token_bytes(SECRET_BYTES))

@@ -31,7 +31,7 @@ class SecurityRecords:
         return of_kind(self._records, kind)
 
     def watch(self, kind: RecordKind, watcher: Watcher) -> None:
-        """Call `watcher` now with the present records, and with each later change before `change` returns."""
+        """Call `watcher` now if there are records of `kind`, and with each later change before `change` returns."""
         self._watchers.append((kind, watcher))
         if there := self.of_kind(kind):
             self._notify(watcher, kind, there)

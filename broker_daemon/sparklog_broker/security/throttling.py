@@ -35,12 +35,13 @@ CONNECTION_LIMIT_SETTINGS = (
 
 
 class TimedRequest(NamedTuple):
-    """User, client id and start time of a request that may have a cost."""
+    """User, client id and start time of a request that can have a cost."""
 
     user: str
     client_id: str
     begun_s: float
     debt_ms: int = 0
+    """Time in ms until a fetch is within its quota again. Above 0, the fetch gets no records and costs nothing."""
 
 
 class Throttling:
@@ -53,7 +54,7 @@ class Throttling:
         self._throttles = Throttles(QuotaTable(), window, threads=config.num_io_threads + 1)
         self._monotonic_s = monotonic_s
         self.connections = Connections(_limits(config), QuotaTable())
-        """Number of connections, and rate of new ones, by user and by address."""
+        """Number of connections, and rate of new connections, by user and by address."""
         listeners = config.security.listeners
         has_own = bool(config.zookeeper_connect) and len(listeners.bound) > 1
         self.protected_listener = listeners.inter_broker.name if has_own else None

@@ -1,4 +1,4 @@
-"""The keys that verify OAUTHBEARER tokens, which are read from a file or an address, and read again at intervals."""
+"""The keys that verify OAUTHBEARER tokens. The keys are read from a file or an https address, again at intervals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TokenKeys:
         *,
         fetch: Callable[..., bytes] = fetch,
     ) -> None:
-        """`settings`: those of the listener. `threads`: run the reads that an unknown key causes. `fetch`: reads an
+        """`settings`: the listener's settings. `threads`: run the reads that an unknown key causes. `fetch`: reads an
         https address, like `security.https.fetch`. Raises InvalidConfigError, which names the wrong or missing setting.
         """
         self._threads = threads
@@ -66,8 +66,9 @@ class TokenKeys:
             self._verifier = TokenVerifier(self._read(), self._rules)
 
     def verify(self, token: str, now_ms: int) -> tuple[str, int]:
-        """Verify a token, as a TokenVerifier. For a token with an unknown key, and before the first read, the keys are
-        read again, unless a read is recent. Blocks; to be called on the threads of authentications.
+        """Verify a token, as a TokenVerifier does. If the token's key is unknown, read the keys again, unless such a
+        read is recent. Blocks; called on the threads of authentications. Raises SaslAuthenticationFailedError if no
+        keys are loaded yet, and the errors of `TokenVerifier.verify`.
         """
         if self._verifier is None:
             self._wait_for(self._threads.submit(self.renew))
@@ -84,7 +85,7 @@ class TokenKeys:
         return newer.verify(token, now_ms)
 
     def _reread_if_allowed(self) -> Future[None]:
-        """Begin to read the keys again, or return the last such read if it is recent."""
+        """Begin to read the keys again, and return the read; return the last such read if it is recent."""
         with self._reread_lock:
             if self._reading is None or self._now_s() - self._last_reread_s >= UNKNOWN_KEY_INTERVAL_S:
                 self._last_reread_s = self._now_s()
@@ -101,7 +102,8 @@ class TokenKeys:
         self.renew(whether_due_or_not=True)
 
     def renew(self, *, whether_due_or_not: bool = False) -> None:
-        """Read the keys if they are due. A failure is logged, and the old keys stay."""
+        """Read the keys again if their interval has passed. A failure is logged, and the old keys stay.
+        `whether_due_or_not`: True to read them in any case."""
         with self._lock:
             if self._now_s() < self._due_s and not whether_due_or_not:
                 return

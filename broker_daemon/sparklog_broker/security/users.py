@@ -17,8 +17,8 @@ class Users:
     """The users. Changed on the event loop's thread; functions that `lookup` returns are for any thread."""
 
     def __init__(self, secret: bytes, initial: Mapping[str, Credentials] | None = None) -> None:
-        """`secret`: for replies to unknown names, see `scram.UnknownUsers`. `initial`: users that exist unless their
-        names have records.
+        """`secret`: makes the replies to unknown names look like replies to users; see `scram.UnknownUsers`. `initial`:
+        users that exist unless records with their names replace them.
         """
         self._initial = initial or {}
         self.secret = secret
@@ -84,7 +84,7 @@ class Users:
         return name in self._users
 
     def all(self) -> Mapping[str, Credentials]:
-        """Return all users by name, including the initial ones."""
+        """Return all users by name, including initial users."""
         return self._users
 
 

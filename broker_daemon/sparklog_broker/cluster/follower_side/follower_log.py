@@ -28,8 +28,8 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> int | Non
     This includes records of an earlier attempt, and of this broker's own leadership.
 
     Returns:
-        The log end after a truncation; None without one. It may be below the requested offset, because batches and
-        ranges that compaction has emptied are removed whole. The next fetch begins there.
+        The log end after a TruncateTo; None if `effects` has none. The log end can be below the requested offset,
+        because batches and ranges that compaction has emptied are removed whole. The next fetch begins at the log end.
 
     Raises CorruptBatchError, OffsetOutOfRangeError, UnknownSchemaError, FencedLeaderEpochError, StorageFullError,
     StorageError. The effects after the failed one are not carried out.
@@ -58,9 +58,9 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> int | Non
 def _cut(log: PartitionLog, offset: int) -> int:
     """Truncate the log at `offset`, and return its end.
 
-    Committed records are truncated only after an unclean election, or at a gap of a repair. After an unclean election a
-    compacted log is emptied: the undone records had replaced older values below `offset`, which are missing here but
-    not on the leader. Records lost in a gap were not undone.
+    Committed records are truncated only after an unclean election, or at a gap that a repair has left. After an unclean
+    election a compacted log is emptied. Its truncated records had replaced older values below `offset`, which the
+    leader still has and this log lacks. At a gap the leader has the truncated records, too, and sends them again.
     """
     is_undone = all(offset != first for first, _ in log.gaps)
     if is_undone and offset < max(log.high_watermark, cleaned_to(log)) and any(s.compacted for s in log.segments):

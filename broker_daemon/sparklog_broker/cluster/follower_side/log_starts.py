@@ -1,8 +1,8 @@
 """A follower's raised log starts that are not stored in a checkpoint yet.
 
-A fetch reports the follower's log start to the leader, which confirms deletions of records by it. A fetch therefore
-waits until the log start is in a checkpoint: otherwise a crash would bring back records that were reported as deleted.
-One checkpoint serves all waiting partitions.
+A fetch reports the follower's log start to the leader, which then confirms deletions of records below it. A fetch
+therefore waits until the log start is in a checkpoint. Otherwise a crash would bring back records that were reported
+as deleted. One checkpoint serves all waiting partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_written(partition_log: PartitionLog) -> bool:
 
 
 class LogStarts:
-    """Stores log starts. `checkpoint` stores those of all partitions. Event-loop thread only."""
+    """Stores log starts by `checkpoint`, which stores the log starts of all partitions. Event-loop thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, checkpoint: Callable[[], Awaitable[None]]) -> None:
         self._loop = loop
@@ -55,7 +55,7 @@ class LogStarts:
             log.error("log start offsets could not be written to the checkpoint", exc_info=writing.exception())
 
     def stop(self) -> None:
-        """Drop all waiting calls."""
+        """Drop all waiting calls; their `done` is not called."""
         self._waiting.clear()
         if self._writing is not None:
             self._writing.cancel()

@@ -39,12 +39,12 @@ from sparklog_broker.cluster.replication_throttle import Quota
 log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0
-"""Time in s added to the wait of a request, after which the leader counts as unresponsive."""
+"""Time in s that a reply can take in addition to the request's wait at the leader. Then the request fails."""
 SETTLE_S = 0.02
 """Longest time, in s, for which the next request waits until the last answer has been applied."""
 RESTLESS_MS = 1_000
-"""Time in ms after an interruption of a request for a new partition. More partitions are likely to follow, so requests
-in this time wait at most SETTLE_S at the leader.
+"""Time in ms after a new partition has interrupted a request. More new partitions are likely to follow. During this
+time they interrupt no request, and requests wait at most SETTLE_S at the leader.
 """
 
 OLDER_LEADER_MS = 30_000
@@ -73,11 +73,11 @@ class FollowerState(Struct, eq=False):
     pending: int = 0
     """Number of jobs on the log that have not ended."""
     on_settled: Callable[[], None] | None = None
-    """Called when the last of these jobs has ended, for a role that waits for the log."""
+    """Called when the last pending job has ended, because a new role waits for the log; None if no role waits."""
 
 
 class FetchEvent(Struct):
-    """The event in an answer for one partition."""
+    """A leader's answer for one partition, as an event for the follower's rules."""
 
     following: FollowerState
     event: FollowerEvent
@@ -87,8 +87,8 @@ class ReplicaFetcher:
     """Copies partitions from one leader. Event-loop thread only.
 
     `deliver` takes the events of an answer, and calls `ask` again when they are applied. A request names the due
-    partitions, and may wait long at the leader. So it is sent only when the partitions of the previous answer are due
-    again, and it is interrupted if a partition becomes due unexpectedly.
+    partitions, and can wait long at the leader. So it is sent only when the partitions of the previous answer are due
+    again, at the latest after SETTLE_S. It is interrupted if a partition becomes due unexpectedly.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class ReplicaFetcher:
         throttled: Callable[[TopicPartition], bool] = lambda key: False,
         copied: Callable[[TopicPartition, int], None] = lambda key, size_bytes: None,
     ) -> None:
-        """`quota` limits the copying of `throttled` partitions. `copied` is called with the size of received
-        batches.
+        """`quota` limits the copying of the partitions for which `throttled` returns True. `copied` is called with each
+        answered partition and the size of its received batches in bytes.
         """
         self._peer = peer
         self._broker_id = broker_id
@@ -168,7 +168,7 @@ class ReplicaFetcher:
 
     @property
     def is_idle(self) -> bool:
-        """True if no partition is copied from this leader."""
+        """True if no fetch is waiting or sent. Partitions whose last answer is not applied yet do not count."""
         return not self._armed and not self._due
 
     async def run(self) -> None:
@@ -184,7 +184,8 @@ class ReplicaFetcher:
             self._peer.close()
 
     async def _until_something_is_due(self) -> None:
-        """Wait until a fetch is due. Returns at once while fetches wait at the leader."""
+        """Wait up to SETTLE_S until the last answer is applied; then until a fetch is due, unless fetches wait at the
+        leader."""
         settled_by_s = asyncio.get_running_loop().time() + SETTLE_S
         while self._delivered and asyncio.get_running_loop().time() < settled_by_s:
             self._wake.clear()
@@ -242,7 +243,8 @@ class ReplicaFetcher:
                 self._due[key] = following, later
 
     async def _poll(self, request: ReplicaFetchRequest) -> tuple[ReplicaFetchResponse, bytes]:
-        """Send a request. Raises InvalidFetchSessionError if it is interrupted, and the errors of the peer."""
+        """Send a request, and return the reply and its payload. Raises InvalidFetchSessionError if a new partition
+        interrupts it, and the errors of `Peer.request`."""
         timeout_s = request.max_wait_ms / 1_000 + ANSWER_S
         asking = self._peer.request(Api.REPLICA_FETCH, request, ReplicaFetchResponse, timeout_s=timeout_s)
         self._is_given_up = False
@@ -258,7 +260,7 @@ class ReplicaFetcher:
             self._polling = None
 
     def _wait_ms(self, now_ms: int) -> int:
-        """Return the longest wait at the leader, in ms. It ends before the next partition becomes due."""
+        """Return the longest wait at the leader, in ms. It ends when the next partition becomes due."""
         first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
         most = self._limits.wait_max_ms
         if self._delivered or now_ms < self._restless_until_ms:
@@ -316,7 +318,7 @@ class ReplicaFetcher:
 
 def gaps_below(log: PartitionLog, offset: int) -> list[MissingOffsets]:
     """Return the gaps of the log below `offset`, including records at its start that a repair has lost. If there are
-    more gaps than a fetch can name, returns one that covers everything.
+    more than GAPS_MAX gaps, return one gap from the log start to `offset`.
     """
     start = log.log_start_offset
     for first, behind in reversed(log.gaps):

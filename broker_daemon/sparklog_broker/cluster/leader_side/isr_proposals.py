@@ -38,7 +38,8 @@ Result = PartitionImage | SparklogError
 
 
 class IsrProposals:
-    """Sends proposals to the controller. The leader's rules repeat an unanswered one. Event-loop thread only."""
+    """Sends proposals to the controller. The leader's rules repeat a proposal that gets no decision. Event-loop thread
+    only."""
 
     def __init__(self, membership: Membership, controller: ControllerClient, broker_id: int) -> None:
         self._membership = membership
@@ -48,7 +49,7 @@ class IsrProposals:
         self._has_proposals = asyncio.Event()
 
     def add(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
-        """Add a proposal. It replaces an unsent one of the same partition."""
+        """Add a proposal. It replaces an unsent proposal of the same partition."""
         self._waiting[replica.key] = replica, proposal
         self._has_proposals.set()
 

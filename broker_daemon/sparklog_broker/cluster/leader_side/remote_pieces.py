@@ -1,5 +1,5 @@
-"""Pieces of a follower's records that are only in the object store. Threads that may wait read them, one piece of a
-partition at a time; a piece is kept until the follower's session takes it.
+"""Pieces of a follower's records that are only in the object store. Threads that are allowed to block read the pieces,
+one for each partition at a time. A piece is kept until the follower's session takes it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class RemotePieces:
         return key in self._reading
 
     def take(self, key: TopicPartition) -> FileSlice | None:
-        """Return the piece that has been read, which the caller then owns; None if there is none. Raises the error of
-        the read."""
+        """Return the piece that has been read, which the caller must release; None if no piece was read, or nothing was
+        found at its offset. Raises the error of the read."""
         self._offsets.pop(key, None)
         found = self._pieces.pop(key, None)
         if isinstance(found, SparklogError):
@@ -44,7 +44,8 @@ class RemotePieces:
         return found
 
     def read(self, key: TopicPartition, log: PartitionLog, offset: int, max_bytes: int) -> None:
-        """Begin to read a piece: whole batches, at least one, up to the log end."""
+        """Begin to read a piece of up to `max_bytes` from `offset` on: whole batches, at least one, up to the log end
+        (not only to the high watermark)."""
         self._offsets[key] = offset
         self._reading.add(key)
         job = partial(log.reader.read, offset, max_bytes, to_log_end=True)
@@ -66,7 +67,7 @@ class RemotePieces:
         self._on_read(key)
 
     def drop(self, key: TopicPartition) -> None:
-        """Discard the piece, because the follower needs no piece or another one."""
+        """Discard the piece, because the follower needs no piece or a different piece."""
         self._offsets.pop(key, None)
         found = self._pieces.pop(key, None)
         if isinstance(found, FileSlice):

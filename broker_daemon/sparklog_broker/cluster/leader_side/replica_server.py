@@ -48,14 +48,14 @@ from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 
 SLICES_MAX = 1_000
-"""Largest number of file slices in one answer; each may keep a file open."""
+"""Largest number of file slices in one answer; each can keep a file open."""
 SESSIONS_MAX = 1_000
 
 
 class _ArmedPartition(NamedTuple):
     wanted: ReplicaFetchPartition
     noted_by: object
-    """The rules that have recorded the fetch. The rules of a later leadership must record it, too."""
+    """The `ClusterReplica.state` that has recorded the fetch. After a change of it, the follower must fetch again."""
 
 
 class _Session(Struct, eq=False):
@@ -66,7 +66,7 @@ class _Session(Struct, eq=False):
     epoch: int = 0
     armed: dict[TopicPartition, _ArmedPartition] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
-    """Armed partitions that may have something to answer."""
+    """Armed partitions for which there is perhaps something to answer."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     pieces: RemotePieces = field(default_factory=lambda: RemotePieces(None, lambda _: None))
 
@@ -108,12 +108,13 @@ class ReplicaServer:
         """Limit of the bytes that are sent to replicas that are being added."""
 
     def has_news(self, key: TopicPartition) -> None:
-        """Wake the sessions that wait for the partition, after new records, marks or a change of the leader."""
+        """Wake the sessions that wait for the partition, after new records, a new high watermark or log start, or a
+        change of leader."""
         for session in self._sessions.values():
             session.wake(key)
 
     def heard_ms(self, broker_id: int) -> int:
-        """Return the time of a broker's last request, in ms; 0 if there was none."""
+        """Return the time of a broker's last fetch, in ms; 0 before its first fetch."""
         session = self._sessions.get(broker_id)
         return 0 if session is None else session.heard_ms
 
@@ -176,7 +177,8 @@ class ReplicaServer:
             raise InvalidFetchSessionError(f"broker {request.replica_id} has begun a newer fetch session")
 
     def _patience_ms(self, session: _Session, request: ReplicaFetchRequest) -> int:
-        """Return the longest wait of the request, in ms. It ends when throttled, ready partitions may be sent."""
+        """Return the longest wait of the request, in ms. If partitions are ready, only the quota holds them back, so
+        the wait ends when the quota allows more."""
         return min(request.max_wait_ms, self.quota.wait_ms()) if session.ready else request.max_wait_ms
 
     async def _wait(self, session: _Session, wait_s: float) -> None:
@@ -241,7 +243,8 @@ class ReplicaServer:
         slices: list[FileSlice],
         room: int,
     ) -> None:
-        """Answer ready partitions that have something new, as many as fit into `room` bytes. The others stay ready."""
+        """Add to `results` and `slices` the answers for ready partitions that have something new, as many as fit into
+        `room` bytes. Partitions that do not fit stay ready."""
         for key in list(session.ready):
             if (room <= 0 and slices) or len(slices) >= SLICES_MAX:
                 return
@@ -298,11 +301,11 @@ def _read(
     piece: FileSlice | None = None,
     must_answer: bool = False,
 ) -> tuple[ReplicaFetchResult | None, list[FileSlice]]:
-    """Read the answer for one partition. Returns None if there is nothing new.
+    """Read the answer for one partition. Returns None and no slices if there is nothing new.
 
-    `piece`: records that were read from the object store. `must_answer`: True to return an empty answer in place of
-    None, so that the follower fetches again. Raises NotLeaderError, FencedLeaderEpochError and errors of the read,
-    after the release of `piece`.
+    `first`: True if the answer has no records yet, so that one batch can exceed `room`. `piece`: records that were read
+    from the object store. `must_answer`: True to return an empty answer in place of None, so that the follower fetches
+    again. Raises NotLeaderError, FencedLeaderEpochError and errors of the read, after the release of `piece`.
     """
     try:
         partition.check_leader_epoch(wanted.leader_epoch)
