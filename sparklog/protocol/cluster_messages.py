@@ -42,7 +42,7 @@ class ReplicaFetchPartition(Message):
 
     `last_epoch`: leader epoch of the last record; -1: the log is empty. `high_watermark`: the high watermark that the
     follower knows. `gaps` is not ignorable, because a leader that skips the field would take the log for complete.
-    `copied_to`: the value of the leader's last result, which the leader answers again only if it has changed; NOT_ASKED
+    `copied_to`: the value in the leader's last result, so that the leader answers when the value has changed; NOT_ASKED
     from a broker of an earlier release.
     """
 
@@ -120,7 +120,7 @@ class ReplicaFetchResult(Message):
     gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4, ignorable=True)] = []
     """Gaps of the leader's log from the fetch offset to `next_offset`. A result can have gaps without batches."""
     copied_to: Annotated[Int64, Since(4, ignorable=True)] = -1
-    """All replicas have the records below this offset; -1: at least one replica lacks records, or is out of sync."""
+    """All replicas have the records below this offset; -1: at least one replica is out of sync."""
 
 
 class ReplicaFetchResponse(Message):
@@ -158,8 +158,8 @@ class MetadataFetchResponse(Message):
 
 
 class IsrMember(Message):
-    """A member of the ISR. `broker_epoch`: epoch of the broker's registration in which it is in sync; -1: the leader
-    does not know it, because the broker was in the ISR before."""
+    """A member of the ISR. `broker_epoch`: epoch of the broker's registration in which it is in sync; -1: a present
+    member that has not fetched from this leader yet."""
 
     broker_id: BrokerId
     broker_epoch: Int64

@@ -131,7 +131,8 @@ class ErrorBody(Message):
 
 class HandshakeRequest(Message):
     """First request of a connection. It describes the client. `client_address`: the client's end of the connection as
-    the client sees it (HOST:PORT; "": not given), so that the broker recognizes an address translation between them.
+    the client sees it (HOST:PORT; "": not given), so that the broker notices a proxy or an address translation in
+    between.
 
     HANDSHAKE has one version only, because it comes before versions are known. The fields after the first three were
     added later: an older broker skips them, and `encode` leaves out those that are empty at the end. `client_id`: the
@@ -372,9 +373,9 @@ class ListOffsetsResponse(Message):
 
 
 class SnapshotOffsetsRequest(Message):
-    """Ask for the beginning and end of one partition in the snapshot `name`. The first request under this name observes
-    all partitions of `topics` at one moment; later requests get the same offsets. With isolation 1, no transaction lies
-    partly below the ends."""
+    """Ask for the beginning and end of one partition in the snapshot `name`. The principal's first request under this
+    name observes all partitions of `topics` at one moment; its later requests get the same offsets. With isolation 1,
+    no transaction lies partly below the ends."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     topics: Annotated[list[Name], Meta(min_length=1, max_length=TOPICS_PER_REQUEST_MAX)]
