@@ -17,8 +17,8 @@ Host = Annotated[str, Meta(max_length=128)]
 
 
 class AclEntry(Message):
-    """One ACL (`security/acls.py`). It allows `principal`, or denies it (`permission` Allow or Deny), the `operation`
-    on all resources that the pattern matches. It is for connections from `host`; "*": from any host."""
+    """One ACL (`security/acls.py`). `permission`, Allow or Deny, says if `principal` may do `operation` on all
+    resources that the pattern matches. The ACL applies to connections from `host`; "*": from any host."""
 
     resource_type: Word
     pattern_type: Word

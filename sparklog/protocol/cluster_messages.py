@@ -103,7 +103,7 @@ class ReplicaFetchResult(Message):
     log_end_offset: Int64 = -1
     diverging_epoch: Int32 = -1
     """Leader epoch at whose end the follower has to truncate its log; -1: the logs do not diverge. It is the follower's
-    last epoch, or the largest earlier epoch that the leader knows. The result then has no batches."""
+    last epoch, or the largest earlier epoch that the leader knows. A result with a diverging epoch has no batches."""
     diverging_end: Int64 = -1
     """End of `diverging_epoch` in the leader's log, or, if a gap is in only one of the two logs, the first offset of
     that gap."""
@@ -319,7 +319,7 @@ class TransactionOwner(Message):
 
 
 class FindTxnOwnersResponse(Message):
-    """All open transactions with the partition that the answering broker coordinates."""
+    """All open transactions that the answering broker coordinates and that include the partition."""
 
     owners: list[TransactionOwner]
 

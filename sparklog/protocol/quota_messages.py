@@ -18,7 +18,8 @@ class QuotaEntry(Message):
     """The quotas of one entity: a user, a client id, a user and a client id, or an address (`ip`).
 
     A field of the entity that is None is not part of it; "" is the default for all without quotas of their own. `used`:
-    present counts for the limits on numbers, only for a user who is named (connections: of the answering broker).
+    for a user by name, the present numbers of the things that the quotas limit (connections, topics, partitions).
+    Connections are those to the answering broker.
     """
 
     user: EntityName | None

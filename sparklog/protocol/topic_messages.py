@@ -167,8 +167,8 @@ class CreateTopicResponse(Message):
 
 
 class DeleteTopicRequest(Message):
-    """Delete a topic with all its data. `topic_id`: delete only the topic with this id; "": with any id. With an id the
-    request can be repeated safely, because a newer topic can have the same name."""
+    """Delete a topic with all its data. `topic_id`: delete only the topic with this id, so that a repeated request
+    cannot delete a newer topic of the same name; "": delete the topic with any id."""
 
     name: Name
     topic_id: Annotated[str, Meta(max_length=TOPIC_ID_CHARS_MAX), Since(4, ignorable=True)] = ""

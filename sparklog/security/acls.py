@@ -65,8 +65,8 @@ _O = Operation
 ALLOWED_BY: dict[Operation, frozenset[Operation]] = {o: frozenset({o, _O.ALL}) for o in Operation}
 ALLOWED_BY[_O.DESCRIBE] |= {_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}
 ALLOWED_BY[_O.DESCRIBE_CONFIGS] |= {_O.ALTER_CONFIGS}
-"""For each operation, the operations whose allowance allows it, too. For denials, only `ALL` includes other
-operations."""
+"""For each operation, the allowed operations of which one is sufficient. Among denials, only one of the operation
+itself or of `ALL` counts."""
 
 OPERATIONS: dict[ResourceType, frozenset[Operation]] = {
     ResourceType.TOPIC: frozenset(

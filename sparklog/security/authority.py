@@ -35,8 +35,8 @@ class Authority:
     """A certificate authority that signs for brokers and clients."""
 
     def __init__(self, name: str, now: datetime.datetime) -> None:
-        """Create an authority with a new key. `now`: time with a zone, from which the certificate is valid. Raises
-        InvalidConfigError if the library is missing or the name is not possible."""
+        """Create an authority with a new key. `now`: the present time, with a time zone. Raises InvalidConfigError if
+        the library is missing or the name is not possible."""
         require("cryptography.x509", "certificates")
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
