@@ -1,8 +1,8 @@
-"""The machine, passed in: time, files, threads and chance.
+"""The machine as a parameter: time, files, threads, randomness and databases.
 
-Code below a process's main module takes an `Environment` (or the part of it that it needs) and touches the machine
-through nothing else. In production `real_environment()` gives the real machine; in a simulation every part is
-simulated, and one seed gives one run. `tests/unit/test_environment_rule.py` holds the rule.
+Code takes an `Environment`, or the part of it that it needs, from the main module of its process, and uses the machine
+through nothing else. In production `real_environment()` returns the real machine. In a simulation every part is
+simulated, and a run is determined by its seed. `tests/unit/test_environment_rule.py` checks this rule.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ class Environment(NamedTuple):
 
 
 def real_environment(file_mode: int = FILE_MODE_DEFAULT) -> Environment:
-    """Return the machine itself. New files have the permissions `file_mode`."""
+    """Return the real machine. New files have the permissions `file_mode`."""
     files = RealFiles(file_mode)
     return Environment(SystemClock(), files, ThreadExecutors(), SystemRandomness(), SqliteDatabases())

@@ -1,4 +1,4 @@
-"""Time, passed in: so that tests and the simulation can hold it."""
+"""Clocks as parameters, so that tests and the simulation control the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Clock(Protocol):
     """Wall-clock time."""
 
     def now_ms(self) -> int:
-        """Return milliseconds since 1970 UTC. May jump."""
+        """Return milliseconds since 1970 UTC. The time jumps when the wall clock is set."""
         ...
 
 
@@ -18,18 +18,17 @@ class MachineClock(Clock, Protocol):
     """All the clocks of a machine."""
 
     def monotonic_s(self) -> float:
-        """Return seconds since some moment. Never goes back, does not jump when the wall clock is set."""
+        """Return seconds since an arbitrary start. They never go back, and do not jump when the wall clock is set."""
         ...
 
     def uptime_ms(self) -> int:
-        """Return the time since the machine's start, sleep included."""
+        """Return milliseconds since the machine's start, including the time that it was suspended."""
         ...
 
 
 class SteadyClock:
-    """Wall-clock time of this object's creation, continued without jumps: for durations between times that are shown or
-    stored.
-    """
+    """A wall clock without jumps. It is set to the machine's wall clock when the object is created, and then follows
+    the monotonic clock. It is for durations between times that are shown or stored."""
 
     def __init__(self, clock: MachineClock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""SQLite databases, passed in: SQLite opens files by itself, so a simulated disk needs a door of its own."""
+"""SQLite databases as a parameter: SQLite opens files by itself, so a simulated disk has to provide databases, too."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S = 5.0
 PRIVATE_MODE = 0o600
 BESIDE = ("-journal", "-wal", "-shm")
-"""Endings of the files that SQLite keeps beside a database; they have parts of its content."""
+"""Endings of the files that SQLite keeps beside a database. These files contain parts of its data."""
 
 
 class Databases(Protocol):
-    """Opens databases."""
+    """The databases of a machine."""
 
     def open(self, path: Path) -> sqlite3.Connection:
-        """Return a connection that any thread may use, one at a time; transactions are begun and ended by their
-        statements, and durable when COMMIT returns (with PRAGMA synchronous = FULL). Raises sqlite3.Error,
-        StorageError."""
+        """Open or create a database.
+
+        Any thread may use the connection, but only one at a time. Transactions begin and end with SQL statements, and
+        are durable when COMMIT returns (with PRAGMA synchronous = FULL). Raises sqlite3.Error, StorageError.
+        """
         ...
 
 
 class SqliteDatabases:
-    """Real files. Only their owner can read them, regardless of the mode of other files: they contain users'
-    credentials."""
+    """Databases in real files. Only the files' owner can read them, whatever the mode of other files, because they
+    contain users' credentials."""
 
     def open(self, path: Path) -> sqlite3.Connection:
         try:  # SQLite would make it readable for everybody; files that SQLite adds get the file's mode
@@ -48,7 +50,8 @@ class SqliteDatabases:
 
 
 def _make_private(path: Path) -> None:
-    """Restrict a file that an earlier release, or a person, has made readable. Raises OSError."""
+    """Remove the permissions of group and others from a file, as an earlier release or a person may have set them.
+    Raises OSError."""
     with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's file keeps its owner's mode
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & ~PRIVATE_MODE:

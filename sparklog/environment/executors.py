@@ -1,7 +1,7 @@
-"""Threads, passed in.
+"""Threads as a parameter.
 
-There are two kinds: a pool for independent jobs, and a worker. A worker is one thread that runs the items of its queue,
-in order, as many together as have gathered.
+There are two kinds. A pool is for independent jobs. A worker is one thread with a queue: it runs the waiting items
+together, in their order.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ T = TypeVar("T")
 J_contra = TypeVar("J_contra", contravariant=True)
 
 GATHERED_MAX = 32
-"""Items that a worker runs together at most."""
+"""Largest number of items that a worker runs together."""
 
 
 class Worker(Protocol[J_contra]):
-    """One thread and its queue. The code that submits items has to bound the queue."""
+    """One thread and its queue. The queue has no limit, so the code that submits items has to limit their number."""
 
     def put(self, item: J_contra) -> None: ...
 
@@ -30,30 +30,30 @@ class Worker(Protocol[J_contra]):
         ...
 
     def stop(self) -> None:
-        """Wait until all items are done. No item may be put in afterwards."""
+        """Wait until all items are done, and end the thread. No item may be submitted afterwards."""
         ...
 
 
 class Executors(Protocol):
-    """Source of threads."""
+    """The source of a process's threads."""
 
     def pool(self, name: str, threads: int) -> Executor:
-        """Return an executor with up to `threads` threads; `shutdown` ends them."""
+        """Return an executor with up to `threads` threads. Its `shutdown` ends them."""
         ...
 
     def daemon(self, name: str) -> Executor:
-        """Return a thread for jobs that may hang: it does not keep the process from ending. It ends with its
-        executor."""
+        """Return an executor with one thread for jobs that may hang. The process can end without waiting for this
+        thread."""
         ...
 
     def worker(self, name: str, run: Callable[[list[J]], None]) -> Worker[J]:
-        """Return a thread that calls `run` with all items submitted since its last call, in their order. `run` must not
-        raise."""
+        """Start a worker, which calls `run` with the waiting items, in their order, at most GATHERED_MAX at once. `run`
+        must not raise."""
         ...
 
 
 class ThreadExecutors:
-    """Real threads."""
+    """Executors with real threads."""
 
     def pool(self, name: str, threads: int) -> Executor:
         return ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -68,8 +68,7 @@ class ThreadExecutors:
 def future_of(
     fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Future[T], Callable[[], None]]:
-    """Return a call's future, and the job that runs the call and gives the future its outcome, as a pool's thread
-    would."""
+    """Return a future, and the job that calls `fn` and sets the future's outcome, as a thread of a pool does."""
     future: Future[T] = Future()
 
     def job() -> None:
@@ -86,7 +85,7 @@ def future_of(
 
 
 class _DaemonExecutor(Executor):
-    """An executor of one thread for which the interpreter does not wait at its end, unlike a pool's threads."""
+    """An executor with one thread, for which the interpreter does not wait at its exit, unlike for a pool's threads."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -100,7 +99,7 @@ class _DaemonExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the thread after the submitted items, without waiting for it."""
+        """End the thread after the submitted jobs, but do not wait for it, whatever `wait` is."""
         if self._worker is not None:
             self._worker.end()
 
@@ -128,7 +127,7 @@ class _ThreadWorker(Generic[J]):
         self._thread.join()
 
     def end(self) -> None:
-        """Stop as `stop` does, without waiting."""
+        """End the thread after the submitted items, without waiting for it."""
         self._queue.put(None)
 
     def _work(self) -> None:
@@ -146,7 +145,7 @@ class _ThreadWorker(Generic[J]):
                     ended = True
                     break
                 items.append(item)
-            # Nothing may keep the last items' memory alive while the thread sleeps.
+            # no variable may keep the items alive while the thread waits for the next one
             del first
             self._run(items)
             items.clear()

@@ -1,16 +1,16 @@
-"""Named steps at which a process ends itself, stops or fails, so that tests can crash it exactly there.
+"""Named steps at which a process kills itself, stops or fails, so that tests can crash it exactly there.
 
-Code calls `reach("step-name")` at the worst steps for a crash; docs/internals/delivery.md lists the steps. Without the
-environment variable SPARKLOG_FAULT a call only looks at an empty list.
+Code calls `reach("step-name")` at the worst steps for a crash; docs/internals/delivery.md lists them. Without the
+environment variable SPARKLOG_FAULT, a call of `reach` does nothing.
 
     SPARKLOG_FAULT=txn.after-decision:kill        SIGKILL to itself, the first time the step is reached
     SPARKLOG_FAULT=txn.after-decision:3:stop      SIGSTOP to itself the third time; the test sends SIGCONT or SIGKILL
     SPARKLOG_FAULT=txn.after-decision:raise       raises InjectedFault
-    SPARKLOG_FAULT=a:raise,b:kill                 several
+    SPARKLOG_FAULT=a:raise,b:kill                 several faults
 
-A process that is started again has the same environment and would meet the same fault. With SPARKLOG_FAULT_MARK, only
-the process that can create the file `<mark>.<step>` has the fault, so it occurs once among all that share the mark; the
-file then holds the process id. A campaign also uses the file to prove that its fault occurred.
+A process that is started again has the same environment, and would have the same fault. With SPARKLOG_FAULT_MARK, only
+the process that can create the file `<mark>.<step>` has the fault. So the fault occurs once among all processes with
+the same mark. The file then has the process id, and proves to a campaign that the fault has occurred.
 
 Only the callers of `reach` and tests import this module, and it imports nothing from sparklog.
 """
@@ -31,11 +31,12 @@ ACTIONS = ("kill", "stop", "raise")
 
 
 class InjectedFault(Exception):  # noqa: N818  it is no error of the program
-    """Raised by the action `raise`. It is not a SparklogError: no code may handle it as a known failure."""
+    """The exception of the action `raise`. It is not a SparklogError, because no code may handle it as a known
+    failure."""
 
 
 class Fault(NamedTuple):
-    """An action for the `nth` time (from 1) that `step` is reached."""
+    """A fault: `action` (kill, stop or raise) at the `nth` time that the process reaches `step`, counted from 1."""
 
     step: str
     nth: int
@@ -43,7 +44,7 @@ class Fault(NamedTuple):
 
 
 def parse_fault(text: str) -> Fault:
-    """Parse `step:action` or `step:nth:action`. Raises ValueError with the reason."""
+    """Parse `step:action` or `step:nth:action`. Raises ValueError."""
     step, _, rest = text.partition(":")
     nth, colon, action = rest.rpartition(":")
     if not colon:
@@ -54,7 +55,7 @@ def parse_fault(text: str) -> Fault:
 
 
 class _ArmedFault:
-    """A fault that has not happened yet in this process."""
+    """A fault of this process."""
 
     def __init__(self, fault: Fault, mark: str | None) -> None:
         self._fault = fault
@@ -86,7 +87,7 @@ class _ArmedFault:
 
 
 class _Call:
-    """An action instead of a fault of the process: called the first time `step` is reached."""
+    """A function that is called the first time `step` is reached, instead of a fault."""
 
     def __init__(self, step: str, action: Callable[[], None]) -> None:
         self._step = step
@@ -102,18 +103,20 @@ _armed: list[_ArmedFault | _Call] = []
 
 
 def reach(step: str) -> None:
-    """Report that `step` has been reached. Raises InjectedFault if that is the action of a fault armed for it."""
+    """Report that the process has reached `step`. Carries out the armed faults of this step; raises InjectedFault for
+    the action `raise`."""
     for armed in _armed:
         armed.reach(step)
 
 
 def arm(given: str, mark: str | None = None) -> None:
-    """Arm faults in this process instead of those before, as SPARKLOG_FAULT does at the import. Raises ValueError."""
+    """Replace the armed faults by those in `given`, which has the form of SPARKLOG_FAULT. `mark`: as
+    SPARKLOG_FAULT_MARK; None: no mark. Raises ValueError."""
     _armed[:] = [_ArmedFault(parse_fault(fault), mark) for fault in given.split(",")]
 
 
 def call_at(step: str, action: Callable[[], None]) -> None:
-    """Replace all earlier faults: call `action` the first time `step` is reached."""
+    """Replace the armed faults by a call of `action`, the first time that `step` is reached."""
     _armed[:] = [_Call(step, action)]
 
 

@@ -1,11 +1,14 @@
-"""Files, passed in: the few operations the log needs, and their implementation on the real file system.
+"""Files as a parameter: the few operations that the log needs, and their implementation on the real file system.
 
-A full disk raises StorageFullError; a lack of descriptors or memory, and a file that may not be opened,
-StorageUnavailableError; every other failure StorageError. All name the path and the attempted operation. The caller
-cuts off the remains of a failed write. A failed fsync is never a StorageUnavailableError, because the content of the
-disk is unknown then.
+Errors:
 
-New files and directories get the mode that `data.file.mode` names, without the bits that the umask forbids.
+- A full disk raises StorageFullError. The caller cuts off the remains of the failed write.
+- A lack of descriptors or memory, and a file that may not be opened, raise StorageUnavailableError. A failed fsync
+  never does, because the content of the disk is unknown then.
+- Every other failure raises StorageError.
+
+All errors name the path and the attempted operation. New files and directories get the mode that `data.file.mode`
+names, without the bits that the umask forbids.
 """
 
 from __future__ import annotations
@@ -29,14 +32,14 @@ from sparklog.errors import StorageError, StorageFullError, StorageUnavailableEr
 logger = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 4 << 30
-"""A segment holds at most 2 GiB of batches, and its footer is smaller; no larger file is opened to be read."""
+"""Largest file in bytes that is opened. A segment has at most 2 GiB of batches, and its footer is smaller."""
 SMALL_FILE_BYTES_MAX = 256 << 20
-"""A file that is read as a whole. A checkpoint of a million partitions has 200 MB."""
+"""Largest file in bytes that is read as a whole. A checkpoint of a million partitions has 200 MB."""
 
 
 class OddFileError(StorageError):
-    """A path leads to something that sparklog does not write: no regular file, or one of an absurd size. Nothing is
-    known of the disk."""
+    """A path leads to something that sparklog does not write: not a regular file, or a file of an impossible size. The
+    error says nothing about the disk."""
 
 
 class FileIdentity(NamedTuple):
@@ -47,20 +50,21 @@ class FileIdentity(NamedTuple):
 
 
 class File(Protocol):
-    """An open file, read and written at positions; safe for use by several threads."""
+    """An open file, which is read and written at given positions. Several threads can use it at once."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Read up to `size_bytes` bytes; fewer only at the end of the file."""
         ...
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data`, or raise StorageFullError or StorageError after any part of it."""
+        """Write all of `data`. Raises StorageFullError, StorageUnavailableError or StorageError; any part of `data` can
+        then be written."""
         ...
 
     def truncate(self, size_bytes: int) -> None: ...
 
     def sync(self) -> None:
-        """Return when content and size are on the disk."""
+        """Fsync the file: on return its content and size are on the disk."""
         ...
 
     def size(self) -> int: ...
@@ -70,7 +74,7 @@ class File(Protocol):
     def identity(self) -> FileIdentity: ...
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
-        """Return True if the range's first and last byte can be read without waiting for a disk, or if the system
+        """Return True if the first and last byte of the range can be read without waiting for a disk, or if the system
         cannot tell."""
         ...
 
@@ -81,24 +85,24 @@ class FileSystem(Protocol):
     """The log's operations on paths."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open for reading and writing; with `create` an absent file is made."""
+        """Open a file for reading and writing. `create`: True to create a missing file."""
         ...
 
     def list_directory(self, path: Path) -> list[str]: ...
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory with its parents, durable on return; an existing directory is fine."""
+        """Create a directory and its missing parents, durable on return. An existing directory is no error."""
         ...
 
     def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
-        """Create directories of one parent, which exists, with small files in them; durable on return. After a failure
-        any of the new directories may exist. It takes far less time than creating one after the other."""
+        """Create directories with small files in them, durable on return. Their parents exist. Raises StorageError; any
+        of the new directories can then exist. One call takes far less time than creating the directories one by one."""
         ...
 
     def rename(self, source: Path, target: Path) -> None: ...
 
     def remove(self, path: Path) -> None:
-        """Remove a file; an absent one is fine."""
+        """Remove a file. A missing file is no error."""
         ...
 
     def remove_tree(self, path: Path) -> None: ...
@@ -108,36 +112,36 @@ class FileSystem(Protocol):
     def is_directory(self, path: Path) -> bool: ...
 
     def write_atomic(self, path: Path, data: bytes) -> None:
-        """Replace a small file so that a crash leaves the old or the new content, durable on return."""
+        """Replace a small file atomically, durable on return. After a crash it has the old or the new content."""
         ...
 
     def sync_directory(self, path: Path) -> None: ...
 
     def open_directory(self, path: Path) -> File:
-        """Open a directory for `sync` only: the holder can fsync the directory's names even when descriptors run
-        out."""
+        """Open a directory, only for `sync`. With it, the directory's names can be fsynced even when no more
+        descriptors are available."""
         ...
 
     def lock(self, path: Path) -> File | None:
-        """Take the exclusive lock of `path` until the file is closed; None when another process holds it."""
+        """Lock the file `path` until the returned file is closed. Returns None if another process has the lock."""
         ...
 
     def check_in_place(self, path: Path, identity: FileIdentity) -> None:
-        """Check that `path` still leads to the open file or directory. Raises StorageError."""
+        """Check that `path` still leads to the file or directory with this identity. Raises StorageError if not."""
         ...
 
     def monotonic_s(self) -> float:
-        """Return the time that measures the age of checks."""
+        """Return the monotonic time in s, by which the age of checks is measured."""
         ...
 
     def space(self, path: Path) -> tuple[int, int]:
-        """Return bytes of the disk that a directory is on, and how many of them can still be written. Raises
-        StorageError."""
+        """Return the size in bytes of the disk with the directory `path`, and the bytes that can still be written.
+        Raises StorageError."""
         ...
 
     def boot_id(self) -> str:
-        """Return the id of the machine's boot; "": unknown. While it is the same, no written data can have been lost,
-        fsynced or not."""
+        """Return an id of the machine's present boot; "": not known. As long as the id is the same, no written data
+        have been lost, fsynced or not."""
         ...
 
 
@@ -145,11 +149,11 @@ TEMPORARY_SUFFIX = ".tmp"
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 SYNC_THREADS = 8
-"""Number of threads for fsyncs: for simultaneous ones the file system makes few writes to its journal."""
+"""Number of threads for fsyncs. The file system combines simultaneous fsyncs into few writes to its journal."""
 
 
 def read_whole(files: FileSystem, path: Path) -> bytes | None:
-    """Return the content of a small file, or None if there is none. Raises OddFileError, StorageError."""
+    """Return the content of a small file; None if it does not exist. Raises OddFileError, StorageError."""
     if not files.exists(path):
         return None
     file = files.open(path)
@@ -162,7 +166,7 @@ def read_whole(files: FileSystem, path: Path) -> bytes | None:
 
 
 def read_rebuildable(files: FileSystem, path: Path) -> bytes | None:
-    """Read like `read_whole`, for a file whose loss only costs work: an odd file counts as empty. Raises
+    """Read a file as `read_whole` does, but treat an odd file as an empty one. For a file that can be rebuilt. Raises
     StorageError."""
     try:
         return read_whole(files, path)
@@ -172,20 +176,20 @@ def read_rebuildable(files: FileSystem, path: Path) -> bytes | None:
 
 
 MISPLACED_SUFFIX = ".misplaced"
-"""Ending of files and directories that were put aside because they do not belong where they were."""
+"""Ending of the names of files and directories that were put aside because they did not belong at their place."""
 
 
 def put_aside(files: FileSystem, path: Path, reason: object) -> None:
-    """Rename what is at `path`, so that a file can be written there. Raises StorageError."""
+    """Rename the file or directory at `path`, so that a new file can be written there. `reason`: text for the log.
+    Raises StorageError."""
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}{MISPLACED_SUFFIX}")
     logger.warning("%s; the file is put aside as %s", reason, aside.name)
     files.rename(path, aside)
 
 
 def read_hint(files: FileSystem, path: Path) -> bytes | None:
-    """Read a file as `read_rebuildable`. An odd file is put aside, because it is written again by its path. Raises
-    StorageError.
-    """
+    """Read a file as `read_rebuildable` does, and put an odd file aside, so that the caller can write a new one at
+    `path`. Raises StorageError."""
     try:
         return read_whole(files, path)
     except OddFileError as e:
@@ -217,8 +221,8 @@ def _check_kind(path: Path, mode: int) -> None:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Return a descriptor of a regular file; opening never waits, as it could for a pipe. Raises OddFileError for
-    anything else, OSError."""
+    """Open a regular file and return its descriptor. The call never waits, as opening a pipe could. Raises OddFileError
+    for anything else than a regular file, OSError."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
     except OSError as e:
@@ -237,7 +241,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
 
 
 def odd_file(path: Path, limit_bytes: int = FILE_BYTES_MAX) -> str:
-    """Return why `path` cannot be read as a file of sparklog's; "" if it can, or is gone."""
+    """Return the reason why `path` cannot be read as one of sparklog's files; "" if it can, or does not exist."""
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:
@@ -263,13 +267,14 @@ def read_regular(path: Path, limit_bytes: int = SMALL_FILE_BYTES_MAX) -> bytes:
 
 
 def read_ahead(file: File, size_bytes: int, position: int = 0) -> None:
-    """Ask the system for a range at once, before it is read here and there. Only a hint."""
+    """Ask the system to read a range into its cache, before small reads in this range. It is only a hint, so errors are
+    ignored."""
     with suppress(OSError):  # simulated files have no descriptor
         os.posix_fadvise(file.fileno(), position, size_bytes, os.POSIX_FADV_WILLNEED)
 
 
 def write_whole(files: FileSystem, path: Path, data: bytes) -> None:
-    """Replace a file's content in place; for files that can be rebuilt."""
+    """Replace a file's content in place, neither atomically nor durably. For files that can be rebuilt."""
     file = files.open(path, create=True)
     try:
         file.truncate(0)
@@ -295,19 +300,19 @@ def sync_whole(files: FileSystem, path: Path) -> None:
 
 
 SHORTAGE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
-"""Errors of a temporary shortage in the process or the machine; they say nothing about the disk."""
+"""Errors of a temporary shortage in the process or the machine. They say nothing about the disk."""
 REFUSAL_ERRNOS = frozenset({errno.EACCES, errno.EPERM})
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 FILE_MODE_DEFAULT = 0o640
 
 
 def directory_mode(file_mode: int) -> int:
-    """Return the mode of directories: users with access to files may enter their directories."""
+    """Return the mode for directories: users who can read the files may also enter the directories."""
     return file_mode | (file_mode & 0o444) >> 2
 
 
 def storage_error(what: str, path: Path, e: OSError) -> StorageError | StorageFullError:
-    """Return the typed error for an OSError met while doing `what` with `path`."""
+    """Return the error for an OSError. `what`: the operation, which the text names, such as "open"."""
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFullError(f"the disk is full: cannot {what} {path}; free space there, then try again")
     is_sync = what.startswith("fsync")
@@ -399,7 +404,7 @@ class RealFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        """Close the descriptors of a log that was dropped without `close`, as after a crash in a test."""
+        """Close the descriptor of a file that was dropped without `close`, as after a simulated crash in a test."""
         self.close()
 
 
@@ -420,7 +425,7 @@ def _identity_in(status: os.stat_result) -> FileIdentity:
 
 
 class RealFiles:
-    """The machine's file system. `file_mode`: of new files; users with read access to them may enter directories."""
+    """The machine's file system. `file_mode`: mode of new files; see `directory_mode` for new directories."""
 
     file_mode: int = FILE_MODE_DEFAULT
 
@@ -468,7 +473,7 @@ class RealFiles:
                 sync_whole(self, path / name)
             self.sync_directory(path)
 
-        # Only now: the first fsync writes the journal's entries of all of them.
+        # after all writes: the first fsync then writes the journal's entries of all directories
         with ThreadPoolExecutor(min(SYNC_THREADS, max(1, len(directories))), thread_name_prefix="sync") as threads:
             for _ in threads.map(sync, directories):
                 pass

@@ -1,4 +1,4 @@
-"""Names of hosts that no look-up can find."""
+"""A check for host names that no look-up can find."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CHARACTERS_MAX = 253
 
 
 def host_refusal(host: str) -> str:
-    """Return the reason why no look-up can ever find `host`, an IPv4 address or a name; "" if one may."""
+    """Return the reason why no look-up can ever find `host`, an IPv4 address or a name; "" if a look-up can."""
     try:
         ascii_name = host.encode("idna").decode()  # as the look-up of the name will
     except UnicodeError as e:

@@ -1,9 +1,9 @@
-"""A child process that ends with its parent, however that ends.
+"""A pipe by which a child process notices the end of its parent, however the parent ends.
 
-The child's standard input is the read end of a pipe. Only the parent holds the write end, and writes nothing: the child
-reads the end of the file when the parent has exited, was killed, or has closed the lifeline. Other ways do less: the
-kernel's PR_SET_PDEATHSIG fires when the *thread* that started the child ends, and a child that looks at its parent's
-id has to poll.
+The child's standard input is the read end of the pipe. Only the parent has the write end, and it writes nothing. The
+child reads the end of the file when the parent has exited, was killed, or has closed the lifeline. Other ways are less
+reliable: the kernel's PR_SET_PDEATHSIG fires when the *thread* that started the child ends, and a child that watches
+its parent's id has to poll.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import threading
 __all__ = ["Lifeline", "has_ended"]
 
 _lock = threading.RLock()
-"""Held while a lifeline is made: a fork meanwhile would leave the child with a write end that it does not know of."""
+"""Held while a lifeline is created. A fork in between would give the child a write end that `_after_fork` does not
+know."""
 _held: set[Lifeline] = set()
 
 
 class Lifeline:
-    """`read_end` is the child's standard input; `cut` the lifeline when the child is to end, or has."""
+    """The parent's side of the pipe. `read_end`: the child's standard input. Call `cut` when the child has to end, or
+    has ended."""
 
     def __init__(self) -> None:
         """Open a pipe. Raises OSError if the process has no descriptors left."""
@@ -29,13 +31,13 @@ class Lifeline:
             _held.add(self)
 
     def hand_over(self) -> None:
-        """Close this process's copy of the read end; the child has been started."""
+        """Close this process's copy of the read end, after the child has been started."""
         read_end, self.read_end = self.read_end, -1
         if read_end >= 0:
             os.close(read_end)
 
     def cut(self) -> None:
-        """Let the child read the end of the file. Again is fine."""
+        """Close the pipe, so that the child reads the end of the file. Further calls do nothing."""
         self.hand_over()
         with _lock:
             _held.discard(self)
@@ -45,14 +47,14 @@ class Lifeline:
 
 
 def has_ended(read_end: int) -> bool:
-    """True if the parent has cut the lifeline, or has ended. Does not wait."""
+    """Return True if the parent has cut the lifeline or has ended. The call does not wait."""
     poll = select.poll()
     poll.register(read_end, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _after_fork() -> None:
-    """Close the lifelines in a forked child: it keeps none of its parent's children alive."""
+    """Close all lifelines in a forked child, which would otherwise keep its parent's other children alive."""
     global _lock
     _lock = threading.RLock()
     for lifeline in list(_held):

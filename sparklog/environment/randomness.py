@@ -1,4 +1,4 @@
-"""Randomness, passed in: ids that are unique, and bytes that cannot be guessed."""
+"""Randomness as a parameter: unique ids, and bytes that cannot be guessed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Randomness(Protocol):
         ...
 
     def token_bytes(self, size_bytes: int) -> bytes:
-        """Return bytes that cannot be guessed."""
+        """Return `size_bytes` random bytes that cannot be guessed."""
         ...
 
 
 class SystemRandomness:
-    """The operating system's."""
+    """The randomness of the operating system."""
 
     def new_id(self) -> str:
         return uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or not UTF-8."""
+"""Preparation of a command's standard streams, which can be closed, full, or not UTF-8."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["abandon_stdout", "prepare"]
 
 
 def prepare() -> None:
-    """Make the standard streams usable.
+    """Prepare the standard streams for a command.
 
-    A stream that was closed before the start (`>&-`) gets its descriptor back: otherwise the next file or connection
-    would get that descriptor. Writes to a standard output that was closed fail. Characters outside the encoding of
-    standard output are escaped. A UTF-8 output writes the bytes of a path that is not UTF-8 unchanged.
+    A stream that was closed before the start (`>&-`) gets its descriptor back; otherwise the next file or connection
+    would get this descriptor. Writes to a standard output that was closed then fail. Characters that the encoding of
+    standard output does not have are escaped. With UTF-8, the bytes of a path that is not UTF-8 are written unchanged.
     """
     for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):  # output: so that writing fails
         try:
@@ -31,7 +31,8 @@ def prepare() -> None:
 
 
 def abandon_stdout() -> None:
-    """Discard further output: the buffered bytes of standard output would fail again at the interpreter's exit."""
+    """Discard all further output, because the buffered bytes of a failed standard output would fail again at the
+    interpreter's exit."""
     if sys.stdout is not None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`python -m sparklog.gateway`: the gateway as a broker starts it."""
+"""`python -m sparklog.gateway`: the command with which a broker starts its gateway."""
 
 from __future__ import annotations
 

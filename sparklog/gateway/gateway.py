@@ -1,4 +1,4 @@
-"""The state that all connections of one gateway share: the broker's address, known topics, groups, limits."""
+"""The state that all connections of one gateway share: the broker's address, known topics, groups and limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONVERTING_THREADS = 2
 
 
 class Address(NamedTuple):
-    """The address of a gateway for Kafka's clients."""
+    """The address of a gateway in answers to Kafka's clients. `node_id` is the id of the broker beside the gateway."""
 
     node_id: int
     host: str
@@ -49,12 +49,13 @@ class Gateway:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-        bootstrap: Addresses of the broker, the first one that answers is used.
-        local_sockets: Unix sockets of the broker that has started this gateway, by the listeners' names.
-        advertised: Host and port that clients are told, by the listener's name; a client of another listener is told
-            the address that it has used.
-        limits: The limits for clients; None: the usual ones.
-        context: TLS towards the broker; None: the broker's listener does not encrypt.
+        bootstrap: Addresses of the broker. The gateway uses the first address that answers.
+        local_sockets: Unix sockets of the broker that has started this gateway, by the listeners' names. With them
+            `bootstrap` is not used.
+        advertised: Host and port in answers to clients, by the listener's name. For a listener without an entry, they
+            are the address to which the client has connected.
+        limits: The limits for clients; None for the defaults of `Limits`.
+        context: TLS towards the broker; None if the broker's listener does not encrypt.
         clock_s: A monotonic clock in s.
         """
         self.limits = limits or Limits()
@@ -62,7 +63,7 @@ class Gateway:
         self.topics = Topics(clock_s)
         self.groups = Groups(clock_s)
         self.threads = ThreadPoolExecutor(CONVERTING_THREADS, thread_name_prefix="kafka-convert")
-        """Convert large batches, so that other clients do not wait for them."""
+        """Threads that convert large batches, so that other clients do not wait for them."""
         self.clock_s = clock_s
         self.broker_id = NO_NODE
         self.cluster_id = ""
@@ -76,14 +77,15 @@ class Gateway:
         self._place: BrokerPlace | None = None
 
     async def start(self) -> None:
-        """Find the broker. Raises BrokerNotAvailableError."""
+        """Connect to the broker once, to learn its id. Raises BrokerNotAvailableError and the broker's errors."""
         name = next(iter(self._local), "")
         connection = await self.connect("", name, None)
         connection.close()
 
     async def connect(self, client_id: str, listener: str, client: OnBehalf | None) -> BrokerConnection:
-        """Open a connection to the gateway's broker for a client of a listener. Raises BrokerNotAvailableError and
-        the broker's errors."""
+        """Open a connection to the gateway's broker, for a client of a listener. `client`: the client's addresses and
+        certificate; only the Unix sockets of `local_sockets` pass them on. Raises BrokerNotAvailableError and the
+        broker's errors."""
         if listener in self._local:
             connection = await BrokerConnection.connect(self._local[listener], self.memory, client_id, client)
             self.broker_id, self.cluster_id = connection.broker.broker_id, connection.broker.cluster_id
@@ -113,16 +115,17 @@ class Gateway:
         self._place = place._replace(local_socket=broker.local_socket)
 
     def own_address(self, listener: Listener, local: tuple[str, int]) -> Address:
-        """Return the address of this gateway for the clients of a listener. `local`: the address that the client has
-        used."""
+        """Return the address of this gateway for the clients of a listener. `local`: the address to which the client
+        has connected."""
         host, port = self._advertised.get(listener.name, local)
         return Address(self.broker_id, host, port)
 
     def addresses(
         self, brokers: Sequence[BrokerEndpoint], listener: Listener, local: tuple[str, int]
     ) -> dict[int, Address]:
-        """Return the addresses of the gateways of all brokers, by the brokers' ids. The gateway of another broker is
-        expected on that broker's host and this listener's port."""
+        """Return the addresses of the gateways of all brokers, by the brokers' ids. With `local_sockets`, `brokers`
+        already has these addresses. Otherwise the gateway of another broker is expected on that broker's host and on
+        this gateway's port."""
         if self._local:  # the broker knows the gateways of the others
             return {b.broker_id: Address(b.broker_id, b.host, b.port, b.rack or None) for b in brokers}
         own = self.own_address(listener, local)
@@ -132,7 +135,7 @@ class Gateway:
         return found
 
     async def close(self) -> None:
-        """End the groups."""
+        """Refuse the requests that wait in groups, and stop the threads."""
         self.groups.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The gateway's limits for clients, and the memory that their requests and answers share."""
+"""The gateway's limits for clients, and the budget of memory for their requests and answers."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ class Limits(Struct, frozen=True):
     """Limits of one gateway."""
 
     connections: int = 10_000
-    """Connections at once; one more is closed."""
+    """Connections at once. The gateway closes a further one."""
     connections_per_host: int = 5_000
     """Connections at once from one address."""
     unknown_connections: int = 1_000
-    """Connections at once whose clients have not authenticated, on listeners with SASL."""
+    """Connections at once, on listeners with SASL, whose clients have not authenticated yet."""
     request_bytes: int = 100 * MIB
-    """Largest PRODUCE request."""
+    """Largest PRODUCE request in bytes."""
     other_request_bytes: int = 4 * MIB
-    """Largest request of another API."""
+    """Largest request of any other API in bytes."""
     unknown_request_bytes: int = 128 * 1024
-    """Largest request before the authentication."""
+    """Largest request in bytes before the client has authenticated."""
     memory_bytes: int = 512 * MIB
-    """Requests and answers of all clients together."""
+    """Memory for the requests and large answers of all clients together, in bytes."""
     fetch_bytes: int = 32 * MIB
-    """Largest answer to a fetch, but always one batch."""
+    """Largest answer to a fetch in bytes. A single batch is answered even if it is larger."""
     inflated_bytes: int = 128 * MIB
-    """Largest batch without its compression."""
+    """Largest size of a batch after decompression, in bytes."""
     pipelined: int = 8
-    """PRODUCE requests of one connection in work at once."""
+    """PRODUCE requests of one connection that are processed at once."""
     idle_s: float = 600.0
-    """A connection without a request is closed after this time."""
+    """Longest time between two requests; then the gateway closes the connection."""
     read_s: float = 30.0
-    """A request that is not complete after this time ends its connection."""
+    """Longest time until a request has arrived completely; then the gateway closes the connection."""
     write_s: float = 60.0
-    """A client that does not read its answer for this time is disconnected."""
+    """Longest time until the client has taken an answer; then the gateway closes the connection."""
     authentication_s: float = 30.0
-    """Time to authenticate, the TLS handshake included."""
+    """Longest time until the client has authenticated, including the TLS handshake."""
 
 
 class MemoryBudget:
-    """Bytes that requests and answers may take together. Event-loop thread only."""
+    """The memory that requests and answers may take together. Event-loop thread only."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
         self.used = 0
-        """Bytes that are taken."""
+        """Bytes that are taken now."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Take memory, waiting for it in the order of the calls. A request for more than the total is granted when
-        nothing else is taken."""
+        """Take `size` bytes. Calls wait for free memory in their order. A size above the total is granted when nothing
+        else is taken."""
         if not self._waiting and self._has_room(size):
             self.used += size
             return
@@ -68,7 +68,7 @@ class MemoryBudget:
             raise
 
     def free(self, size: int) -> None:
-        """Give memory back."""
+        """Give back `size` bytes, and wake up waiting calls."""
         self.used -= size
         while self._waiting:
             wanted, turn = self._waiting[0]

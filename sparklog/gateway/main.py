@@ -1,4 +1,4 @@
-"""Starting and stopping a gateway: `python -m sparklog.gateway`, and the call of `sparklog gateway kafka`."""
+"""Start and stop of a gateway, for `python -m sparklog.gateway` and `sparklog gateway kafka`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 BROKER_WAIT_S = 30.0
 SWITCH_INTERVAL_S = 0.0005
-"""Time in s that a converting thread keeps the interpreter while the event loop waits for it."""
+"""Time in s after which a converting thread lets the waiting event loop run."""
 _PAUSE_S = 0.2
 _STDIN = 0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -49,13 +49,13 @@ class GatewayConfig(Struct, frozen=True):
     """Advertised host and port by the listener's name."""
     limits: Limits = Limits()
     context: ssl.SSLContext | None = None
-    """TLS towards the broker; None: its listener does not encrypt."""
+    """TLS towards the broker; None: the broker's listener does not encrypt."""
     local_sockets: Mapping[str, str] = {}
     """Unix sockets of the broker that has started this gateway, by the listeners' names."""
     descriptors: Mapping[str, int] = {}
-    """Bound sockets that were inherited, by the listeners' names."""
+    """Descriptors of inherited sockets, which are bound, by the listeners' names."""
     tls: Mapping[str, Mapping[str, object]] = {}
-    """Settings of TLS by the listeners' names."""
+    """TLS settings for clients, by the listeners' names; a listener without an entry does not encrypt."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,11 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(config: GatewayConfig, *, lifeline: int | None = None) -> int:
-    """Run a gateway until a signal, or until the descriptor `lifeline` reads the end of the file.
-
-    Returns:
-        The exit code.
-    """
+    """Run a gateway until SIGTERM or SIGINT, or until the descriptor `lifeline` reaches its end because the parent has
+    ended."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each client takes two descriptors
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -144,7 +141,8 @@ async def _renew(contexts: Mapping[str, RenewedContext], settings: Mapping[str, 
 
 
 async def _find_broker(gateway: Gateway, stop: asyncio.Event) -> None:
-    """Wait for the broker, which may start at the same time. Raises BrokerNotAvailableError."""
+    """Connect to the broker, and try again for BROKER_WAIT_S, because the broker may still be starting. Raises the last
+    error."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + BROKER_WAIT_S
     while not stop.is_set():

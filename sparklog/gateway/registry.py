@@ -1,4 +1,4 @@
-"""The handler of each API."""
+"""The handler of each API that the gateway serves."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 def served_apis() -> dict[int, ServedApi]:
-    """Return all APIs by their keys."""
+    """Return all served APIs by their numbers."""
     found = {}
     for name, handler in HANDLERS.items():
         message = messages()[REQUEST, name]

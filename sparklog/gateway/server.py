@@ -1,4 +1,4 @@
-"""The gateway's listeners: accepting clients, and their number."""
+"""The gateway's listeners. They accept clients and limit the number of connections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class GatewayServer:
         sockets: Sequence[tuple[Listener, socket.socket]],
         contexts: Mapping[str, RenewedContext] | None = None,
     ) -> None:
-        """`sockets`: bound, one per listener. `contexts`: TLS by the listeners' names."""
+        """`apis`: the served APIs by their numbers. `sockets`: listeners with their bound sockets. `contexts`: TLS by
+        the listeners' names; a listener without an entry does not encrypt."""
         self._gateway = gateway
         self._apis = dict(apis)
         self._sockets = list(sockets)
@@ -42,7 +43,7 @@ class GatewayServer:
         self._sessions: dict[Session, asyncio.Task[None]] = {}
         self._hosts: Counter[str] = Counter()
         self.refused = 0
-        """Connections that were closed because there were too many."""
+        """Number of connections that were closed at once because of a limit."""
 
     @property
     def addresses(self) -> list[str]:
@@ -55,11 +56,11 @@ class GatewayServer:
 
     @property
     def session_count(self) -> int:
-        """Connections of clients."""
+        """Number of open connections of clients."""
         return len(self._sessions)
 
     async def start(self) -> None:
-        """Begin to accept. Raises OSError."""
+        """Start to accept connections. Raises OSError."""
         limits, loop = self._gateway.limits, asyncio.get_running_loop()
         for listener, sock in self._sockets:
             renewed = self._contexts.get(listener.name)
@@ -105,7 +106,7 @@ class GatewayServer:
                 del self._hosts[session.peer_host]
 
     async def stop(self) -> None:
-        """Stop to accept, and end all connections."""
+        """Stop accepting, close all connections, and wait up to STOP_S for their sessions; then cancel them."""
         for server in self._servers:
             server.close()
         tasks = list(self._sessions.values())
@@ -119,7 +120,7 @@ class GatewayServer:
 
 
 def _current_of(renewed: RenewedContext) -> ssl.SSLContext:
-    """Return a context whose handshakes use the newest certificates."""
+    """Return a context whose handshakes use `renewed.current`."""
     first: ssl.SSLContext = renewed.current
 
     def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:

@@ -1,4 +1,4 @@
-"""One client's connection: its requests in, its answers out, in order."""
+"""One client's connection: reads its requests and writes the answers in the order of the requests."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _SIZE = struct.Struct(">i")
 LARGE_PART_BYTES = 32 * 1024
 WRITTEN_BYTES = 256 * 1024
 SLICE_BYTES = 1024 * 1024
-"""A large request is received in slices of this size."""
+"""Size in bytes of the slices in which a large request is received."""
 _BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenticate"})
 
 Handler = Callable[["Session", Body, int], Awaitable["Body | None"]]
 
 
 class ServedApi(NamedTuple):
-    """An API and its handler. A handler returns the answer, or None for a request without one."""
+    """An API and its handler. The handler returns the answer, or None if the request has no answer."""
 
     api: Api
     handler: Handler
 
 
 class ConnectionEndError(Exception):
-    """An error for which Kafka's protocol has no answer: it ends the connection."""
+    """An error for which Kafka's protocol has no answer. The session closes the connection."""
 
 
 class Session:
-    """Runs from `run` to its end. Event-loop thread only."""
+    """The session of one connection; `run` serves it to its end. Event-loop thread only."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class Session:
         self.listener = listener
         self.apis = apis
         self.is_known = not listener.protocol.sasl
-        """True when the client has authenticated, or need not."""
+        """True if the client has authenticated, or the listener is without SASL."""
         self.client_id = ""
         self.mechanism = ""
         """SASL mechanism of the exchange in progress."""
         self.steps = 0
-        """Messages of the exchange that were answered."""
+        """Number of answered messages in the SASL exchange."""
         self.order = asyncio.Lock()
-        """Held while a PRODUCE request is converted and sent: requests reach the broker in their order."""
+        """Lock for converting and sending a PRODUCE request, so that the requests reach the broker in their order."""
         self.authorized_groups: set[str] = set()
-        """Groups that the client may read."""
+        """Groups that the client may read, as far as this session has asked the broker."""
         self.checked_groups: dict[str, float] = {}
-        """Time of the last look if this gateway coordinates the group."""
+        """Time in s of the last check that the gateway's broker coordinates the group, by the group's id."""
         self._stream = stream
         self._size = memoryview(bytearray(_SIZE.size))
         self._broker: BrokerConnection | None = None
@@ -84,7 +84,8 @@ class Session:
         self._in_work: list[asyncio.Task[None]] = []
 
     async def broker(self) -> BrokerConnection:
-        """Return the client's connection to the broker. Raises BrokerNotAvailableError."""
+        """Return the client's connection to the broker; open it if necessary. Raises BrokerNotAvailableError and the
+        broker's errors; ConnectionEndError if the lost connection had authenticated the client."""
         if self._broker is None or self._broker.closed:
             async with self._connecting:
                 if self._broker is not None and self._broker.closed:
@@ -97,7 +98,7 @@ class Session:
         return self._broker
 
     async def run(self) -> None:
-        """Serve the client until one of the two ends the connection."""
+        """Serve the client until the client, the gateway or an error ends the connection."""
         try:
             while await self._serve_one():
                 pass
@@ -114,7 +115,7 @@ class Session:
             self._stream.close()
 
     async def _serve_one(self) -> bool:
-        """Read one request and answer it, or begin to."""
+        """Read one request and answer it. A PRODUCE request is answered by a task, while the next request is read."""
         limits = self.gateway.limits
         async with asyncio.timeout(limits.idle_s if self.is_known else self._left_to_authenticate_s()):
             await self._stream.read_into(self._size)
@@ -151,7 +152,8 @@ class Session:
         return True
 
     async def _read(self, size: int) -> memoryview:
-        """Return the rest of a request. Memory is taken as the bytes arrive: an announced size alone holds none."""
+        """Return a request of `size` bytes. The budget is charged as the bytes arrive, so that an announced size alone
+        takes no memory from it."""
         memory = self.gateway.memory
         first = min(size, SLICE_BYTES)
         data, taken = np.empty(first, np.uint8).data, 0  # not filled with zeros
@@ -192,7 +194,8 @@ class Session:
     async def _answer(
         self, served: ServedApi | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
     ) -> None:
-        """Answer a request, after the answer of the request `before` it."""
+        """Answer a request. `before`: the task of the preceding PRODUCE request, whose answer has to be sent first;
+        None: no such answer is due."""
         if served is None:
             raise ConnectionEndError(f"API {head.api_key} is not served")
         api = served.api
@@ -213,8 +216,8 @@ class Session:
         await self._write(frame(head, api.name, encode(body), version=version))
 
     async def _write(self, parts: list[Part]) -> None:
-        """Send small parts together and large ones in slices: the transport copies bytes that the socket does not
-        take."""
+        """Send small parts joined, and large parts in slices, because the transport copies all bytes that the socket
+        does not accept at once."""
         try:
             async with asyncio.timeout(self.gateway.limits.write_s):
                 small: list[Part] = []
@@ -235,7 +238,7 @@ class Session:
                 self._broker.release()
 
     def end(self) -> None:
-        """Close the connection from outside."""
+        """Close the connection; its session then ends."""
         self._stream.close()
 
     def __repr__(self) -> str:
@@ -243,5 +246,5 @@ class Session:
 
 
 def answer_of(**fields: Any) -> Body:
-    """Return an answer's fields."""
+    """Return the fields of an answer as a dictionary."""
     return fields

@@ -1,7 +1,7 @@
-"""One client's socket on the event loop. Large requests are received into their own memory, without copies on the way.
+"""One client's socket on the event loop. Large requests are received directly into their own memory.
 
-asyncio's streams copy each byte several times, and wake the reader for each 64 KiB: for requests of 1 MiB this cost
-more than the conversion of their records.
+asyncio's streams copy each byte several times, and wake the reader for each 64 KiB. For requests of 1 MiB this takes
+more time than the conversion of their records.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 AHEAD_BYTES = 64 * 1024
-"""Bytes that are received before a reader asks for them."""
+"""Largest number of bytes that are received before a reader asks for them."""
 
 
 class ClientStream(asyncio.BufferedProtocol):
@@ -23,29 +23,30 @@ class ClientStream(asyncio.BufferedProtocol):
         self._on_connected = on_connected
         self._transport: asyncio.Transport
         self._ahead: memoryview | None = None
-        """Memory of bytes that no reader has asked for; None: there are none."""
+        """Received bytes for which no reader has asked; None: there are none."""
         self._start = self._end = 0
-        """The place of these bytes."""
+        """Start and end of the bytes in `_ahead`."""
         self._target: memoryview | None = None
-        """Memory that a reader waits to see filled."""
+        """The view that a waiting reader wants filled; None: bytes go to `_ahead`."""
         self._filled = 0
         self._wanted = 0
-        """Bytes ahead for which a reader waits."""
+        """Number of bytes in `_ahead` for which a reader waits."""
         self._arrival: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        """Set while the socket takes nothing more."""
+        """Done when the client has taken enough data; None while writing is possible."""
         self._failure: Exception | None = None
-        """The end of what the client sends."""
+        """The error of reads after the client has ended its side, or the connection broke."""
         self._is_lost = False
 
     # --- for the session
 
     def get_extra_info(self, name: str) -> Any:
-        """Return the transport's information."""
+        """Return the transport's extra information `name`, as in asyncio."""
         return self._transport.get_extra_info(name)
 
     async def read_into(self, view: memoryview) -> None:
-        """Fill `view`. Raises IncompleteReadError at the end of the connection, OSError if it broke."""
+        """Wait until `view` is filled with received bytes. Raises IncompleteReadError at the end of the connection,
+        OSError if it broke."""
         filled = self._take(view)
         missing = len(view) - filled
         if not missing:
@@ -66,7 +67,7 @@ class ClientStream(asyncio.BufferedProtocol):
             self._wanted = 0
 
     def _take(self, view: memoryview) -> int:
-        """Copy bytes that are there already; returns their number."""
+        """Copy bytes that have been received ahead into `view`. Returns their number."""
         if self._ahead is None:
             return 0
         size = min(len(view), self._end - self._start)
@@ -80,18 +81,19 @@ class ClientStream(asyncio.BufferedProtocol):
         return size
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send data, or hold it until the socket takes it."""
+        """Send data. The transport holds the bytes that the socket does not accept yet."""
         self._transport.write(data)
 
     async def drain(self) -> None:
-        """Wait while the client takes less than is sent. Raises OSError if the connection has ended."""
+        """Wait while the transport holds too much data that the client has not taken. Raises OSError if the connection
+        has ended."""
         if self._is_lost:
             raise ConnectionResetError("the connection has ended")
         if self._drained is not None:
             await asyncio.shield(self._drained)
 
     def close(self) -> None:
-        """Close the connection after the data that is held."""
+        """Close the connection after the held data is sent."""
         self._transport.close()
 
     # --- the transport's calls
@@ -103,7 +105,8 @@ class ClientStream(asyncio.BufferedProtocol):
         self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the place of the next bytes. An idle connection holds no memory for them."""
+        """Return the memory for the next bytes; called by asyncio. An idle connection allocates this memory only when
+        bytes arrive."""
         if self._target is not None:
             return self._target[self._filled :]
         if self._ahead is None:
@@ -126,7 +129,8 @@ class ClientStream(asyncio.BufferedProtocol):
             self._arrive()
 
     def eof_received(self) -> bool:
-        """Note that the client sends nothing more; it may still wait for answers."""
+        """Note that the client sends no more requests. Returns True without TLS, so that the client can still receive
+        answers."""
         self._fail(asyncio.IncompleteReadError(b"", None))
         return self._transport.get_extra_info("ssl_object") is None
 

@@ -1,1 +1,2 @@
-"""The wire protocol, sans I/O: bytes in, typed frames and messages out, and back. No socket is touched here."""
+"""The wire protocol without I/O: it converts bytes into typed frames and messages, and back. The package uses no
+socket."""

@@ -1,4 +1,4 @@
-"""The APIs of ACLs: CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS. All fields are texts as Kafka writes them."""
+"""The APIs of ACLs: CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS. The fields have the same texts as in Kafka."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Host = Annotated[str, Meta(max_length=128)]
 
 
 class AclEntry(Message):
-    """One ACL (`security/acls.py`): `principal` may (`permission` Allow) or may not (Deny) do `operation`, from `host`
-    ("*": any), to all resources that the pattern matches."""
+    """One ACL (`security/acls.py`). `permission`, Allow or Deny, says if `principal` may do `operation` on all
+    resources that the pattern matches. The ACL applies to connections from `host`; "*": from any host."""
 
     resource_type: Word
     pattern_type: Word
@@ -30,8 +30,8 @@ class AclEntry(Message):
 
 
 class AclFilterEntry(Message):
-    """Filter of ACLs; None matches every value. `pattern_type`: literal, prefixed, any, or match: all patterns that
-    match a resource of this name."""
+    """Filter of ACLs. A field that is None matches every value. `pattern_type` is literal, prefixed, any or match.
+    "match" finds the ACLs whose patterns match a resource with this name."""
 
     resource_type: Word | None = None
     pattern_type: Word = "any"
@@ -43,13 +43,14 @@ class AclFilterEntry(Message):
 
 
 class CreateAclsRequest(Message):
-    """Add ACLs: all or none. Existing ones stay."""
+    """Add ACLs, all or none of them. ACLs that exist already remain unchanged."""
 
     acls: Annotated[list[AclEntry], Meta(min_length=1, max_length=ACLS_PER_REQUEST_MAX)]
 
 
 class CreateAclsResponse(Message):
-    """The ACLs are stored and in effect on the answering broker; `created`: number of new ones."""
+    """Confirmation that the ACLs are stored, and in effect on the answering broker. `created`: number of ACLs that did
+    not exist."""
 
     created: int
     throttle_ms: ThrottleMs = 0
@@ -57,14 +58,14 @@ class CreateAclsResponse(Message):
 
 
 class DeleteAclsRequest(Message):
-    """Remove the ACLs that match any of the filters, at most ACLS_PER_REQUEST_MAX at once."""
+    """Remove the ACLs that match any of the filters, at most ACLS_PER_REQUEST_MAX per request."""
 
     filters: Annotated[list[AclFilterEntry], Meta(min_length=1, max_length=FILTERS_MAX)]
     at_least: AtLeast = NO_VERSION
 
 
 class DeleteAclsResponse(Message):
-    """The removed ACLs. `more`: further ACLs match the filters: ask again."""
+    """The removed ACLs. `more`: True if more ACLs match the filters; the client then repeats the request."""
 
     deleted: list[AclEntry]
     more: bool = False
@@ -73,8 +74,8 @@ class DeleteAclsResponse(Message):
 
 
 class DescribeAclsRequest(Message):
-    """Ask for the ACLs that match the filter. `after`: only those with keys (`security/acl_records.py`) after this
-    one."""
+    """Ask for the ACLs that match the filter. `after`: key (`security/acl_records.py`) of the last ACL of the page
+    before; "": the first page."""
 
     filter: AclFilterEntry
     after: Annotated[str, Meta(max_length=64)] = ""

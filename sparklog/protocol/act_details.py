@@ -1,6 +1,8 @@
-"""Details of an administrative act for the audit log that its resources do not contain: the ACLs, quotas and settings.
+"""Details of an administrative request for the audit log: ACLs, quotas and settings, which its resource names do not
+show.
 
-Texts are bounded, and made for the first few items only: a request may have a thousand with long names.
+The detail has the first ITEMS_MAX items only, with shortened names: a request can have a thousand items with long
+names.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ _ANY = "any"
 
 
 def act_detail(api: Api, request: Message) -> str:
-    """Return the items of the request, separated by semicolons, with how many more there are; "": its resources say it
-    all."""
+    """Return the items of the request, separated by semicolons, and the number of items that were left out. Returns ""
+    for an API whose resource names describe the request completely."""
     describe = _DESCRIBED.get(api)
     if describe is None:
         return ""
@@ -30,7 +32,7 @@ def act_detail(api: Api, request: Message) -> str:
 
 
 def _acl(acl: Any) -> str:
-    """Return the ACL in the words of `sparklog acl`; an open field of a filter is "any"."""
+    """Return the ACL in the words of `sparklog acl`. A field of a filter that is None becomes "any"."""
     where = f"{acl.pattern_type} {_word(acl.resource_type)} {_name(acl.name)} from {_word(acl.host)}"
     return f"{_word(acl.permission)} {_name(acl.principal)} {_word(acl.operation)} on {where}"
 

@@ -17,14 +17,15 @@ Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Text = Annotated[str, Meta(max_length=65_536)]
 ConfigValue = Text | int | float | bool | None
-"""Value of a setting; its fitness for the setting is checked later."""
+"""Value of a setting. The decoder does not check that the setting accepts this value."""
 
 
 class Since(NamedTuple):
-    """Mark a field that was added after version 0: `Annotated[bool, Since(1)] = False`. It has a default.
+    """Mark of a field that was added after version 0: `Annotated[bool, Since(1)] = False`. Such a field needs a
+    default.
 
-    An older version leaves the field out. If the field has another value than its default, and is not `ignorable`, the
-    message cannot be sent in that version: the peer would ignore a value that must not be ignored. See
+    A message in an older version is sent without the field. If the field has another value than its default, and is not
+    `ignorable`, the message cannot be sent in that version: the peer would ignore a value that must not be ignored. See
     `sparklog.protocol.versions`.
     """
 
@@ -33,20 +34,21 @@ class Since(NamedTuple):
 
 
 ThrottleMs = Annotated[int, Since(3, ignorable=True)]
-"""Field of an answer: time for which the broker reads nothing more from the connection (a quota). It is known last,
-after the rest of the answer."""
+"""Field of an answer: time in ms for which the broker reads nothing more from the connection, because of a quota. The
+broker computes the time after the rest of the answer."""
 
 
 MetadataVersion = tuple[Int64, Int64]
-"""Version of the metadata that a broker of a cluster uses: its controller's epoch, and the zxid of the write.
-Ordered."""
+"""Version of the metadata that a broker uses: the controller's epoch, and the zxid of the controller's write. A newer
+version compares as greater."""
 NO_VERSION: MetadataVersion = (-1, -1)
-"""The version for a single broker, or for a broker of an earlier release."""
+"""The version of a broker that has no cluster or runs an earlier release."""
 AnswerVersion = Annotated[MetadataVersion, Since(4, ignorable=True)]
-"""Field of an answer to a change: the metadata version that the broker uses now. It includes the change."""
+"""Field of the answer to a change: the metadata version that the answering broker uses now. The version includes the
+change."""
 AtLeast = Annotated[MetadataVersion, Since(4, ignorable=True)]
-"""Field of a request: the metadata version of an earlier change by the client. A broker with older metadata answers
-when it has this version, or after a few seconds without it."""
+"""Field of a request: the metadata version of an earlier change by the client. A broker with older metadata waits for
+this version before it answers, but only a few seconds."""
 
 
 class Message(Struct, array_like=True, gc=False):

@@ -1,7 +1,8 @@
-"""The APIs of brokers among themselves: copying partitions, following the controller's images, asking it for changes.
+"""The APIs between brokers: followers copy partitions, and all brokers fetch the controller's images and ask it for
+changes.
 
-A follower names all its partitions of a leader in the first fetch of a session; later ones name those that have
-changed (KIP-227). So idle partitions cost nothing: they are neither asked for nor answered.
+The first fetch of a session names all partitions that the follower copies from the leader; later fetches name only the
+partitions that have changed (KIP-227). So an idle partition appears in no request and no answer.
 """
 
 from __future__ import annotations
@@ -16,29 +17,34 @@ from sparklog.security.records import CHANGES_MAX, KEY_CHARS_MAX, VALUE_BYTES_MA
 
 WAIT_MS_MAX = 60_000
 SEGMENTS_MAX = 1_000
-"""Largest number of slices in an answer."""
+"""Largest number of segment starts in the result of one partition."""
 EPOCHS_MAX = 10_000
-"""Largest number of epochs that begin in one answer's part of a log; an answer ends before there are more."""
+"""Largest number of leader epochs in the result of one partition."""
 GAPS_MAX = 10_000
-"""Largest number of gaps of one log in a fetch; a follower with more copies the log from its start."""
+"""Largest number of gaps of one log in a fetch. A follower with more gaps copies the log again from its start."""
 COMMITS_MAX = 200_000
-"""Largest number of transactions, counted in each of their partitions, that a snapshot of offsets compares."""
+"""Largest number of transactions that a snapshot of offsets compares. A transaction counts once for each of its
+partitions."""
 NO_SESSION = 0
 NOT_ASKED = -2
 
 
 class MissingOffsets(Message):
-    """Offsets [first_offset, next_offset) that the log has lost for good: a repair could not save them."""
+    """The offsets [first_offset, next_offset), which the log has lost permanently: a repair could not save their
+    records."""
 
     first_offset: Int64
     next_offset: Int64
 
 
 class ReplicaFetchPartition(Message):
-    """State of a follower's log: it goes from `log_start_offset` to `fetch_offset`, the last record is of `last_epoch`
-    (-1: there is none), and the records below `high_watermark` are known to be committed. `gaps`: missing offsets in
-    between; a leader that does not know the field would take the log for complete. `copied_to`: the value of the last
-    result, so that the leader reports a change; NOT_ASKED from a broker of an earlier release."""
+    """State of a follower's log, which has the records from `log_start_offset` to before `fetch_offset`, except `gaps`.
+
+    `last_epoch`: leader epoch of the last record; -1: the log is empty. `high_watermark`: the high watermark that the
+    follower knows. `gaps` is not ignorable, because a leader that skips the field would take the log for complete.
+    `copied_to`: the value in the leader's last result, so that the leader answers when the value has changed; NOT_ASKED
+    from a broker of an earlier release.
+    """
 
     topic: Name
     partition: Partition
@@ -60,10 +66,10 @@ class ForgottenPartition(Message):
 
 
 class ReplicaFetchRequest(Message):
-    """Long poll: answered when there is anything for any partition of the session, or after `max_wait_ms`.
+    """Long poll: the leader answers when a partition of the session has news, or after `max_wait_ms`.
 
-    `session_epoch` 0: `partitions` are all that the session has; above: those that have changed since the request
-    before, whose epoch was one less.
+    With `session_epoch` 0, `partitions` lists all partitions of a new session. With a higher epoch, it lists those that
+    have changed since the preceding request, whose epoch was one less.
     """
 
     replica_id: BrokerId
@@ -84,47 +90,49 @@ class EpochBegin(Message):
 
 
 class ReplicaFetchResult(Message):
-    """Result for one partition: whole batches in the payload from the fetch offset on, with the leader's stamps."""
+    """Result for one partition. The payload has whole batches from the fetch offset on, with the leader's stamps."""
 
     topic: Name
     partition: Partition
     error_code: int
-    """0, or an error; the offsets are then the leader's bounds."""
+    """Code of an error, or 0. With a refused offset, the log start and log end are those of the leader's log; with
+    other errors the fields can be -1."""
     leader_epoch: Int32 = -1
     high_watermark: Int64 = -1
     log_start_offset: Int64 = -1
     log_end_offset: Int64 = -1
     diverging_epoch: Int32 = -1
-    """The epoch at which the follower has to cut its log; -1: the logs do not diverge. It is the follower's last epoch,
-    or the largest earlier one that the leader knows. With it there are no batches."""
+    """Leader epoch at whose end the follower has to truncate its log; -1: the logs do not diverge. It is the follower's
+    last epoch, or the largest earlier epoch that the leader knows. A result with a diverging epoch has no batches."""
     diverging_end: Int64 = -1
-    """End of `diverging_epoch` in the leader's log, or the offset from which the two logs lack different offsets."""
+    """End of `diverging_epoch` in the leader's log, or, if a gap is in only one of the two logs, the first offset of
+    that gap."""
     length_bytes: Annotated[int, Meta(ge=0)] = 0
-    """Bytes of the batches in the payload."""
+    """Size in bytes of this partition's batches in the payload."""
     next_offset: Int64 = -1
     """Offset after the last batch in the payload."""
     message: str = ""
     epochs: Annotated[list[EpochBegin], Meta(max_length=EPOCHS_MAX)] = []
-    """Leader epochs that begin in the payload's offsets; compaction may have removed their first records."""
+    """Leader epochs that begin in the payload's offsets. Compaction can have removed the first records of an epoch."""
     segments: Annotated[list[Int64], Meta(max_length=SEGMENTS_MAX)] = []
-    """Starts of the leader's segments in the payload's offsets. A follower's segments begin there, too, because copies
-    in the object store are whole segments and have to fit every replica's log."""
+    """First offsets of the leader's segments in the payload's offsets. The follower starts segments at the same
+    offsets, because copies in the object store are whole segments and have to fit the log of every replica."""
     gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4, ignorable=True)] = []
-    """Offsets of the payload that the leader's log lacks; there may be gaps without batches."""
+    """Gaps of the leader's log from the fetch offset to `next_offset`. A result can have gaps without batches."""
     copied_to: Annotated[Int64, Since(4, ignorable=True)] = -1
-    """Every replica has the records below this offset; -1: a replica is out of sync."""
+    """All replicas have the records below this offset; -1: at least one replica is out of sync."""
 
 
 class ReplicaFetchResponse(Message):
-    """Results of the partitions with news; the payload is their data back to back."""
+    """Results of the partitions with news. The payload is their batches, one partition after another."""
 
     session_id: Int64
     results: Annotated[list[ReplicaFetchResult], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
 
 
 class MetadataFetchRequest(Message):
-    """Ask the controller for metadata that are newer than the broker's image (`controller_epoch`, `zxid`); (-1, -1): it
-    has none. Long poll."""
+    """Long poll for metadata newer than the broker's image, whose version is (`controller_epoch`, `zxid`); (-1, -1):
+    the broker has no image."""
 
     broker_id: BrokerId
     controller_epoch: Int64
@@ -133,8 +141,8 @@ class MetadataFetchRequest(Message):
 
 
 class ImageChange(Message):
-    """One change of the image. `delta` leads to the version (`controller_epoch`, `zxid`)
-    (`replication/image_codec.py`)."""
+    """One change of the image. `delta` (`replication/image_codec.py`) turns the image before it into the version
+    (`controller_epoch`, `zxid`)."""
 
     controller_epoch: Int64
     zxid: Int64
@@ -142,22 +150,24 @@ class ImageChange(Message):
 
 
 class MetadataFetchResponse(Message):
-    """The changes in their order, or, if the controller does not have them all any more, the whole `image` and no
-    changes; `image` None and no changes: nothing is newer."""
+    """The newer changes, in their order. If the controller no longer has all of them, it sends the whole `image`
+    instead. Without both, the broker's image is the newest."""
 
     image: bytes | None = None
     changes: Annotated[list[ImageChange], Meta(max_length=10_000)] = []
 
 
 class IsrMember(Message):
-    """A member, in the life in which it is in sync; `broker_epoch` -1: not known, it was in before."""
+    """A member of the ISR. `broker_epoch`: epoch of the broker's registration in which it is in sync; -1: a present
+    member that has not fetched from this leader yet."""
 
     broker_id: BrokerId
     broker_epoch: Int64
 
 
 class IsrProposal(Message):
-    """A leader's proposal for one partition (KIP-497, KIP-841)."""
+    """A leader's proposal of the ISR for one partition (KIP-497, KIP-841). `recovering`: True until the leader confirms
+    an unclean election."""
 
     topic: Name
     partition: Partition
@@ -168,7 +178,7 @@ class IsrProposal(Message):
 
 
 class AlterPartitionRequest(Message):
-    """A leader asks the controller to change in-sync replicas."""
+    """Request of a leader to the controller: change the ISRs of partitions."""
 
     broker_id: BrokerId
     broker_epoch: Int64
@@ -176,7 +186,8 @@ class AlterPartitionRequest(Message):
 
 
 class IsrDecision(Message):
-    """The partition's state as it is stored now (`replication/image_codec.py`), or why the proposal was refused."""
+    """Decision about one proposal. `state`: the partition's stored state (`replication/image_codec.py`); with an error,
+    `message` has the reason of the refusal."""
 
     error_code: int
     message: str = ""
@@ -190,7 +201,7 @@ class AlterPartitionResponse(Message):
 
 
 class ControlledShutdownRequest(Message):
-    """A broker is about to stop: its leaderships are to move (Kafka's API of this name)."""
+    """Request of a broker that is about to stop: move its leaderships to other brokers (Kafka's API of this name)."""
 
     broker_id: BrokerId
     broker_epoch: Int64
@@ -205,16 +216,17 @@ class ControlledShutdownResponse(Message):
 
 
 class OfflinePartition(Message):
-    """A partition whose log this broker cannot use."""
+    """A partition in a DIRECTORY_FAILED report."""
 
     topic: Name
     partition: Partition
 
 
 class DirectoryFailedRequest(Message):
-    """Report partitions whose replicas on this broker are offline until its restart: their disk has failed, or they are
-    damaged (KIP-112). Repeated to every new controller. `room`: 0 for these; 1 for replicas on a
-    full disk, which are not offline; 2 for replicas on a disk that has room again.
+    """Report of a broker's partitions with disk trouble (KIP-112); repeated to every new controller.
+
+    `room` 0: the replicas are offline until the broker restarts, because their disk has failed or their files are
+    damaged. 1: they are online, but on a full disk. 2: their disk has room again.
     """
 
     broker_id: BrokerId
@@ -224,8 +236,8 @@ class DirectoryFailedRequest(Message):
 
 
 class DirectoryFailedResponse(Message):
-    """Other brokers lead the partitions of the directory, and the broker is in none of their ISRs. `leaderless`:
-    partitions that no broker can lead now. `moved`: for a full disk, partitions whose ISR the broker has left."""
+    """Confirmation that the controller has stored new leaders and ISRs. `leaderless`: number of partitions that no
+    broker can lead now. `moved`: with a full disk, number of partitions whose ISR the reporting broker has left."""
 
     leaderless: Annotated[int, Meta(ge=0)]
     moved: Annotated[int, Meta(ge=0), Since(4, ignorable=True)] = 0
@@ -235,15 +247,15 @@ MARKERS_MAX = PARTITIONS_PER_REQUEST_MAX
 
 
 class TransactionPartitionName(Message):
-    """A partition that is added to a transaction."""
+    """A partition of a transaction."""
 
     topic: Name
     partition: Partition
 
 
 class TransactionMarker(Message):
-    """The end of one producer's transaction in one partition. `keeps_epoch`: the epoch is the transaction's own, not a
-    newer one."""
+    """The end of one producer's transaction in one partition. `keeps_epoch`: True if the producer keeps
+    `producer_epoch` after the transaction; False if the coordinator has raised the epoch."""
 
     topic: Name
     partition: Partition
@@ -254,10 +266,10 @@ class TransactionMarker(Message):
 
 
 class WriteTxnMarkersRequest(Message):
-    """Request of the coordinator of decided transactions to the leader of their partitions.
+    """Request of a transaction coordinator to a partition leader: append the markers of decided transactions.
 
-    `coordinator_epoch`: the leader epoch of its partition of the state topic; a leader that has seen a newer one
-    refuses. `started_ms`: time at which the transaction began, for the markers; -1: not known.
+    `coordinator_epoch`: leader epoch of the coordinator's partition of the state topic; a leader that has seen a newer
+    epoch refuses the request. `started_ms`: start of the transaction, which the markers contain; -1: not known.
     """
 
     coordinator_epoch: Int32
@@ -266,16 +278,16 @@ class WriteTxnMarkersRequest(Message):
 
 
 class WriteTxnMarkersResponse(Message):
-    """Positions in the request of the markers that are not written: the coordinator sends them again, to the leaders of
-    that moment."""
+    """Answer to the coordinator. `failed`: indices of the markers that were not written. The coordinator sends them
+    again, to the leaders of that time."""
 
     failed: Annotated[list[int], Meta(max_length=MARKERS_MAX)]
 
 
 class AddPartitionsToTxnRequest(Message):
-    """Request of the leader of partitions, or the coordinator of a group, to the coordinator of a transaction, before
-    the first record of the transaction is appended there (KIP-890). Without partitions: asks why a partition has
-    refused the producer's epoch as too old."""
+    """Request to the coordinator of a transaction, by a partition leader or a group coordinator: add these partitions
+    before they append the first record of the transaction (KIP-890). With no partitions, the answer is the error of a
+    producer whose epoch is too old."""
 
     transactional_id: Text
     producer_id: Int64
@@ -284,16 +296,16 @@ class AddPartitionsToTxnRequest(Message):
 
 
 class AddPartitionsToTxnResponse(Message):
-    """Number of the partitions, all named ones, that are durably part of the transaction. `started_ms`: time at which
-    the transaction began; -1: not known."""
+    """Confirmation that the partitions are durably part of the transaction. `added`: their number. `started_ms`: start
+    of the transaction; -1: not known."""
 
     added: Annotated[int, Meta(ge=0)]
     started_ms: Annotated[int, Meta(ge=-1, le=2**62), Since(5, ignorable=True)] = -1
 
 
 class FindTxnOwnersRequest(Message):
-    """Request to all brokers, by the leader of a partition, for the open transactions in the partition that they
-    coordinate."""
+    """Request of a partition leader to all brokers: name the open transactions that the asked broker coordinates and
+    that include this partition."""
 
     topic: Name
     partition: Partition
@@ -307,13 +319,13 @@ class TransactionOwner(Message):
 
 
 class FindTxnOwnersResponse(Message):
-    """All transactions of the answering broker that include the partition."""
+    """All open transactions that the answering broker coordinates and that include the partition."""
 
     owners: list[TransactionOwner]
 
 
 class SecurityRecordChange(Message):
-    """The new state of a security record (`security/records.py`); None deletes it."""
+    """The new state of a security record (`security/records.py`). `value` None deletes the record."""
 
     kind: Annotated[str, Meta(max_length=32)]
     key: Annotated[str, Meta(min_length=1, max_length=KEY_CHARS_MAX)]
@@ -321,13 +333,13 @@ class SecurityRecordChange(Message):
 
 
 class AlterSecurityRecordsRequest(Message):
-    """Request of a broker to the controller: all changes are stored together, or none."""
+    """Request of a broker to the controller: store all changes together, or none."""
 
     changes: Annotated[list[SecurityRecordChange], Meta(min_length=1, max_length=CHANGES_MAX)]
 
 
 class AlterSecurityRecordsResponse(Message):
-    """The changes are stored; images from this version on have them."""
+    """Confirmation that the changes are stored. Images with this version, or a newer one, contain them."""
 
     controller_epoch: Int64
     zxid: Int64
@@ -349,7 +361,7 @@ class ForwardRequest(Message):
     """The bytes that the client sent."""
     principal: Annotated[str, Meta(max_length=PRINCIPAL_CHARS_MAX)]
     request_id: Annotated[str, Meta(max_length=REQUEST_ID_CHARS_MAX)]
-    """Random; the same in all attempts."""
+    """Random id, the same in all attempts of this request."""
     is_repeated: bool = False
     """True if an earlier attempt may have taken effect."""
 
@@ -371,8 +383,8 @@ STATE_PARTITIONS_MAX = 10_000
 
 
 class CommitsFrom(Message):
-    """A partition of a LIST_COMMITS request. The answer has every transaction whose commit marker is at or above
-    `offset`, also those before `since_ms`."""
+    """A partition of a LIST_COMMITS request. The answer contains all transactions with a commit marker at or above
+    `offset`, even if the marker is older than `since_ms`."""
 
     topic: Name
     partition: Partition
@@ -391,11 +403,12 @@ class CommittedPart(Message):
     """The records of one committed transaction in a partition."""
 
     number: Annotated[int, Meta(ge=0, le=PARTITIONS_PER_REQUEST_MAX)]
-    """Index of the partition in the request."""
+    """Index of the partition in the request's list."""
     producer_id: Int64
     """Id of the producer; -1: a shared transaction."""
     epoch: Int64
-    """Epoch of the producer. For a shared transaction, or if the client keeps its epoch: the start in ms."""
+    """Epoch of the producer. For a shared transaction, or a client that keeps its epoch, this field has the start of
+    the transaction in ms instead."""
     first_offset: Int64
     last_offset: Int64
     started_ms: Int64
@@ -408,8 +421,8 @@ class ListCommitsResponse(Message):
 
 
 class HoldTransactionsRequest(Message):
-    """Request to each coordinator, by a broker that takes a snapshot of several leaders: decide no transaction until
-    the hold `name` is released, or for at most `hold_ms`."""
+    """Request to each transaction coordinator, by a broker that takes a snapshot of offsets at several leaders. The
+    coordinator decides no transaction until the hold `name` is released, or for at most `hold_ms`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     hold_ms: Annotated[int, Meta(ge=1, le=HOLD_MS_MAX)]
@@ -417,9 +430,9 @@ class HoldTransactionsRequest(Message):
 
 
 class HoldTransactionsResponse(Message):
-    """The held partitions, after all decided transactions have their markers. `partitions`: partitions of the state
-    topic, with their leader epochs; after a release only those that were held all the time.
-    """
+    """The partitions of the state topic that are held, with their leader epochs. The coordinator answers a hold when
+    all decided transactions have their markers. After a release, the list has only the partitions that were held all
+    the time."""
 
     partitions: Annotated[list[int], Meta(max_length=STATE_PARTITIONS_MAX)]
     leader_epochs: Annotated[list[int], Meta(max_length=STATE_PARTITIONS_MAX)]

@@ -1,7 +1,7 @@
-"""A request with some denied items: the remaining request, and the places of the denied items in the answer.
+"""Requests of which some items are denied: the request without them, and the answer with their errors.
 
-For the APIs with one result per item of the request, in its order. The other APIs whose rules are for items build
-their answers name by name, and put the error there.
+This module is for the APIs with one result per item of the request, in its order. The other APIs with rules for items
+look up denied names while they build the answer, and put the error there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from sparklog.protocol.messages import Api
 
 
 class _Items(NamedTuple):
-    """The path of the items in a request, and the function that makes the result of a denied item."""
+    """The request's list of items, the type of its response, and the function that creates the result of a denied
+    item."""
 
     field: str
     response: Callable[[list[Any]], Message]
@@ -63,15 +64,16 @@ _ITEMS: Mapping[Api, _Items] = {
 
 
 def has_results_per_item(api: Api) -> bool:
-    """Return True if the API has one result per item, and so belongs to this module."""
+    """Return True if the API has one result per item, so that `without` and `with_denials` can be used."""
     return api in _ITEMS
 
 
 def without(
     api: Api, request: Message, payload: memoryview, denied: frozenset[int]
 ) -> tuple[Message | None, memoryview]:
-    """Return the request and its payload without the denied items; None if nothing remains. A fetch then does not wait,
-    because it has errors to report. Raises InvalidRequestError for a payload that does not fit the items."""
+    """Return the request and its payload without the denied items. The request is None if all items are denied. A fetch
+    with denied items does not wait for records, because its answer has errors. Raises InvalidRequestError if the
+    payload of a PRODUCE request does not have the length of its items."""
     field = _ITEMS[api].field
     items = getattr(request, field)
     kept = [item for place, item in enumerate(items) if place not in denied]
@@ -101,8 +103,8 @@ def _payload_without(items: list[m.ProducePartition], payload: memoryview, denie
 def with_denials(
     api: Api, request: Message, answer: Message | None, denied: frozenset[int], error: SparklogError
 ) -> Message:
-    """Return the answer to the whole request: the results of the executed items (None: there were none), and `error` in
-    the other places."""
+    """Return the answer to the whole request: `error` for each denied item, and the results of `answer` for the others.
+    `answer` is None if all items are denied."""
     spec = _ITEMS[api]
     done = iter(() if answer is None else answer.results)  # type: ignore[attr-defined]
     items = getattr(request, spec.field)

@@ -1,4 +1,4 @@
-"""Frames: the unit both sides send.
+"""Frames: the unit that both sides send.
 
 Request and response have the same shape (little-endian)::
 
@@ -11,10 +11,11 @@ Request and response have the same shape (little-endian)::
     16      h     header: MessagePack, an array typed by a msgspec.Struct
     16+h    p     payload: raw bytes (batches), p = frame_length - 12 - h
 
-A response with an error code has an `ErrorBody` header and no payload. After an InvalidRequest, FrameTooLarge or
-Unsupported… error the broker closes the connection (but not after a HANDSHAKE in a version that it does not have, so
-that another can be tried); every other error leaves it open. Responses come in the order of the requests of their
-connection. There is no checksum: batches carry their own.
+A response with an error code has an `ErrorBody` header and no payload. After these errors the broker closes the
+connection: InvalidRequest, FrameTooLarge, Unsupported…, TooManyConnections, and those of SASL. After a HANDSHAKE in an
+unsupported version the connection stays open, so that the client can try another version. Every other error leaves the
+connection open, unless the broker has no memory for the request. Responses come in the order of the requests of their
+connection. A frame has no checksum, because batches have their own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ PREFIX_BYTES = 16
 assert PREFIX.size == RESPONSE_PREFIX.size == PREFIX_BYTES
 
 HEADER_BYTES_MAX = 16 * 1024 * 1024
-"""Limit of a header: the metadata of 10,000 topics with schemas fit, and every other header is much smaller."""
+"""Largest size of a header in bytes. The metadata of 10,000 topics with schemas fit; every other header is much
+smaller."""
 FRAME_LENGTH_MIN = PREFIX_BYTES - 4
 
 
@@ -89,8 +91,8 @@ def encode_response_prefix(api: int, correlation_id: int, header_bytes: int, pay
 
 
 def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
-    """Return the protocol that the first 16 bytes of a connection belong to if it is another one, with the remedy; ""
-    if they may be a frame. No first request of a sparklog client looks like one of these."""
+    """Return a text that names the foreign protocol of a connection's first 16 bytes (TLS, HTTP, Kafka) and the remedy.
+    Returns "" if the bytes can be a frame. No first request of a sparklog client looks like one of these protocols."""
     start = bytes(data[:PREFIX_BYTES])
     if start.startswith(_TLS_HANDSHAKE):
         return (
@@ -120,10 +122,10 @@ def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
 
 
 def foreign_answer(data: bytes | bytearray | memoryview, text: str) -> bytes:
-    """Return the answer, in its own protocol, to a peer whose first 16 bytes are of another one; b"" if none fits.
+    """Return an answer in the peer's own protocol, for a peer whose first 16 bytes are foreign; b"" if no answer fits.
 
-    A client of HTTP gets `text`. A client of Kafka learns that the broker supports ApiVersions alone: it then reports
-    an unsupported broker at once, and does not try again until its own timeout.
+    An HTTP client gets `text`. A Kafka client that sends ApiVersions first learns that the broker supports nothing
+    else. So it reports an unsupported broker at once, and does not retry until its own timeout.
     """
     start = bytes(data[:PREFIX_BYTES])
     if start.startswith(_HTTP):

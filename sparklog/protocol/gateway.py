@@ -1,15 +1,16 @@
 """Messages between a broker and the gateway process beside it.
 
 The broker starts the gateway with a `GatewayStart`, which the gateway reads from an inherited descriptor. The gateway
-makes one connection to the broker for each of its clients. On the broker's own Unix socket for gateways the connection
-begins with a preamble, before the first frame: the client, as the gateway's listener knows it::
+makes one connection to the broker for each of its clients. On the broker's Unix socket for gateways, a preamble comes
+before the first frame. It describes the client::
 
     offset  size  field
     0       4     length u32, little-endian
     4       n     `OnBehalf` as MessagePack
 
-The broker takes a preamble from processes of its own user only, as the kernel knows them (SO_PEERCRED). The connection
-then counts as the client's: its address for ACLs and limits, its certificate for its principal, SASL as on a listener.
+The broker accepts a preamble only from processes of its own user, which the kernel names (SO_PEERCRED). From then on
+the broker treats the connection as the client's own: the client's address counts for ACLs and limits, its certificate
+gives its principal, and SASL works as on a listener.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class OnBehalf(Struct, array_like=True, frozen=True):
     client_host: _Host
     client_port: _Port
     local_host: _Host
-    """The gateway's address that the client has connected to."""
+    """Address of the gateway to which the client has connected."""
     local_port: _Port
     certificate: bytes = b""
-    """The client's certificate (DER), verified by the gateway's TLS; empty: it has shown none."""
+    """The client's certificate (DER), verified by the gateway's TLS; empty: the client has sent none."""
 
 
 class GatewayListener(Struct, frozen=True):
@@ -49,13 +50,13 @@ class GatewayListener(Struct, frozen=True):
     host: str
     port: int
     protocol: str
-    """Security protocol."""
+    """Security protocol, such as SASL_SSL."""
     descriptor: int
-    """Inherited socket, which is bound."""
+    """File descriptor of the inherited socket, which is bound to the address."""
     local_socket: str
     """The broker's Unix socket for this listener, in the abstract namespace."""
     tls: dict[str, str | int | float | bool] = {}
-    """Settings of TLS by their dotted names."""
+    """TLS settings by their dotted names."""
 
 
 class GatewayStart(Struct, frozen=True):
@@ -70,13 +71,13 @@ _START = json_decoder(GatewayStart)
 
 
 def encode_preamble(client: OnBehalf) -> bytes:
-    """Return the preamble of a connection."""
+    """Return the preamble with its length, as bytes."""
     body = _ENCODER.encode(client)
     return LENGTH.pack(len(body)) + body
 
 
 def decode_preamble(body: bytes) -> OnBehalf:
-    """Return the client of a connection. Raises InvalidRequestError."""
+    """Decode a preamble without its length. Raises InvalidRequestError if it cannot be read."""
     try:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
@@ -84,12 +85,12 @@ def decode_preamble(body: bytes) -> OnBehalf:
 
 
 def encode_start(start: GatewayStart) -> bytes:
-    """Return JSON of a start."""
+    """Encode the settings as JSON."""
     return msgspec.json.encode(start)
 
 
 def decode_start(data: bytes) -> GatewayStart:
-    """Return the start that the JSON in `data` describes. Raises InvalidRequestError."""
+    """Decode the JSON of `encode_start`. Raises InvalidRequestError if it cannot be read."""
     try:
         return _START.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:

@@ -29,7 +29,7 @@ class FindCoordinatorRequest(Message):
 
 
 class FindCoordinatorResponse(Message):
-    """Address of the coordinator. `host` "": the asked broker itself, which has no cluster."""
+    """Address of the coordinator. `host` "": the asked broker, which has no cluster, is the coordinator."""
 
     broker_id: int
     host: Text = ""
@@ -38,7 +38,7 @@ class FindCoordinatorResponse(Message):
 
 
 class CommittedOffset(Message):
-    """The next offset to read of a partition. `leader_epoch` -1: not known."""
+    """A committed offset: the offset of a partition that the group reads next. `leader_epoch` -1: not known."""
 
     topic: Name
     partition: Partition
@@ -70,7 +70,7 @@ class GroupHeartbeatRequest(Message):
     member_id: Text = ""
     """Id of the member; "": the broker assigns one."""
     member_epoch: Int32 = 0
-    """Epoch of the member; 0: it joins, -1: it leaves, -2: a static member leaves for a while."""
+    """Epoch of the member; 0: the member joins, -1: it leaves, -2: a static member leaves temporarily."""
     instance_id: Text | None = None
     """Instance id of a static member; None: a dynamic member."""
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
@@ -78,19 +78,19 @@ class GroupHeartbeatRequest(Message):
     assignor: Text | None = None
     """Wanted assignor; None: unchanged."""
     owned: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
-    """Partitions that the member reads, or may begin to read without a further heartbeat; None: unchanged."""
+    """Partitions that the member reads, or can begin to read before its next heartbeat; None: unchanged."""
     rebalance_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 300_000
     session_timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 0
     """Session timeout in ms; 0: the broker's default."""
     client_id: Text = ""
     sequence: Int64 = -1
-    """Number of the member's heartbeat; -1: not counted. The broker refuses an overtaken heartbeat, which comes from an
-    abandoned connection."""
+    """Number of the member's heartbeat; -1: not counted. The broker refuses a heartbeat that a later one has overtaken:
+    it comes from an abandoned connection."""
 
 
 class GroupHeartbeatResponse(Message):
-    """The member's state in its group. `assigned`: all partitions that the member may own now; None if nothing has
-    changed since the last answer."""
+    """The member's state in its group. `assigned`: all partitions that the member is allowed to own now; None if they
+    have not changed since the last answer."""
 
     member_id: str
     member_epoch: int
@@ -100,8 +100,9 @@ class GroupHeartbeatResponse(Message):
 
 
 class OffsetCommitRequest(Message):
-    """Commit offsets of a group. `member_epoch` -1: the client is no member, which is allowed while the group is empty.
-    `sequence` numbers a member's commits, so that the broker refuses an overtaken commit; -1: not counted."""
+    """Commit offsets of a group. `member_epoch` -1: the client is not a member, which is allowed while the group is
+    empty. `sequence`: number of the member's commit; the broker refuses a commit that a later one has overtaken; -1:
+    not counted."""
 
     group_id: Text
     offsets: Annotated[list[CommittedOffset], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
@@ -118,23 +119,26 @@ class OffsetCommitResponse(Message):
 
 
 class OffsetFetchRequest(Message):
-    """Ask for committed offsets. `partitions` None: all offsets of the group. `require_stable`: UNSTABLE_OFFSET_COMMIT
-    while a transaction with offsets of the partition is open. With a member, its epoch is checked. `paged`: the client
-    requests the rest of a long answer: with `partitions` the remaining ones, without them the partitions after
-    (`after_topic`, `after_partition`)."""
+    """Ask for the committed offsets of `partitions`; None: of all partitions of the group."""
 
     group_id: Text
     partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
     require_stable: bool = False
+    """True: answer UNSTABLE_OFFSET_COMMIT for a partition while an open transaction has offsets of it."""
     member_id: Text = ""
     member_epoch: Int32 = -1
+    """Epoch of the member `member_id`, which the broker checks; -1: not checked."""
     paged: Annotated[bool, Since(1, ignorable=True)] = False
+    """True if the client reads long answers page by page."""
     after_topic: Annotated[Name, Since(1)] = ""
+    """Without `partitions`: the last topic of the page before; "": the first page. With `partitions`, the client names
+    the remaining ones instead."""
     after_partition: Annotated[Int32, Since(1)] = -1
+    """The last partition of the page before."""
 
 
 class FetchedOffset(Message):
-    """A committed offset; -1 if none is committed."""
+    """The committed offset of a partition; `offset` -1: none is committed."""
 
     topic: str
     partition: int
@@ -147,8 +151,8 @@ class FetchedOffset(Message):
 
 
 class OffsetFetchResponse(Message):
-    """Offsets by topic and partition, or in the order of the request, each once. `more`: True if a further page
-    follows."""
+    """Offsets, each once: in the order of the request, or, if it names no partitions, by topic and partition. `more`:
+    True if a further page follows."""
 
     offsets: list[FetchedOffset]
     more: Annotated[bool, Since(1)] = False
@@ -156,8 +160,8 @@ class OffsetFetchResponse(Message):
 
 
 class ListGroupsRequest(Message):
-    """Ask for the groups. `states`: only these. `paged`: the client requests the rest of a long answer: the groups with
-    ids after `after`."""
+    """Ask for the groups in one of `states`; empty: for all groups. `paged`: True if the client reads long answers page
+    by page. `after`: last id of the page before; "": the first page."""
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -165,8 +169,8 @@ class ListGroupsRequest(Message):
 
 
 class GroupSummary(Message):
-    """A group in a list. `state`: Empty, Assigning, Reconciling, Stable, Dead; `kind`: "consumer", or "offsets" if it
-    has only offsets."""
+    """A group in a list. `state` is Empty, Reconciling or Stable. `kind` is "consumer", or "offsets" for a group that
+    has committed offsets and nothing else."""
 
     group_id: str
     state: str
@@ -183,8 +187,9 @@ class ListGroupsResponse(Message):
 
 
 class DescribeGroupsRequest(Message):
-    """Ask for details of groups. `paged`: True if the client requests the rest of a long answer. If `members_from` is
-    above 0, the first group is the last one of the page before, from this member on."""
+    """Ask for details of groups. `paged`: True if the client reads long answers page by page. `members_from` above 0
+    continues a group whose members did not fit into the page before: the answer has the members of the first requested
+    group from this index on."""
 
     group_ids: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -192,7 +197,7 @@ class DescribeGroupsRequest(Message):
 
 
 class GroupMember(Message):
-    """One member: its partitions, and its target."""
+    """One member: the partitions that it owns, and its target assignment."""
 
     member_id: str
     instance_id: str | None
@@ -205,7 +210,7 @@ class GroupMember(Message):
 
 
 class GroupDetails(Message):
-    """One group. `error_code` is not 0 if there is no such group."""
+    """One group. `error_code` is not 0 if the group does not exist or may not be described."""
 
     error_code: int
     group_id: str
@@ -217,18 +222,18 @@ class GroupDetails(Message):
 
 
 class DescribeGroupsResponse(Message):
-    """One group per id of the request, in its order; an id that is named twice has one."""
+    """One group per id of the request, in its order. An id that is named twice has one group."""
 
     groups: list[GroupDetails]
     more: Annotated[bool, Since(1)] = False
     """True if a further page follows."""
     members_from: Annotated[int, Since(1)] = -1
-    """Number of the first member of the last group that is not in this page; -1: all its members are."""
+    """Index of the first member of the last group that is not in this page; -1: all its members are."""
     throttle_ms: ThrottleMs = 0
 
 
 class DeleteGroupRequest(Message):
-    """Deletes an empty group with its offsets."""
+    """Delete an empty group with its offsets."""
 
     group_id: Text
 
@@ -241,7 +246,8 @@ class DeleteGroupResponse(Message):
 
 
 class TxnOffsetCommitRequest(Message):
-    """Offsets that are committed to a group if the transaction is. `member_epoch` -1: no member, an empty group."""
+    """Add offsets to a transaction. They are committed to the group if the transaction is committed. `member_epoch` -1:
+    the client is not a member, which is allowed while the group is empty."""
 
     transactional_id: Text
     producer_id: Int64

@@ -1,6 +1,8 @@
-"""The APIs of lakes: workers report the progress of topics' Delta tables to the leaders, clients ask for it.
+"""The APIs of lakes: workers report the progress of topics' Delta tables to the leaders, and clients ask for the
+reports.
 
-A leader keeps a report in memory only: until the first one after its start, retention deletes nothing of the topic.
+A leader keeps reports in memory only. After its start, retention deletes nothing of a lake's topic until the topic's
+first report.
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 
 
 class LakeOffset(Message):
-    """The next offset of a partition in the table; -1: not known."""
+    """The offset of a partition that the table needs next; -1: not known."""
 
     partition: Partition
     next_offset: Offset
 
 
 class ReportLakeRequest(Message):
-    """The state of a topic's table after a round. `as_of_ms`: the table has all records that were committed before; 0:
-    not known. `error`: of the last round; empty: it succeeded. `version` and `files` are -1 if they are not known."""
+    """The state of a topic's table after a round of the worker. `as_of_ms`: the table has all records that were
+    committed before this time; 0: not known. `version` and `files`: version and number of files of the table; -1: not
+    known. `error`: error of the round; empty: it succeeded."""
 
     topic: Name
     topic_id: Text
@@ -52,14 +55,14 @@ class ReportLakeResponse(Message):
 
 
 class DescribeLakesRequest(Message):
-    """Request a broker's reports about partitions that it leads."""
+    """Ask a broker for its newest reports about these topics."""
 
     topics: Annotated[list[Name], Meta(min_length=1, max_length=TOPICS_PER_REQUEST_MAX)]
 
 
 class LakeState(Message):
-    """The newest report about a topic, with the partitions that the broker leads. `reported_ms`: by the broker's
-    clock."""
+    """The newest report about a topic. `offsets` has the partitions of which the answering broker has a log.
+    `reported_ms`: time of the report by that broker's clock."""
 
     topic: str
     offsets: list[LakeOffset]
@@ -72,7 +75,7 @@ class LakeState(Message):
 
 
 class DescribeLakesResponse(Message):
-    """One state per topic with a report."""
+    """One state per requested topic of which the broker has a report."""
 
     lakes: list[LakeState]
     throttle_ms: ThrottleMs = 0

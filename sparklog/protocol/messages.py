@@ -1,10 +1,9 @@
-"""The APIs: one request and one response type each, as data. Those of topics, groups and transactions have modules of
-their own.
+"""The APIs: each has a type for requests and one for responses, as data. Most types are in modules of their own area.
 
-Every type is encoded as a MessagePack array in the order of its fields. Evolution: a new version may only append
-fields with defaults, marked with `Since`; a decoder ignores trailing fields that it does not know and fills in
-defaults for missing ones. Which version is spoken: `sparklog.protocol.negotiation`. Limits of list lengths are part of
-the types (`Annotated[..., Meta(max_length=…)]`), so a decoder enforces them.
+Every type is encoded as a MessagePack array in the order of its fields. Evolution: a new version may only append fields
+with defaults, marked with `Since`; a decoder ignores trailing fields that it does not know and fills in defaults for
+missing ones. `sparklog.protocol.negotiation` chooses the version. Limits of list lengths are part of the types
+(`Annotated[..., Meta(max_length=…)]`), so a decoder enforces them.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ from sparklog.protocol.versions import forget_newer, in_version
 
 REMOTE_SEGMENTS_MAX = 1_000
 ABORTED_RANGES_MAX = 10_000
-"""Largest number of aborted transactions in an answer with places of records. A reader asks again for the rest."""
+"""Approximate limit of the aborted ranges in the answer of LOCATE_SEGMENTS or LOCATE_REMOTE. A reader asks again for
+the rest."""
 
 
 class Api(IntEnum):
@@ -116,10 +116,12 @@ class Api(IntEnum):
 
 
 class ErrorBody(Message):
-    """Header of every response with an error code. The text has no limit of its own, because a long text is better than
-    a lost one. With UNSUPPORTED_VERSION, the header has the broker's versions of the API; with other errors they are
-    left out, unless `throttle_ms` is present, which is left out without a quota. Peers of older versions skip fields
-    that they do not know."""
+    """Header of every response with an error code.
+
+    The text has no limit, because a decoder would refuse the whole body for a text that is too long. `version_min` and
+    `version_max`: with UNSUPPORTED_VERSION, the versions of the API that the broker has; otherwise -1. Trailing fields
+    without information are left out.
+    """
 
     message: str = ""
     version_min: Annotated[int, Since(1, ignorable=True)] = -1
@@ -128,11 +130,13 @@ class ErrorBody(Message):
 
 
 class HandshakeRequest(Message):
-    """First request of a connection: the client, and its own address from its point of view (HOST:PORT; "": not given).
+    """First request of a connection. It describes the client. `client_address`: the client's end of the connection as
+    the client sees it (HOST:PORT; "": not given), so that the broker notices a proxy or an address translation in
+    between.
 
-    It has one version only, because it comes before versions are known. Fields after the first three were added later:
-    an older broker skips them, and `encode` leaves out those without information. `client_id`: the client's
-    `client.id`; "": it has none, and `client_name` counts.
+    HANDSHAKE has one version only, because it comes before versions are known. The fields after the first three were
+    added later: an older broker skips them, and `encode` leaves out those that are empty at the end. `client_id`: the
+    client's `client.id`; "": none is set, and the broker uses `client_name`.
     """
 
     client_name: Text = ""
@@ -146,7 +150,7 @@ APIS_MAX = 1_000
 
 
 class ApiRange(Message):
-    """Versions of one API that the broker speaks, both inclusive."""
+    """The oldest and the newest version of one API that the broker speaks."""
 
     api: UInt16
     version_min: UInt16
@@ -154,8 +158,8 @@ class ApiRange(Message):
 
 
 class HandshakeResponse(Message):
-    """The broker's identity, its APIs, its largest frame, and the abstract Unix socket on which it listens, too ("":
-    this client has to stay with TCP)."""
+    """The broker's identity, its APIs, and its largest frame. `local_socket`: name of the abstract Unix socket on which
+    the broker listens beside TCP; "": this client has to use TCP."""
 
     broker_id: int
     cluster_id: str
@@ -174,20 +178,24 @@ class ProducePartition(Message):
 
 
 class ProduceRequest(Message):
-    """acks: 0 no response at all, 1 leader, -1 all in-sync replicas. The payload holds the batches."""
+    """Write batches, which are the payload. `acks`: 0 no response at all, 1 after the leader's append, -1 after all
+    in-sync replicas have the records."""
 
     acks: Annotated[int, Meta(ge=-1, le=1)]
     timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)]
     partitions: Annotated[list[ProducePartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
     transactional_id: Text | None = None
-    """Id of the producer of all transactional batches in the payload."""
+    """Transactional id of the producer of all transactional batches in the payload; None: no id."""
 
 
 class ProduceResult(Message):
-    """Outcome for one partition. `base_offset` is that of the first batch's first row; all batches have dense offsets.
-    `newest_schema_id`: a producer that wrote with an older one should read the topic's metadata again (-1: not given).
-    `base_offsets`: one per batch, if the batches are not contiguous because some were stored already. `leader_id`,
-    `leader_epoch`: the present leader, if this broker does not lead and knows it (KIP-951)."""
+    """Outcome for one partition. `base_offset`: offset of the first row of the first batch; the rows of a batch have
+    consecutive offsets.
+
+    `newest_schema_id`: a producer that wrote with an older schema should read the topic's metadata again; -1: not
+    given. `base_offsets`: one per batch, if the batches are not contiguous because some were stored already.
+    `leader_id`, `leader_epoch`: the present leader, if the answering broker knows that another broker leads (KIP-951).
+    """
 
     topic: str
     partition: int
@@ -204,7 +212,7 @@ class ProduceResult(Message):
 
 class ProduceResponse(Message):
     """One result per partition of the request, in its order. `brokers`: addresses of the leaders that results name.
-    `throttle_ms`: time for which the broker reads nothing more from the connection (a quota)."""
+    `throttle_ms`: time in ms for which the broker reads nothing more from the connection, because of a quota."""
 
     results: list[ProduceResult]
     brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
@@ -212,9 +220,9 @@ class ProduceResponse(Message):
 
 
 class FetchPartition(Message):
-    """Start and largest size of a read. `leader_epoch`: the partition's epoch as the client knows it; the broker
-    refuses another one (KIP-320); -1: unknown. `leader_only`: the leader has to serve it, regardless of the request's
-    `rack`."""
+    """Start and largest size of a read. `leader_epoch`: the partition's leader epoch as the client knows it; the broker
+    refuses a different epoch (KIP-320); -1: not known. `leader_only`: True to read from the leader, although the
+    request has a `rack`."""
 
     topic: Name
     partition: Partition
@@ -225,11 +233,11 @@ class FetchPartition(Message):
 
 
 class FetchRequest(Message):
-    """Long poll: answered when `min_bytes` are there for all partitions together, an error occurs, or after
+    """Long poll: the broker answers when all partitions together have `min_bytes`, when one has an error, or after
     `max_wait_ms`.
 
-    `max_bytes` 0 transfers nothing and only waits: the answer carries the high watermarks. `rack`: where the reader
-    stands; a replica there may serve it (KIP-392).
+    `max_bytes` 0: the broker waits as usual, but sends no batches; the answer has the high watermarks. `rack`: the
+    reader's rack; the leader can direct the reader to a replica in this rack (KIP-392).
     """
 
     max_wait_ms: Annotated[int, Meta(ge=0, le=60_000)]
@@ -241,7 +249,8 @@ class FetchRequest(Message):
 
 
 class AbortedRange(Message):
-    """Transactional batches of `producer_id` whose base offset lies in [first_offset, last_offset] are aborted."""
+    """An aborted transaction: the transactional batches of `producer_id` with a base offset in [first_offset,
+    last_offset]."""
 
     producer_id: int
     first_offset: int
@@ -249,12 +258,13 @@ class AbortedRange(Message):
 
 
 class FetchResult(Message):
-    """One partition's part: `length_bytes` bytes of whole batches in the payload, the first of which may begin below
-    the fetch offset (a batch is served whole; the reader skips rows). With isolation 1 they end at the last stable
-    offset, and `aborted` are the aborted ranges that overlap with them; the reader leaves those batches out.
+    """Result for one partition. Its batches are `length_bytes` bytes of the payload. Batches are whole, so the first
+    can begin below the fetch offset; the reader skips those rows.
 
-    `leader_id`, `leader_epoch`: with an error, the present leader or its epoch (KIP-951). `preferred_replica`: the
-    follower to read from instead, without batches; -1: continue here (KIP-392).
+    With isolation 1, the batches end at the last stable offset. `aborted` has the aborted ranges that overlap with
+    them, and the reader leaves the batches of these ranges out. `leader_id`, `leader_epoch`: with some errors, the
+    present leader and its epoch (KIP-951). `preferred_replica`: id of the follower to read from instead, in a result
+    without batches; -1: read on from this broker (KIP-392).
     """
 
     topic: str
@@ -272,8 +282,8 @@ class FetchResult(Message):
 
 
 class FetchResponse(Message):
-    """One result per partition of the request, in its order; the payload is their data back to back. `brokers`: where
-    the brokers that results name are. `throttle_ms` as in ProduceResponse."""
+    """One result per partition of the request, in its order. The payload is their batches, one partition after another.
+    `brokers`: addresses of the brokers that results name. `throttle_ms`: as in ProduceResponse."""
 
     results: list[FetchResult]
     brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
@@ -281,7 +291,7 @@ class FetchResponse(Message):
 
 
 class EpochPartition(Message):
-    """A request for the end of `epoch` in a partition. `leader_epoch`: as in FetchPartition."""
+    """A question for the end of leader epoch `epoch` in a partition. `leader_epoch`: as in FetchPartition."""
 
     topic: Name
     partition: Partition
@@ -290,14 +300,16 @@ class EpochPartition(Message):
 
 
 class OffsetsForLeaderEpochRequest(Message):
-    """Ask the leader if it still has the records that a reader has read (KIP-320)."""
+    """Ask the leader for the ends of leader epochs. A reader learns from them if the leader still has the records that
+    it has read (KIP-320)."""
 
     partitions: Annotated[list[EpochPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
 
 
 class EpochEndOffset(Message):
-    """The largest epoch, at most the requested one, of which the leader has records, and the offset after those
-    records. -1: the leader has only records of later epochs, or the requested epoch is later than all known ones."""
+    """The largest leader epoch up to the requested one of which the leader has records, and the offset after those
+    records. Both are -1 if the leader has only later epochs, or if the requested epoch is later than all that it
+    knows."""
 
     topic: str
     partition: int
@@ -315,9 +327,9 @@ class OffsetsForLeaderEpochResponse(Message):
 
 
 class ListOffsetsPartition(Message):
-    """A look-up in one partition. `timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2
-    earliest, -3 largest timestamp, -4 earliest on the local disk, -5 latest in the object store. `leader_epoch`: as in
-    FetchPartition."""
+    """A look-up in one partition. `leader_epoch`: as in FetchPartition. `timestamp_ms` >= 0: the first record with at
+    least this timestamp. Negative values have the meanings of Kafka: -1 latest, -2 earliest, -3 largest timestamp, -4
+    earliest on the local disk, -5 latest in the object store."""
 
     topic: Name
     partition: Partition
@@ -326,10 +338,11 @@ class ListOffsetsPartition(Message):
 
 
 class ListOffsetsRequest(Message):
-    """Looks up offsets. With isolation 1 the latest is the last stable offset, and nothing beyond it is found.
+    """Look up offsets. With isolation 1, the latest offset is the last stable offset, and no record behind it is found.
 
-    `all_at_once`: earliest and latest offsets of partitions that one or several brokers lead; with isolation 1 of each
-    transaction all records are below the latest ones, or none. So they can be lower than the last stable offsets.
+    `all_at_once`: look up the earliest and latest offsets of partitions, also those that other brokers lead, at one
+    moment. With isolation 1 no transaction then lies partly below the latest offsets, so these can be lower than the
+    last stable offsets.
     """
 
     partitions: Annotated[list[ListOffsetsPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
@@ -338,9 +351,9 @@ class ListOffsetsRequest(Message):
 
 
 class ListOffsetsResult(Message):
-    """The result of a look-up. `offset` -1 and `timestamp_ms` -1: nothing matches. `leader_epoch`: of the record before
-    the offset, -1: not known. `has_commits_behind`: a transaction may be committed after the latest offset, which is
-    the last stable one."""
+    """The result of a look-up. `offset` -1 and `timestamp_ms` -1: no record matches. `leader_epoch`: epoch of the
+    record before the offset; -1: not known. `has_commits_behind`: True if a transaction may have been committed by a
+    marker at or behind the latest offset."""
 
     topic: str
     partition: int
@@ -360,8 +373,9 @@ class ListOffsetsResponse(Message):
 
 
 class SnapshotOffsetsRequest(Message):
-    """Ask for the beginning and end of a partition at the first request under `name`, when all partitions of `topics`
-    were observed at one moment. With isolation 1 of each transaction all records are below the ends, or none."""
+    """Ask for the beginning and end of one partition in the snapshot `name`. The principal's first request under this
+    name observes all partitions of `topics` at one moment; its later requests get the same offsets. With isolation 1,
+    no transaction lies partly below the ends."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     topics: Annotated[list[Name], Meta(min_length=1, max_length=TOPICS_PER_REQUEST_MAX)]
@@ -371,7 +385,7 @@ class SnapshotOffsetsRequest(Message):
 
 
 class SnapshotOffsetsResponse(Message):
-    """Offsets [start, end)."""
+    """The partition's offsets [start, end) in the snapshot."""
 
     start: int
     end: int
@@ -379,7 +393,7 @@ class SnapshotOffsetsResponse(Message):
 
 
 class LocateSegmentsRequest(Message):
-    """Request the file ranges of [start_offset, end_offset) for a client on the same host that maps the files."""
+    """Request the file ranges of [start_offset, end_offset), for a client on the broker's host that maps the files."""
 
     topic: Name
     partition: Partition
@@ -389,8 +403,9 @@ class LocateSegmentsRequest(Message):
 
 
 class SegmentRange(Message):
-    """Whole batches in a segment file. `base_offset` is the segment's, `first_offset` that of the batch at
-    `start_position` (it may be below the start offset): if there is another batch, the file has been replaced."""
+    """Whole batches in a segment file. `base_offset`: base offset of the segment. `first_offset`: base offset of the
+    batch at `start_position`, which can be below the requested start. If the client finds a different batch there, the
+    file has been replaced."""
 
     path: str
     schema_id: int
@@ -401,10 +416,10 @@ class SegmentRange(Message):
 
 
 class LocateSegmentsResponse(Message):
-    """Ranges in offset order, bounded by the high watermark, with isolation 1 by the last stable offset; then `aborted`
-    are the aborted ranges that overlap with them. They may end before the requested end: the reader asks again.
-    `data_dir_id` is the field of that name in the file `<data_dir>/meta.json`: a client that reads the same id there
-    sees the same files."""
+    """Ranges in offset order. They end at the high watermark, or with isolation 1 at the last stable offset; then
+    `aborted` has the aborted ranges that overlap with them. They can end before the requested end: the reader asks
+    again. `data_dir_id` is the field of that name in the file `<data_dir>/meta.json`: a client that reads the same id
+    there sees the same files."""
 
     data_dir: str
     data_dir_id: str
@@ -417,7 +432,8 @@ class LocateSegmentsResponse(Message):
 
 
 class LocateRemoteRequest(Message):
-    """Ask for the part of [start_offset, end_offset) that is only in the object store, to read it there."""
+    """Ask for the segments with offsets in [start_offset, end_offset) that are only in the object store. The client
+    reads them there."""
 
     topic: Name
     partition: Partition
@@ -427,10 +443,13 @@ class LocateRemoteRequest(Message):
 
 
 class LocateRemoteResponse(Message):
-    """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
-    (`sparklog.log.tiering.state`). With isolation 1, only records below `last_stable_offset` may be read, and `aborted`
-    are the aborted ranges that overlap with them. If there are many, this offset is below the partition's; the reader
-    asks again for the rest."""
+    """Copies of segments below `url`, in offset order. Each is the MessagePack form of the copy's metadata
+    (`sparklog.log.tiering.state`). An answer has at most REMOTE_SEGMENTS_MAX copies.
+
+    With isolation 1, the client may read only the records below `last_stable_offset`, and `aborted` has the aborted
+    ranges that overlap with them. If the ranges are many, the answered `last_stable_offset` is lower than the
+    partition's, and the reader asks again for the rest.
+    """
 
     url: str
     log_start_offset: int
@@ -441,7 +460,7 @@ class LocateRemoteResponse(Message):
 
 
 class DeleteRecordsPartition(Message):
-    """Deletes the records below `before_offset`; -1: all below the high watermark."""
+    """Delete the records below `before_offset`; -1: below the high watermark."""
 
     topic: Name
     partition: Partition
@@ -449,15 +468,16 @@ class DeleteRecordsPartition(Message):
 
 
 class DeleteRecordsRequest(Message):
-    """Raises log starts. `timeout_ms`: how long to wait until all replicas have done so."""
+    """Delete the oldest records of partitions. `timeout_ms`: longest wait until all replicas have raised their log
+    starts."""
 
     timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)]
     partitions: Annotated[list[DeleteRecordsPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
 
 
 class DeleteRecordsResult(Message):
-    """Result for one partition. `low_watermark`: the smallest log start of the partition's replicas: nothing below it
-    can be read anywhere."""
+    """Result for one partition. `low_watermark`: the smallest log start of the partition's replicas, so no replica can
+    serve records below it."""
 
     topic: str
     partition: int
@@ -474,8 +494,8 @@ class DeleteRecordsResponse(Message):
 
 
 class ApiSpec(NamedTuple):
-    """Types and versions of one API. It begins with the version that was the newest of all when it came, and its last
-    one is that of its messages' newest field."""
+    """Types and versions of one API. `version_min`: the number of the newest version at the release that introduced the
+    API. `version_max`: the number at which the messages last got a field."""
 
     request: type[Message]
     response: type[Message]
@@ -585,15 +605,15 @@ M = TypeVar("M", bound=Message)
 
 
 def encode(message: Message, version: int | None = None) -> bytes:
-    """Encode the message as MessagePack, in an older `version` without newer fields. Raises UnsupportedVersionError if
-    one of them must not be left out."""
+    """Encode the message as MessagePack. `version`: encode only the fields of this older version; None: all fields.
+    Raises UnsupportedVersionError if a field that must not be ignored would be left out."""
     if isinstance(message, HandshakeRequest):
         return _ENCODER.encode(_without_silent_end(message))
     return _ENCODER.encode(message if version is None else in_version(message, version))
 
 
 _HANDSHAKE_FIELDS = 3
-"""Number of fields that every HANDSHAKE has."""
+"""Number of fields that every HANDSHAKE request has."""
 
 
 def _without_silent_end(hello: HandshakeRequest) -> list[Any]:
@@ -604,12 +624,12 @@ def _without_silent_end(hello: HandshakeRequest) -> list[Any]:
 
 
 def encode_value(value: object, version: int | None = None) -> bytes:
-    """Return MessagePack bytes of one field. Raises as `encode`."""
+    """Encode the value of one field. `version` and the error are those of `encode`."""
     return _ENCODER.encode(value if version is None else in_version(value, version))
 
 
 def older_version(api: int, version: int) -> int | None:
-    """Return `version` if the API has a newer one, otherwise None: all fields are encoded."""
+    """Return `version` if the API has a newer one, otherwise None, for `encode`."""
     return version if version < APIS[api].version_max else None  # type: ignore[index]
 
 
@@ -633,7 +653,8 @@ def decode_request(api: int, version: int, header: bytes | bytearray | memoryvie
 
 
 def decode_response(api: Api, header: bytes | bytearray | memoryview, response_type: type[M]) -> M:
-    """Decode a successful response of `api`. Raises InvalidRequestError if it does not have the type."""
+    """Decode a successful response of `api`. Raises InvalidRequestError if it cannot be read, or does not have the
+    type."""
     try:
         message = _RESPONSE_DECODERS[api].decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
@@ -644,12 +665,12 @@ def decode_response(api: Api, header: bytes | bytearray | memoryview, response_t
 
 
 def decode_error(header: bytes | bytearray | memoryview) -> str:
-    """Return the message of an error response; if it cannot be read, a text that says so."""
+    """Return the text of an error response. If the response cannot be read, the text says so."""
     return decode_error_body(header).message
 
 
 def decode_error_body(header: bytes | bytearray | memoryview) -> ErrorBody:
-    """Return the body of an error response; if it cannot be read, a body that says so."""
+    """Return the body of an error response. If the response cannot be read, the body's text says so."""
     try:
         return _ERROR_DECODER.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,9 @@
-"""Version of each API on a connection: the newest that both sides have.
+"""Version of each API on a connection: the newest version that both sides have.
 
-A broker's answer to HANDSHAKE lists its versions (as with ApiVersions in Kafka's KIP-35); this is the one round trip of
+A broker's answer to HANDSHAKE lists its versions (as ApiVersions does in Kafka's KIP-35); this is the one round trip of
 the negotiation. HANDSHAKE itself is sent in a version that every broker has. A broker that does not have the version of
-a request answers UNSUPPORTED_VERSION with its versions, and accepts another HANDSHAKE on the same connection (KIP-511).
+a request answers UNSUPPORTED_VERSION with its versions, and closes the connection. After a HANDSHAKE, it accepts
+another HANDSHAKE on the same connection instead (KIP-511).
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ RANGES_CACHED_MAX = 16
 
 
 class Version(NamedTuple):
-    """Version of a request. `older`: the same number if this side has a newer one, so its messages have fewer fields;
-    else None."""
+    """Version of a request. `older`: the same number if this side has a newer version, so that fields are left out;
+    otherwise None."""
 
     number: int
     older: int | None
 
 
 Ranges = tuple[tuple[int, int, int], ...]
-"""API, oldest and newest version, each."""
+"""(API number, oldest version, newest version) of each API."""
 
 
 class SpokenVersions:
-    """Common versions of a connection's two sides. Immutable."""
+    """The versions of each API that both sides of a connection have. Immutable."""
 
     def __init__(self, apis: Iterable[ApiRange], broker: str) -> None:
-        """Compute the common versions. `apis`: the broker's list; `broker`: its name in errors. Raises
-        InvalidRequestError for a list that no broker sends."""
+        """Compute the common versions. `apis`: the list in the broker's HANDSHAKE answer; `broker`: the broker's name
+        in errors. Raises InvalidRequestError if an API is listed twice, or with a newest version below the oldest."""
         self._broker = broker
         try:
             self._peer_ranges, self._common = _agree(tuple((r.api, r.version_min, r.version_max) for r in apis))
@@ -43,15 +44,16 @@ class SpokenVersions:
             raise InvalidRequestError(f"the response of {broker} cannot be read: {e}") from e
 
     def version_of(self, api: Api) -> Version:
-        """Return the version to send a request in. Raises UnsupportedApiError, or UnsupportedVersionError."""
+        """Return the version in which to send a request. Raises UnsupportedApiError if the broker does not have the
+        API, or UnsupportedVersionError if there is no common version."""
         version = self._common.get(api)
         if version is None:
             raise self.no_common_version(api, self._peer_ranges.get(api))
         return version
 
     def no_common_version(self, api: Api, theirs: tuple[int, int] | None) -> SparklogError:
-        """Return the error with the versions of both sides and the side to upgrade. `theirs` None: the broker has no
-        such API."""
+        """Return an error that names the versions of both sides and the side to upgrade. `theirs`: the broker's oldest
+        and newest version of the API; None: it does not have the API."""
         spec = APIS[api]
         ours = f"this client has {_versions_text((spec.version_min, spec.version_max))}"
         if theirs is None:
@@ -71,8 +73,9 @@ class SpokenVersions:
 
 @lru_cache(maxsize=RANGES_CACHED_MAX)
 def _agree(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
-    """Return the broker's versions, and the newest common version, per API. The result is kept, because brokers of one
-    release send the same list with each connection. Raises ValueError."""
+    """Return the broker's versions and the newest common version, each by API. The results are cached, because the
+    brokers of one release send the same list on each connection. Raises ValueError as `SpokenVersions` raises
+    InvalidRequestError."""
     theirs: dict[int, tuple[int, int]] = {}
     for number, oldest, newest in ranges:
         if oldest > newest or number in theirs:
@@ -96,4 +99,4 @@ _HANDSHAKE = APIS[Api.HANDSHAKE]
 HANDSHAKE_ONLY = SpokenVersions(
     [ApiRange(Api.HANDSHAKE, _HANDSHAKE.version_min, _HANDSHAKE.version_min)], "the broker before its handshake"
 )
-"""Versions of a connection without an answered handshake."""
+"""The versions of a connection before the broker has answered the HANDSHAKE: the one version of HANDSHAKE."""

@@ -1,6 +1,7 @@
-"""The APIs for the operators of a cluster: the brokers, the places of replicas, the leaders.
+"""The APIs for the operators of a cluster: its brokers, their settings and disks, the places of replicas, the leaders.
 
-Any broker accepts them. It passes changes on to the controller, and answers when the controller has stored them.
+Any broker accepts the requests, except those about its own settings and disks. It forwards a change to the controller,
+and answers when the controller has stored it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LOG_DIRS_MAX = 10_000
 
 
 class PartitionName(Message):
-    """A partition."""
+    """A partition in a request."""
 
     topic: Name
     partition: Partition
@@ -46,8 +47,8 @@ class PartitionOutcome(Message):
 
 
 class ReassignmentTarget(Message):
-    """Target of a reassignment. `replicas`: the partition's new brokers, the preferred leader first; None: cancel the
-    running reassignment (KIP-455)."""
+    """Target of a reassignment. `replicas`: broker ids of the new replicas, the preferred leader first; None: cancel
+    the partition's running reassignment (KIP-455)."""
 
     topic: Name
     partition: Partition
@@ -55,31 +56,31 @@ class ReassignmentTarget(Message):
 
 
 class AlterPartitionReassignmentsRequest(Message):
-    """Start or cancel reassignments. `throttle_bytes`: bytes per second that each broker sends to replicas that are
-    being added, and receives as such a replica (KIP-73); 0: unlimited; -1: unchanged. The limit ends with the last
-    reassignment."""
+    """Start or cancel reassignments. `throttle_bytes`: limit, in bytes per second, of the data that each broker sends
+    to new replicas, and of the data that it receives for its own new replicas (KIP-73); 0: unlimited; -1: unchanged.
+    The limit ends with the last reassignment."""
 
     partitions: Annotated[list[ReassignmentTarget], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
     throttle_bytes: Annotated[int, Meta(ge=-1, le=2**62)] = -1
 
 
 class AlterPartitionReassignmentsResponse(Message):
-    """One outcome per partition, in their order. The replicas are made and copied from then on."""
+    """One outcome per partition of the request, in its order. The new replicas are created and copied after the
+    answer."""
 
     outcomes: Annotated[list[PartitionOutcome], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
     throttle_ms: ThrottleMs = 0
 
 
 class ListPartitionReassignmentsRequest(Message):
-    """Request the running reassignments of `topics`; None: of all topics."""
+    """Request the running reassignments of `topics`; None: those of all topics."""
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
 
 
 class PartitionReassignment(Message):
-    """A reassignment in progress. `replicas` has the old and the new replicas; `adding` are the new ones, and
-    `removing` leave when all new ones are in `isr`.
-    """
+    """A reassignment in progress. `replicas` has the old and the new replicas. `adding` are the new ones; `removing`
+    are the old ones that leave when all new ones are in `isr`."""
 
     topic: str
     partition: int
@@ -91,7 +92,8 @@ class PartitionReassignment(Message):
 
 
 class ListPartitionReassignmentsResponse(Message):
-    """The reassignments that the controller knows. `throttle_bytes` per second, 0: none."""
+    """The running reassignments, as the controller knows them. `throttle_bytes`: their limit in bytes per second; 0:
+    unlimited."""
 
     reassignments: Annotated[list[PartitionReassignment], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
     throttle_bytes: int = 0
@@ -99,15 +101,17 @@ class ListPartitionReassignmentsResponse(Message):
 
 
 class ElectLeadersRequest(Message):
-    """Elect leaders of `partitions`; None: of all. `kind` 0: the first replica of the assignment leads if it is in
-    sync; 1: a partition without a leader gets one even if that lacks acknowledged records. `partitions` None: all."""
+    """Elect leaders of `partitions`; None: of all partitions. `kind` 0: the first replica of the assignment becomes the
+    leader if it is in sync. `kind` 1: a partition without a leader gets one, even if the new leader lacks acknowledged
+    records."""
 
     kind: Annotated[int, Meta(ge=0, le=1)]
     partitions: Annotated[list[PartitionName], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)] | None = None
 
 
 class ElectLeadersResponse(Message):
-    """One outcome per named or existing partition; `changed`: number of partitions with a new leader."""
+    """One outcome per partition of the request, or, without `partitions`, per partition of the cluster. `changed`:
+    number of partitions with a new leader."""
 
     outcomes: list[PartitionOutcome]
     changed: int = 0
@@ -115,28 +119,29 @@ class ElectLeadersResponse(Message):
 
 
 class CordonBrokerRequest(Message):
-    """Cordon the broker or not (KIP-1073): a cordoned broker gets no new replicas and keeps its present ones."""
+    """Cordon or uncordon a broker (KIP-1073). A cordoned broker gets no new replicas; it keeps its present ones."""
 
     broker_id: BrokerId
     cordoned: bool
 
 
 class CordonBrokerResponse(Message):
-    """The ids of all brokers that are excluded from new replicas."""
+    """The ids of all cordoned brokers."""
 
     cordoned: list[int]
     throttle_ms: ThrottleMs = 0
 
 
 class DescribeClusterRequest(Message):
-    """Request the list of brokers; with `include_missing` also the unregistered ones."""
+    """Request the list of registered brokers; with `include_missing` also the former brokers that are not registered
+    now."""
 
     include_missing: bool = True
 
 
 class BrokerState(Message):
-    """A present or former broker. `broker_epoch` is -1 and `host` empty if it is not registered. `is_stopping`: it
-    leads nothing any more and is about to stop."""
+    """A broker that is or was registered. If it is not registered now, `broker_epoch` is -1 and `host` is empty.
+    `is_stopping`: the broker has announced its stop, and gets no leaderships."""
 
     broker_id: int
     host: str = ""
@@ -148,7 +153,7 @@ class BrokerState(Message):
 
 
 class DescribeClusterResponse(Message):
-    """State of the cluster as the answering broker knows it. `controller` -1: none. `throttle_bytes`: see
+    """State of the cluster as the answering broker knows it. `controller` -1: there is none. `throttle_bytes`: see
     AlterPartitionReassignmentsRequest."""
 
     cluster_id: str
@@ -160,16 +165,16 @@ class DescribeClusterResponse(Message):
 
 
 class DescribeLogDirsRequest(Message):
-    """Request the state of a broker's disks; each broker reports its own (KIP-113, KIP-827). `topics`: the topics whose
-    partitions are counted; None: all.
-    """
+    """Request the state of the asked broker's log directories (KIP-113, KIP-827). `topics`: count only the partitions
+    of these topics; None: all partitions."""
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
 
 
 class LogDir(Message):
-    """A log directory. `message`: the reason why it cannot be used, with `error_code`. `total_bytes` and `usable_bytes`
-    are those of its disk, -1: unknown; `partitions` and `size_bytes` count this broker's replicas in it."""
+    """A log directory. `error_code` and `message`: the reason why the directory cannot be used. `total_bytes` and
+    `usable_bytes`: size of its disk, and the free space; -1: not known. `partitions` and `size_bytes` count this
+    broker's replicas in the directory."""
 
     path: str
     error_code: int = 0
@@ -191,26 +196,26 @@ ConfigName = Annotated[str, Meta(max_length=249)]
 
 
 class AlterBrokerConfigsRequest(Message):
-    """Sets settings of one broker, or of all (KIP-226): a value of None removes the stored value; settings that are not
-    named stay."""
+    """Change settings of one broker, or of all brokers (KIP-226). A value of None removes the stored value. Settings
+    that are not named remain unchanged."""
 
     broker_id: int
     """Id of the broker; -1: the value for all brokers."""
     configs: Annotated[dict[ConfigName, ConfigValue], Meta(min_length=1, max_length=CONFIGS_MAX)]
     validate_only: bool = False
-    """True: the change is checked, and not made."""
+    """True: check the change, but do not store it."""
     at_least: AtLeast = NO_VERSION
 
 
 class AlterBrokerConfigsResponse(Message):
-    """The change is stored, and in effect on the answering broker."""
+    """Confirmation that the change is stored, and in effect on the answering broker."""
 
     throttle_ms: ThrottleMs = 0
     metadata_version: AnswerVersion = NO_VERSION
 
 
 class DescribeBrokerConfigsRequest(Message):
-    """Request the settings of the asked broker; each broker reports only its own."""
+    """Request the settings of the asked broker. A broker knows only its own settings."""
 
     broker_id: int
     """Id of the asked broker; -1: the values for all brokers, which any broker knows."""
@@ -222,15 +227,15 @@ class BrokerConfigEntry(Message):
 
     name: str
     value: str | None
-    """Value in effect; None: a secret."""
+    """Value in effect; None: not shown, because it is a secret."""
     source: int
-    """Origin of the value, as `replication.dynamic_settings.Source`."""
+    """Origin of the value: a number of `replication.dynamic_settings.Source`."""
     is_dynamic: bool = False
-    """True if ALTER_BROKER_CONFIGS changes the setting."""
+    """True if ALTER_BROKER_CONFIGS can change the setting."""
 
 
 class DescribeBrokerConfigsResponse(Message):
-    """Settings in the order of the table of settings. Secrets have no value."""
+    """Settings in the order of the table of settings."""
 
     configs: list[BrokerConfigEntry]
     throttle_ms: ThrottleMs = 0

@@ -1,5 +1,5 @@
-"""Permissions that each API needs: the table (API → resources of the request, operation). The broker checks them before
-it executes or reveals anything.
+"""Permissions that each API needs: a table from the API to the resources of a request and the operation on them. The
+broker checks the permissions before it executes or reveals anything.
 
 Principles:
 
@@ -10,7 +10,7 @@ Principles:
   left out unless the peer may Describe them.
 
 The operations are those of Kafka's APIs of the same purpose. A shared transaction is protected under its application's
-name as a transactional id.
+name, as a transactional id.
 """
 
 from __future__ import annotations
@@ -56,22 +56,23 @@ Names = Callable[[Any], Sequence[str]]
 
 
 class Rule(NamedTuple):
-    """The peer may do `operation` to each resource of `names(request)`. `or_else`: or this, to the cluster; or to any
-    topic."""
+    """A permission that a request needs: `operation` on each of the resources that `names(request)` returns."""
 
     resource_type: ResourceType
     operation: Operation
     names: Names
     denial: Denial = Denial.REQUEST
     or_else: tuple[Operation, str] | None = None
-    """(operation, "cluster") or (operation, ANY_TOPIC)."""
+    """A permission that is sufficient instead: (operation, "cluster") on the cluster, or (operation, ANY_TOPIC) on at
+    least one topic. None: there is no alternative."""
     when: str = ""
-    """Condition in words, for the documentation: the rule is for some requests only."""
+    """Condition in words, for the documentation, if the rule applies to some requests only; empty: it applies to
+    all."""
 
 
 class Verdict(NamedTuple):
-    """The decision about one request. With `error` nothing of the request is done. Otherwise the items at the places
-    `denied_items` of the request's list get the result `item_error`."""
+    """The decision about one request. With `error`, the broker does nothing of the request. Otherwise the items at the
+    indices `denied_items` of the request's list get the result `item_error`."""
 
     error: SparklogError | None = None
     denied_items: frozenset[int] = frozenset()
@@ -80,11 +81,12 @@ class Verdict(NamedTuple):
     """The names of the denied items' resources."""
     operation: Operation | None = None
     resource: Resource | None = None
-    """Resource of the first denial, for the audit log."""
+    """First denied resource, for the audit log. With it, `operation` is the denied operation."""
 
 
 def application_resource(transactional_id: str) -> str:
-    """Return the name under which a transactional id is protected: that of the application for a shared transaction."""
+    """Return the name under which ACLs protect a transactional id. For a shared transaction, it is the application's
+    name."""
     return transactional_id.removeprefix(SHARED_PREFIX)
 
 
@@ -105,7 +107,7 @@ def _transactional_id(request: Any) -> Sequence[str]:
 
 
 def _snapshot_topics(request: Any) -> Sequence[str]:
-    """Return all topics: the answer observes all of them."""
+    """Return all topics of the snapshot, because the broker observes all of them, not only the one of this request."""
     return list(dict.fromkeys((*request.topics, request.topic)))
 
 
@@ -124,7 +126,8 @@ def _altered_users(request: Any) -> Sequence[str]:
 _O, _ITEM = Operation, Denial.ITEM
 _BROKERS_ONLY = Rule(ResourceType.CLUSTER, _O.CLUSTER_ACTION, _cluster)
 _OPERATORS = Rule(ResourceType.CLUSTER, _O.ALTER, _cluster, or_else=(_O.CLUSTER_ACTION, "cluster"))
-"""Brokers of earlier releases send such requests to the controller as their own."""
+"""Requests of operators. ClusterAction is sufficient, too, because brokers of earlier releases send these requests to
+the controller as their own."""
 _TRANSACTIONAL = Rule(TXN_ID, _O.WRITE, _transactional_id)
 
 PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
@@ -256,7 +259,8 @@ ADMINISTRATIVE = frozenset(
         Api.ALTER_BROKER_CONFIGS,
     }
 )
-"""Acts that the audit log has a line of, however they end; of the others it has the denials."""
+"""APIs whose executed requests are all written to the audit log, successful or not. Of the other APIs, only denials
+are."""
 
 _ERRORS: dict[ResourceType, type[SparklogError]] = {
     ResourceType.TOPIC: TopicAuthorizationFailedError,
@@ -268,14 +272,16 @@ _ERRORS: dict[ResourceType, type[SparklogError]] = {
 
 
 def may(authorizer: Authorizer, peer: Peer, operation: Operation, resource: Resource) -> bool:
-    """Return True if the peer may do the operation; only the cluster itself may use an internal topic."""
+    """Return True if the peer may do the operation. For an internal topic, the peer needs ClusterAction on the cluster
+    instead."""
     if resource.resource_type is TOPIC and resource.name in INTERNAL_TOPICS:
         return authorizer.allowed(peer, Operation.CLUSTER_ACTION, CLUSTER)
     return authorizer.allowed(peer, operation, resource)
 
 
 def judge(api: Api, request: Message, peer: Peer, authorizer: Authorizer) -> Verdict:
-    """Return the part of the request that the peer may do. Call it before anything is looked up."""
+    """Return the decision about the request: the denied parts, with their errors. The broker calls it before it looks
+    anything up."""
     for rule in PERMISSIONS[api]:
         names = rule.names(request)
         decided = {name: _fulfils(rule, name, peer, authorizer) for name in dict.fromkeys(names)}
@@ -305,10 +311,10 @@ def _fulfils(rule: Rule, name: str, peer: Peer, authorizer: Authorizer) -> bool:
 
 
 def _error(rule: Rule, name: str) -> SparklogError:
-    """Return the error of a denied resource; its text does not tell if the resource exists."""
+    """Return the error of a denied resource. Its text does not reveal if the resource exists."""
     what = f"the {rule.resource_type} {name!r}" if name else f"this {rule.resource_type}"
     what = "the cluster" if rule.resource_type is ResourceType.CLUSTER else what
-    if rule.or_else is not None and rule.or_else[1] == ANY_TOPIC:  # an additional need, no alternative
+    if rule.or_else is not None and rule.or_else[1] == ANY_TOPIC:  # most producers have the alternative: name both
         other = rule.or_else[0]
         return _ERRORS[rule.resource_type](
             f"neither {other} on {ANY_TOPIC} nor {rule.operation} on {what} is allowed: one of them is required"
@@ -317,10 +323,10 @@ def _error(rule: Rule, name: str) -> SparklogError:
 
 
 def resources_of(api: Api, request: Message) -> list[str]:
-    """Return the resources of the request, for the audit log."""
+    """Return the resources that the request names, for the audit log."""
     return [str(Resource(rule.resource_type, name)) for rule in PERMISSIONS[api] for name in rule.names(request)]
 
 
 def required_operations(api: Api) -> Iterable[tuple[ResourceType, Operation]]:
-    """Return the permissions that the API can need, for writers of ACLs."""
+    """Return all permissions that requests of the API can need, without the alternatives, for authors of ACLs."""
     return dict.fromkeys((rule.resource_type, rule.operation) for rule in PERMISSIONS[api])

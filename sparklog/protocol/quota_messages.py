@@ -15,8 +15,12 @@ QuotaName = Annotated[str, Meta(max_length=64)]
 
 
 class QuotaEntry(Message):
-    """The quotas of one entity: a user, a client id, or both, or an address; None: not named, "": the default. `used`:
-    the user's present numbers (of connections: to this broker); only for users by name."""
+    """The quotas of one entity: a user, a client id, a user and a client id, or an address (`ip`).
+
+    A field of the entity that is None is not part of it; "" is the default for all without quotas of their own. `used`:
+    for a user by name, the present numbers of the things that the quotas limit (connections, topics, partitions).
+    Connections are those to the answering broker.
+    """
 
     user: EntityName | None
     client_id: EntityName | None
@@ -26,28 +30,29 @@ class QuotaEntry(Message):
 
 
 class ThrottledGroup(Message):
-    """The clients that share a quota and have to wait at the moment."""
+    """A group of clients that share a quota and have to wait now."""
 
     quota: str
     """Name of the quota."""
     user: str | None
-    """Name of the user; None: any user."""
+    """Name of the user; None: the group is not limited to one user."""
     client_id: str | None
-    """The client id; None: any client id."""
+    """The client id; None: the group is not limited to one client id."""
     throttle_ms: int
     """Time left to wait in ms."""
 
 
 class DescribeClientQuotasRequest(Message):
-    """Request all quotas. `after`: only those whose keys (`security/quota_records.py`) follow this one."""
+    """Request all quotas. `after`: key (`security/quota_records.py`) of the last entity of the page before; "": the
+    first page."""
 
     after: Annotated[str, Meta(max_length=64)] = ""
     at_least: AtLeast = NO_VERSION
 
 
 class DescribeClientQuotasResponse(Message):
-    """Quotas in the order of their keys. `more`: True if a further page follows. `throttled`: at this broker, at most
-    1,000."""
+    """Quotas in the order of their keys. `more`: True if a further page follows. `throttled`: groups that have to wait
+    at the answering broker, at most 1,000."""
 
     entries: list[QuotaEntry]
     more: bool = False
@@ -56,7 +61,7 @@ class DescribeClientQuotasResponse(Message):
 
 
 class QuotaAlteration(Message):
-    """New quotas of an entity; None removes a quota. Other quotas stay."""
+    """New quotas of an entity. None as a value removes the quota. Quotas that are not named remain unchanged."""
 
     user: EntityName | None
     client_id: EntityName | None
@@ -65,14 +70,14 @@ class QuotaAlteration(Message):
 
 
 class AlterClientQuotasRequest(Message):
-    """Change quotas: all or none."""
+    """Change quotas, all or none of them."""
 
     alterations: Annotated[list[QuotaAlteration], Meta(min_length=1, max_length=ENTITIES_PER_REQUEST_MAX)]
     at_least: AtLeast = NO_VERSION
 
 
 class AlterClientQuotasResponse(Message):
-    """The entities as they are now."""
+    """The altered entities with all their quotas after the change."""
 
     entries: list[QuotaEntry]
     throttle_ms: ThrottleMs = 0

@@ -1,7 +1,8 @@
 """The APIs of authentication, and of users with passwords.
 
-SASL_HANDSHAKE and SASL_AUTHENTICATE may be sent before the peer is known, as HANDSHAKE may; everything else may not
-(`sparklog.security.handshake`). No message about users holds a password: credentials are made where it was typed.
+Before a peer is authenticated, it may send only HANDSHAKE, SASL_HANDSHAKE and SASL_AUTHENTICATE
+(`sparklog.security.handshake`). No message about users has a password in it: the program that asks for the password
+computes the SCRAM credentials.
 """
 
 from __future__ import annotations
@@ -15,37 +16,39 @@ from sparklog.security.principals import NAME_CHARS_MAX
 from sparklog.security.sasl import TOKEN_BYTES_MAX
 
 USERS_MAX = 1_000
-"""Alterations of one request."""
+"""Largest number of users in one list of a request."""
 SCRAM_BYTES_MAX = 256
-"""Largest size of a salt or a key."""
+"""Largest size of a salt or key, in bytes."""
 UserName = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
 MechanismName = Annotated[str, Meta(max_length=64)]
 ScramBytes = Annotated[bytes, Meta(max_length=SCRAM_BYTES_MAX)]
 
 
 class SaslHandshakeRequest(Message):
-    """Chooses a mechanism: the first message of an authentication, and of one again (KIP-368)."""
+    """Choose a mechanism. This is the first message of an authentication, also when the client authenticates again
+    (KIP-368)."""
 
     mechanism: MechanismName
 
 
 class SaslHandshakeResponse(Message):
-    """The mechanisms that the listener accepts. If the chosen one is not among them the answer is an error, and the
-    broker closes the connection."""
+    """The mechanisms that the listener accepts. If the chosen mechanism is not among them, `error_code` is not 0, and
+    the broker closes the connection."""
 
     error_code: int
     mechanisms: list[str]
 
 
 class SaslAuthenticateRequest(Message):
-    """The mechanism's next message."""
+    """The client's next message of the mechanism."""
 
     auth_bytes: Annotated[bytes, Meta(max_length=TOKEN_BYTES_MAX)]
 
 
 class SaslAuthenticateResponse(Message):
-    """The mechanism's answer. `session_lifetime_ms` > 0: authenticate again within this time, or the broker closes the
-    connection; 0: for as long as the connection lasts, or the exchange is not over."""
+    """The broker's answer to a message of the mechanism. `session_lifetime_ms` > 0: the client has to authenticate
+    again within this time, or the broker closes the connection; 0: the session has no limit, or the exchange is not
+    over."""
 
     error_code: int
     auth_bytes: bytes = b""
@@ -56,7 +59,7 @@ class SaslAuthenticateResponse(Message):
 
 
 class ScramCredentialUpsertion(Message):
-    """Sets a user's credential of one mechanism (KIP-554)."""
+    """Set a user's credential for one mechanism (KIP-554)."""
 
     name: UserName
     mechanism: MechanismName
@@ -67,15 +70,15 @@ class ScramCredentialUpsertion(Message):
 
 
 class ScramCredentialDeletion(Message):
-    """Removes a user's credential of one mechanism."""
+    """Remove a user's credential for one mechanism."""
 
     name: UserName
     mechanism: MechanismName
 
 
 class AlterUserScramCredentialsRequest(Message):
-    """Change credentials, all or none. `only_new`: setting the credential of an existing user fails; `only_existing`:
-    of an unknown one."""
+    """Change credentials, all or none of them. `only_new`: fail if a user of `upsertions` exists already;
+    `only_existing`: fail if such a user does not exist."""
 
     deletions: Annotated[list[ScramCredentialDeletion], Meta(max_length=USERS_MAX)]
     upsertions: Annotated[list[ScramCredentialUpsertion], Meta(max_length=USERS_MAX)]
@@ -85,8 +88,8 @@ class AlterUserScramCredentialsRequest(Message):
 
 
 class AlterUserScramCredentialsResponse(Message):
-    """The change is stored, and in effect on the answering broker; on others of a cluster a moment later
-    (`at_least`)."""
+    """Confirmation that the change is stored, and in effect on the answering broker. It reaches other brokers a moment
+    later; a request with `at_least` waits for it."""
 
     error_code: int = 0
     throttle_ms: ThrottleMs = 0
@@ -94,7 +97,7 @@ class AlterUserScramCredentialsResponse(Message):
 
 
 class DescribeUserScramCredentialsRequest(Message):
-    """Request users by `names`. None: all users after `after`, in the order of their names."""
+    """Request users by `names`. None: a page of all users, in the order of their names, after the name `after`."""
 
     names: Annotated[list[UserName], Meta(max_length=USERS_MAX)] | None = None
     after: UserName = ""

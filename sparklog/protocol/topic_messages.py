@@ -28,20 +28,21 @@ TOPIC_ID_CHARS_MAX = 64
 
 
 class MetadataRequest(Message):
-    """Ask for metadata. A topic that is named twice is answered once."""
+    """Ask for metadata of the cluster and of topics. A topic that is named twice is answered once."""
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
-    """Topics to describe; None: all."""
+    """Topics to describe; None: all topics."""
     paged: Annotated[bool, Since(1, ignorable=True)] = False
-    """True if the client requests the rest of a long answer."""
+    """True if the client reads long answers page by page. If False, an answer that is too long is an error."""
     after: Annotated[Name, Since(1)] = ""
-    """Start of a page: the topics after this one, by name or in the order of `topics`."""
+    """Topic after which the page begins, in the order of `topics` or, without `topics`, by name; "": the first page."""
     schemas_from: Annotated[Int32, Since(1)] = -1
-    """If not -1, the page begins with the schemas of the topic `after` from this id on, without its partitions."""
+    """If not -1, the page begins with the schemas of the topic `after` from this schema id on, without its
+    partitions."""
     with_schemas: Annotated[bool, Since(1, ignorable=True)] = True
-    """False leaves out the topics' schemas."""
+    """False: the answer has no schemas."""
     with_partitions: Annotated[bool, Since(1, ignorable=True)] = True
-    """False leaves out the partitions, but not their number (`partition_count`)."""
+    """False: the answer has no partitions, but their number (`partition_count`)."""
     create_missing: Annotated[bool, Since(1, ignorable=True)] = False
     """True if the client is about to write to `topics`, at most AUTO_CREATED_MAX. The broker creates missing topics if
     its auto.create.topics.enable allows it."""
@@ -53,7 +54,7 @@ REPLICAS_MAX = 100
 
 
 class BrokerEndpoint(Message):
-    """Address of a broker, and its rack ("": not given)."""
+    """Address of a broker. `rack` "": not given."""
 
     broker_id: int
     host: str
@@ -62,11 +63,12 @@ class BrokerEndpoint(Message):
 
 
 class PartitionState(Message):
-    """State of a partition with its leader. `error_code` is not 0 if it is offline.
+    """State of a partition. `error_code` is not 0 if the partition is offline.
 
-    The later fields are the present state of the answering broker's log, -1: unknown. `size_bytes` are bytes of
-    batches; `remote_size_bytes` of them are only in the object store: those below `local_log_start_offset`.
-    `write_error`: the reason why the partition accepts no appends, or why the last append failed; empty: it succeeded.
+    The offsets and sizes are those of the answering broker's own log; -1: it has no such log. `size_bytes`: size of all
+    batches. `remote_size_bytes`: size of those that are only in the object store, below `local_log_start_offset`.
+    `write_error`: the reason why the partition accepts no appends, or the error of the last append; empty: it
+    succeeded.
     """
 
     partition: int
@@ -82,23 +84,24 @@ class PartitionState(Message):
     remote_size_bytes: int = -1
     write_error: Annotated[str, Since(1, ignorable=True)] = ""
     elr: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
-    """Eligible leader replicas (KIP-966): not in sync, but with all that is committed."""
+    """Eligible leader replicas (KIP-966): replicas that are not in sync but have all committed records."""
     adding: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
     removing: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
 
 
 class SchemaVersion(Message):
-    """One schema of a topic: an Arrow IPC schema message."""
+    """One schema of a topic. `arrow_schema` is an Arrow IPC schema message."""
 
     schema_id: int
     arrow_schema: bytes
 
 
 class TopicState(Message):
-    """State of a topic. `error_code` is not 0 if the requested topic does not exist; then the rest is empty.
+    """State of a topic. `error_code` is not 0 if the requested topic does not exist or may not be described; the fields
+    after `name` then have their defaults.
 
-    `configs` contains the topic's own settings, `broker_defaults` the broker's defaults for settings that a topic
-    lacks; `schemas` has all versions, the newest last.
+    `configs` has the settings that are set for the topic, `broker_defaults` the answering broker's defaults for all
+    topics. `schemas` has all versions, the newest last.
     """
 
     error_code: int
@@ -116,8 +119,8 @@ class TopicState(Message):
 
 
 class MetadataResponse(Message):
-    """The cluster as this broker knows it. `more`: the next page begins after the last topic here; `schemas_from` >=
-    0: with that topic's schemas from that id on."""
+    """The cluster as the answering broker knows it. `more`: True if a further page follows, which begins after the last
+    topic here. `schemas_from` >= 0: the next page begins with that topic's schemas from this id on."""
 
     cluster_id: str
     controller: int
@@ -132,9 +135,9 @@ class CreateTopicRequest(Message):
     """Create a topic. `partitions` -1: the broker's `num.partitions`. `arrow_schema` None: an envelope topic.
 
     `replication_factor` -1: the cluster's `default.replication.factor`. `assignment`: broker ids of each partition's
-    replicas, the preferred leader first; without it the controller places them. `owner`: set by brokers of
-    earlier releases; ignored. `request_id`: a random one that stays with the topic;
-    a repeated request with the same id is answered with the topic that the first one created.
+    replicas, the preferred leader first; None: the controller places the replicas. `owner`: set by brokers of earlier
+    releases; ignored. `request_id`: random, the same in all attempts of the request. A repeated request is answered
+    with the topic that an earlier attempt created.
     """
 
     name: Name
@@ -156,7 +159,7 @@ class CreateTopicRequest(Message):
 
 
 class CreateTopicResponse(Message):
-    """The new topic."""
+    """State of the new topic."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
@@ -164,9 +167,8 @@ class CreateTopicResponse(Message):
 
 
 class DeleteTopicRequest(Message):
-    """Delete a topic with all its data. `topic_id`: delete only the topic with this id, so that the request can be
-    repeated: a newer topic may have the name.
-    """
+    """Delete a topic with all its data. `topic_id`: delete only the topic with this id, so that a repeated request
+    cannot delete a newer topic of the same name; "": delete the topic with any id."""
 
     name: Name
     topic_id: Annotated[str, Meta(max_length=TOPIC_ID_CHARS_MAX), Since(4, ignorable=True)] = ""
@@ -181,14 +183,15 @@ class DeleteTopicResponse(Message):
 
 
 class AlterTopicRequest(Message):
-    """Sets topic settings, or with None takes them back to the default; those not named stay."""
+    """Change settings of a topic. A value of None restores the default. Settings that are not named remain
+    unchanged."""
 
     name: Name
     configs: Annotated[dict[Name, ConfigValue], Meta(max_length=CONFIGS_MAX)] = {}
 
 
 class AlterTopicResponse(Message):
-    """The topic as it is now."""
+    """State of the topic after the change."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
@@ -196,14 +199,14 @@ class AlterTopicResponse(Message):
 
 
 class CreatePartitionsRequest(Message):
-    """Add partitions to a topic, up to `total`; the present ones are unchanged."""
+    """Add partitions to a topic. `total`: number of partitions afterwards. The existing partitions remain unchanged."""
 
     name: Name
     total: Annotated[int, Meta(ge=1, le=PARTITIONS_PER_TOPIC_MAX)]
 
 
 class CreatePartitionsResponse(Message):
-    """The topic as it is now."""
+    """State of the topic after the change."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
@@ -211,9 +214,8 @@ class CreatePartitionsResponse(Message):
 
 
 class AlterSchemaRequest(Message):
-    """Change a typed topic's schema. All three fields are Arrow IPC schema messages: columns to append, columns with
-    their wider types, or (alone) the whole new schema.
-    """
+    """Change a typed topic's schema. The three fields are Arrow IPC schema messages: columns to append, columns with
+    wider types, or, alone, the whole new schema."""
 
     name: Name
     add_columns: bytes | None = None
@@ -222,7 +224,8 @@ class AlterSchemaRequest(Message):
 
 
 class AlterSchemaResponse(Message):
-    """The topic, with its newest schema last; unchanged if the topic had the change already."""
+    """State of the topic after the change, with its newest schema last. The schema is unchanged if the topic had the
+    change already."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0

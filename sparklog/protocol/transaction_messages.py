@@ -13,14 +13,18 @@ INPUT_CHARS_MAX = 1_000
 PARTICIPANTS_MAX = 100_000
 """Largest number of participants of one shared transaction."""
 TransactionalId = Annotated[str, Meta(max_length=1_024 + len(SHARED_PREFIX))]
-"""A transactional id, of a producer or of an application of shared transactions."""
+"""A transactional id, or the id of an application of shared transactions with SHARED_PREFIX."""
 
 
 class InitProducerIdRequest(Message):
-    """Ask for a producer's identity. Without `transactional_id`: a new one every time. With it: the id's own, its epoch
-    raised, an open transaction aborted; `producer_id`, `producer_epoch` >= 0: only if they are the current or the
-    previous ones. `fencing_token`: without a transactional id; a new id above all that any broker has issued before:
-    sent to the coordinator of FENCING_TOKENS_ID (other ids are each broker's own)."""
+    """Ask for a producer's identity.
+
+    Without `transactional_id`, the producer id is new with every request. With it, the answer has the id's producer id
+    with a raised epoch, after an open transaction is aborted. `producer_id` and `producer_epoch` >= 0: the request
+    fails unless they are the current or the preceding identity of the transactional id. `fencing_token`: the client
+    needs a new producer id above all that any broker has issued before. Such a request has no `transactional_id` and
+    goes to the coordinator of FENCING_TOKENS_ID; other new ids come from any broker.
+    """
 
     transactional_id: Text | None = None
     transaction_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
@@ -30,7 +34,7 @@ class InitProducerIdRequest(Message):
 
 
 class InitProducerIdResponse(Message):
-    """The identity to write with; sequences begin at 0."""
+    """The identity with which the producer writes. Its sequences begin at 0."""
 
     producer_id: int
     producer_epoch: int
@@ -38,8 +42,8 @@ class InitProducerIdResponse(Message):
 
 
 class EndTxnRequest(Message):
-    """Commits or aborts the open transaction of a transactional id. `keeps_epoch`: the producer keeps its epoch and
-    continues counting sequence numbers, as Kafka's clients do before version 5 of END_TXN."""
+    """Commit or abort the open transaction of a transactional id. `keeps_epoch`: the producer keeps its epoch and
+    continues counting sequence numbers, as Kafka's clients do before version 5 of EndTxn."""
 
     transactional_id: Text
     producer_id: Int64
@@ -49,7 +53,8 @@ class EndTxnRequest(Message):
 
 
 class EndTxnResponse(Message):
-    """The identity for the next transaction. Sequences begin at 0 if the epoch is another. All markers are written."""
+    """The identity for the producer's next transaction. If its epoch is new, sequences begin at 0. The coordinator
+    answers after all markers are written."""
 
     producer_id: int
     producer_epoch: int
@@ -57,10 +62,12 @@ class EndTxnResponse(Message):
 
 
 class JoinSharedTxnRequest(Message):
-    """Make the client a participant of the transaction (app_id, version), which is opened if necessary.
-    `fencing_token`: a producer id drawn by the run's driver; later runs have larger ones. `timeout_ms`: the transaction
-    is aborted if it has not ended by then. `lease_ms` > 0: also if no participant has joined or renewed it for this
-    time."""
+    """Make the client a participant of the transaction (`app_id`, `version`), which is opened if necessary.
+
+    `fencing_token`: a producer id that the run's driver has requested; later runs have larger ones. `timeout_ms`: the
+    transaction is aborted if it has not ended after this time. `lease_ms` > 0: it is also aborted if no participant has
+    joined or renewed it for this time.
+    """
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -71,9 +78,11 @@ class JoinSharedTxnRequest(Message):
 
 
 class JoinSharedTxnResponse(Message):
-    """The identity of a participant. `committed`: True if the version is committed already, so that no task may write;
-    otherwise the answer has an identity for one task. `last_committed_*`: the application's newest commit, see
-    EndSharedTxnRequest; -1: not sent.
+    """The identity of a participant. `committed`: True if the version is already committed, so that no task may write;
+    the identity is then -1.
+
+    `last_committed_version` and `last_committed_input`: the application's newest commit, see EndSharedTxnRequest; -1:
+    not sent, as in answers with an identity.
     """
 
     committed: bool
@@ -85,8 +94,9 @@ class JoinSharedTxnResponse(Message):
 
 
 class EndSharedTxnRequest(Message):
-    """Commit the records of `committed_participants` (producer ids) and abort the rest, or abort everything. `input`:
-    the version's input in the application's own words; it is kept with the newest committed version."""
+    """Commit the records of `committed_participants` (producer ids) and abort the rest, or, with `committed` False,
+    abort all. `input`: the application's own description of the version's data. The broker keeps it with the newest
+    committed version."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -98,7 +108,8 @@ class EndSharedTxnRequest(Message):
 
 
 class EndSharedTxnResponse(Message):
-    """The decision, new or earlier. `last_committed_*`: the application's newest commit; -1: not given."""
+    """The decision: that of this request, or an earlier one. `last_committed_*`: the application's newest commit; -1:
+    not given."""
 
     committed: bool
     last_committed_version: Annotated[int, Since(1, ignorable=True)] = -1
@@ -107,7 +118,7 @@ class EndSharedTxnResponse(Message):
 
 
 class RenewSharedTxnRequest(Message):
-    """Report that the run of the transaction (app_id, version) is alive: its lease starts again."""
+    """Report that the run of the transaction (`app_id`, `version`) is alive, which starts the lease again."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -115,8 +126,8 @@ class RenewSharedTxnRequest(Message):
 
 
 class RenewSharedTxnResponse(Message):
-    """The state of the transaction. `known`: the run has opened the transaction, or ended it; `is_open`: it has not
-    ended."""
+    """The state of the transaction. `known`: True if the run has opened the transaction; it stays True after the end.
+    `is_open`: True if the transaction has not ended."""
 
     known: bool
     is_open: bool
@@ -124,8 +135,9 @@ class RenewSharedTxnResponse(Message):
 
 
 class ListTransactionsRequest(Message):
-    """Ask for transactions. `states`: only these; `running_ms_min`: only those that are open for at least this time.
-    `paged`: the client requests the rest of a long answer: the ids after `after`."""
+    """Ask for transactions. `states`: only those in one of these states; empty: in any state. `running_ms_min`: only
+    those that have been open for at least this time; 0: all. `paged`: True if the client reads long answers page by
+    page. `after`: last id of the page before; "": the first page."""
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
     running_ms_min: Annotated[int, Meta(ge=0, le=2**62)] = 0
@@ -137,21 +149,21 @@ class TransactionSummary(Message):
     """One transactional id, or one application of shared transactions."""
 
     transactional_id: str
-    """The id."""
+    """The id. That of an application begins with SHARED_PREFIX."""
     kind: str
     """"plain" or "shared"."""
     state: str
     """"Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit" or "CompleteAbort"."""
     producer_id: int
-    """Id of the producer."""
+    """Id of the producer; -1 for a shared transaction."""
     producer_epoch: int
-    """Epoch of the producer."""
+    """Epoch of the producer; -1 for a shared transaction."""
     version: int = -1
-    """Version of a shared transaction; -1 for a plain one."""
+    """Version of the application's newest transaction; -1: none, or a plain transaction."""
     run_id: str = ""
     """Id of the application's run; empty for a plain transaction."""
     started_ms: int = -1
-    """Begin of the open transaction in ms since 1970; -1: none is open."""
+    """Start of the open transaction in ms since 1970; -1: none is open."""
     timeout_ms: int = -1
     """Timeout of the transaction in ms; -1: not known."""
 
@@ -165,8 +177,9 @@ class ListTransactionsResponse(Message):
 
 
 class DescribeTransactionsRequest(Message):
-    """Ask for details of transactions. `paged`: True if the client requests the rest of a long answer. If
-    `partitions_from` is above 0, the first id is the last one of the page before, from this partition on."""
+    """Ask for details of transactions. `paged`: True if the client reads long answers page by page. `partitions_from`
+    above 0 continues a transaction whose partitions did not fit into the page before: the answer has the partitions of
+    the first requested id from this index on."""
 
     transactional_ids: Annotated[list[TransactionalId], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -185,10 +198,10 @@ class TransactionPartition(Message):
 
 
 class TransactionDetails(Message):
-    """One transaction with the partitions that it has written to."""
+    """One transaction with its partitions."""
 
     error_code: int
-    """Code of the error; 0: the id exists."""
+    """Code of the error; 0: the id exists and may be described."""
     transactional_id: str
     """The id."""
     summary: TransactionSummary | None = None
@@ -202,19 +215,19 @@ class TransactionDetails(Message):
 
 
 class DescribeTransactionsResponse(Message):
-    """One transaction per id of the request, in its order; an id that is named twice has one."""
+    """One transaction per id of the request, in its order. An id that is named twice has one transaction."""
 
     transactions: list[TransactionDetails]
     more: Annotated[bool, Since(1)] = False
     """True if a further page follows."""
     partitions_from: Annotated[int, Since(1)] = -1
-    """Number of the first partition of the last transaction that is not in this page; -1: all its partitions are."""
+    """Index of the first partition of the last transaction that is not in this page; -1: all its partitions are."""
     throttle_ms: ThrottleMs = 0
 
 
 class AbortTransactionRequest(Message):
-    """An operator's abort: of the open transaction of `transactional_id`, or, for one that no coordinator knows, of
-    `producer_id` in one partition."""
+    """Abort a transaction on behalf of an operator: the open transaction of `transactional_id`. If no coordinator knows
+    the transaction, the request names `producer_id` and one partition instead."""
 
     transactional_id: Text | None = None
     topic: Name = ""
@@ -230,8 +243,8 @@ class AbortTransactionResponse(Message):
 
 
 class DescribeProducersRequest(Message):
-    """Ask for the producers of a partition. `paged`: the client requests the rest of a long answer: the producer ids
-    above `after`."""
+    """Ask for the producers of a partition. `paged`: True if the client reads long answers page by page. `after`: last
+    producer id of the page before; -1: the first page."""
 
     topic: Name
     partition: Partition

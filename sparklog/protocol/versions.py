@@ -1,8 +1,8 @@
-"""Messages in older versions: only the fields that are not newer than the version.
+"""Messages in older versions: without the fields that are newer than the version.
 
-Versions of all APIs are counted together: each release that changes a message has the next number, and gives it to the
-changed APIs. So a field has one `Since`, although its message may be part of several APIs, and an API may have equal
-versions.
+The versions of all APIs are counted together. Each release that changes a message has the next number, which becomes
+the newest version of the changed APIs. So a field has one `Since`, although its message can be part of several APIs,
+and two versions of an API can be equal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparklog.protocol.base import Message, Since
 
 @cache
 def _since(message_type: type[Message]) -> dict[str, Since]:
-    """Return the marks of the fields that came after version 0, in their order."""
+    """Return the marks of the fields that were added after version 0, by name, in the order of the fields."""
     hints = typing.get_type_hints(message_type, include_extras=True)
     found: dict[str, Since] = {}
     for name in message_type.__struct_fields__:
@@ -32,7 +32,8 @@ def _since(message_type: type[Message]) -> dict[str, Since]:
 
 @cache
 def field_names(message_type: type[Message], version: int | None) -> tuple[str, ...]:
-    """Return the fields of a message in a version (None: the newest), in their order."""
+    """Return the names of the fields that a message has in a version, in their order. `version` None: the newest
+    version."""
     if version is None:
         return message_type.__struct_fields__
     since = _since(message_type)
@@ -41,14 +42,15 @@ def field_names(message_type: type[Message], version: int | None) -> tuple[str, 
 
 @cache
 def newest_field_version(message_type: type[Message]) -> int:
-    """Return the version that a message's newest field came with, those of the messages in it included."""
+    """Return the version of the newest field in a message, or in the messages that it contains; 0 if no field is
+    marked."""
     versions = [mark.version for mark in _since(message_type).values()]
     return max([0, *versions, *map(newest_field_version, _parts(message_type))])
 
 
 @cache
 def _parts(message_type: type[Message]) -> tuple[type[Message], ...]:
-    """Return the types of messages in a message's fields."""
+    """Return the message types that occur in a message's fields."""
     return tuple(t for hint in typing.get_type_hints(message_type).values() for t in _named_in(hint))
 
 
@@ -60,8 +62,8 @@ def _named_in(hint: object) -> Iterator[type[Message]]:
 
 
 def in_version(value: Any, version: int) -> Any:
-    """Return `value` (a message, or the value of a field) in the encoding of an older version: messages as lists of
-    their fields.
+    """Return `value` (a message, or the value of a field) in the encoding of an older version. Messages with newer
+    fields become lists of the remaining fields.
 
     Raises UnsupportedVersionError if a field that is left out must not be ignored.
     """
@@ -82,7 +84,7 @@ def in_version(value: Any, version: int) -> Any:
 
 @cache
 def _places_of_newer(message_type: type[Message], version: int) -> tuple[int, ...]:
-    """Return the fields of a version that hold messages with newer fields."""
+    """Return the indices, among the fields of a version, of those that hold messages with newer fields."""
     hints = typing.get_type_hints(message_type)
     names = field_names(message_type, version)
     return tuple(
@@ -101,8 +103,8 @@ def _check_left_out(message: Message, version: int) -> None:
 
 
 def forget_newer(message: Message, version: int) -> None:
-    """Reset the fields that `version` does not have to their defaults: a peer of that version has not sent them, and
-    the bytes at their places may mean something else."""
+    """Reset the fields that `version` does not have to their defaults. A peer of that version has not sent them, and
+    the values at their places can have another meaning."""
     if newest_field_version(type(message)) <= version:
         return
     for name, mark in _since(type(message)).items():
@@ -122,7 +124,6 @@ def _forget_within(value: Any, version: int) -> None:
 
 @cache
 def _default(message_type: type[Message], name: str) -> Any:
-    """Return the default of a field; defaults are never changed in place: texts, numbers, None,
-    lists that are empty."""
+    """Return the default of a field. The result is shared and must not be changed in place."""
     field = next(f for f in structs.fields(message_type) if f.name == name)
     return field.default if field.default_factory is NODEFAULT else field.default_factory()

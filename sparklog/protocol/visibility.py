@@ -1,7 +1,7 @@
-"""Visible part of an answer: an item that the request did not name, and that the peer may not Describe, is left out.
+"""Filters of answers. An item that the request did not name, and that the peer may not Describe, is left out.
 
-The other half of `permissions`, which judges the names in a request. Answers with lists are built piece by piece, so a
-filter handles one piece, before it is encoded.
+`permissions` judges the names in a request; this module judges the names that are only in the answer. Long answers are
+built piece by piece, so a filter handles one piece, before it is encoded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sparklog.security.acls import CLUSTER, ResourceType
 T = TypeVar("T")
 
 Sees = Callable[[ResourceType, str], bool]
-"""Returns True if the peer may Describe the resource."""
+"""Function that returns True if the peer may Describe the resource."""
 
 
 class Filter(NamedTuple):
-    """Filter of answers. `shown(piece, sees)`: the piece as the peer may see it, None: hidden. `pieces` names the kind
-    of pieces, `doc` the part that is left out."""
+    """Filter of an API's answers. `shown(piece, sees)` returns the piece as the peer may see it; None: the piece is
+    hidden. The documentation uses `pieces`, the kind of the pieces, and `doc`, the part that is left out."""
 
     shown: Callable[[Any, Sees], Any | None]
     pieces: str
@@ -80,6 +80,6 @@ FILTERS: dict[Api, Filter] = {
 
 
 def shown(api: Api, pieces: Iterable[T], sees: Sees) -> Iterator[T]:
-    """Return the pieces of an answer, each as the peer may see it."""
+    """Return the pieces of an answer that the peer may see, each as the peer may see it."""
     look = FILTERS[api].shown
     return (piece for found in pieces if (piece := look(found, sees)) is not None)

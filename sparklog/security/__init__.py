@@ -1,5 +1,5 @@
-"""Identity, permissions and quotas of a peer: pure rules, without sockets and clocks of their own. See
-docs/internals/security.md.
+"""Identity, permissions and quotas of a peer. Most modules are pure rules without sockets, and the caller passes in the
+time. See docs/internals/security.md.
 
-Code that needs a library of the extra `security` (SCRAM, OAUTHBEARER, certificates) imports it at its first use.
+Code that needs a library of the extra `security` (for SCRAM, OAUTHBEARER, certificates) imports it at its first use.
 """

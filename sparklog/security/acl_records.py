@@ -1,7 +1,7 @@
-"""ACLs as security records, as text of several forms, and filters of ACLs.
+"""ACLs as security records and as texts, and filters of ACLs.
 
-A record's key is the SHA-256 of its value; the value is a JSON array of the fields of `Acl` in their order. So the same
-ACL has one record, also if it is added several times, and names may be long.
+A record's key is the SHA-256 of its value. The value is a JSON array of the fields of `Acl`, in their order. So an ACL
+that is added several times has one record, and names can be long.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ E = TypeVar("E", bound=StrEnum)
 
 ANY = "any"
 MATCH = "match"
-"""Pattern type of a filter: every pattern; with a name, every pattern that matches the resource of this name
-(Kafka's)."""
+"""Pattern type of a filter. It finds every pattern that matches the resource `name`; without a name, every pattern."""
 
 
 class AclFilter(NamedTuple):
-    """A filter of ACLs. A field with None matches every value."""
+    """A filter of ACLs. A field that is None matches every value."""
 
     resource_type: ResourceType | None = None
     """Type of the resource."""
@@ -76,7 +75,8 @@ ALL_ACLS = AclFilter()
 
 
 def acl_record(acl: Acl) -> tuple[RecordId, bytes]:
-    """Return the ACL's record. Raises InvalidConfigError if it could never match, or is too long."""
+    """Return the id and the value of the ACL's record. Raises InvalidConfigError if the ACL could never match, or is
+    too long."""
     value = json.dumps(as_texts(check_acl(acl)), ensure_ascii=False, separators=(",", ":")).encode()
     if len(value) > VALUE_BYTES_MAX:
         raise InvalidConfigError(f"an ACL of {len(value)} bytes; at most {VALUE_BYTES_MAX} are kept")
@@ -95,15 +95,15 @@ def acl_of(value: bytes) -> Acl:
 
 
 def as_texts(acl: Acl) -> tuple[str, ...]:
-    """Return the fields as Kafka writes them."""
+    """Return the fields as texts, in the order of `Acl`."""
     return tuple(str(field) for field in acl)
 
 
 def acl_from_texts(
     resource_type: str, pattern_type: str, name: str, principal: str, host: str, operation: str, permission: str
 ) -> Acl:
-    """Return the ACL of texts, for a principal that can be; types and operations in any case. Raises
-    InvalidConfigError."""
+    """Return the ACL that the texts describe. Enumerations are accepted in any case, with or without separators. Raises
+    InvalidConfigError, also for a principal that no user can have."""
     parse_principal(principal, wildcard=True)
     return stored_acl(resource_type, pattern_type, name, principal, host, operation, permission)
 
@@ -111,9 +111,8 @@ def acl_from_texts(
 def stored_acl(
     resource_type: str, pattern_type: str, name: str, principal: str, host: str, operation: str, permission: str
 ) -> Acl:
-    """Return a stored ACL as `acl_from_texts`: an earlier release may have accepted a name that users can no longer
-    have. Raises InvalidConfigError.
-    """
+    """Return the ACL that the texts of a record describe. In contrast to `acl_from_texts`, the principal can have a
+    name that only an earlier release accepted. Raises InvalidConfigError."""
     return check_acl(
         Acl(
             parse_choice(ResourceType, resource_type, "resource type"),
@@ -136,7 +135,7 @@ def filter_from_texts(
     operation: str | None,
     permission: str | None,
 ) -> AclFilter:
-    """Return the filter of texts. Raises InvalidConfigError."""
+    """Return the filter that the texts describe. Raises InvalidConfigError."""
     lower = pattern_type.lower()
     return AclFilter(
         None if resource_type is None else parse_choice(ResourceType, resource_type, "resource type"),
@@ -150,7 +149,8 @@ def filter_from_texts(
 
 
 def parse_choice(choices: type[E], text: str, what: str) -> E:
-    """Return the member of the enumeration for a text, regardless of case and separators. Raises InvalidConfigError."""
+    """Return the member of the enumeration `choices` for a text, regardless of case, hyphens and underscores. Raises
+    InvalidConfigError, which calls the text a `what`."""
     wanted = _plain(text)
     for member in choices:
         if _plain(member.value) == wanted:

@@ -1,7 +1,7 @@
-"""Access control lists: their values, and the checks of a text that states one.
+"""Access control lists: their values, and the checks of a new entry.
 
-An ACL is Kafka's: principal P is allowed or denied operation O from host H on all resources that match a pattern
-(KIP-11, KIP-290). `authorizer` decides with them.
+An ACL is the same as in Kafka: principal P is allowed or denied operation O from host H, on all resources that match a
+pattern (KIP-11, KIP-290). `authorizer` makes the decisions.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sparklog.errors import InvalidConfigError
 from sparklog.security.principals import Principal
 
 CLUSTER_NAME = "kafka-cluster"
-"""Name of the only resource of the type cluster: Kafka's, so that lists of ACLs move over as they are."""
+"""Name of the only resource of the type cluster. It is Kafka's name, so that lists of ACLs need no change."""
 ANY_NAME = "*"
-"""A literal pattern's name for every resource of the type, and a host for every host."""
+"""The name in a literal pattern that matches every resource of the type, and the host that matches every host."""
 NAME_CHARS_MAX = 65_536
-"""Longest name: the limit of a group's id on the wire."""
+"""Largest number of characters of a name: the limit of a group id in the protocol."""
 
 
 class ResourceType(StrEnum):
@@ -32,14 +32,14 @@ class ResourceType(StrEnum):
 
 
 class PatternType(StrEnum):
-    """Match of the pattern's name: the resource's whole name, or its beginning."""
+    """Kind of a pattern. Its name is the resource's whole name (literal), or the beginning of the name (prefixed)."""
 
     LITERAL = "literal"
     PREFIXED = "prefixed"
 
 
 class Operation(StrEnum):
-    """Operation on a resource. `ALL` is for ACLs only."""
+    """An operation on a resource. `ALL` occurs in ACLs only."""
 
     ALL = "All"
     READ = "Read"
@@ -55,7 +55,7 @@ class Operation(StrEnum):
 
 
 class Permission(StrEnum):
-    """A denial wins over any number of allowances."""
+    """Effect of an ACL. A denial overrides all allowances."""
 
     ALLOW = "Allow"
     DENY = "Deny"
@@ -65,7 +65,8 @@ _O = Operation
 ALLOWED_BY: dict[Operation, frozenset[Operation]] = {o: frozenset({o, _O.ALL}) for o in Operation}
 ALLOWED_BY[_O.DESCRIBE] |= {_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}
 ALLOWED_BY[_O.DESCRIBE_CONFIGS] |= {_O.ALTER_CONFIGS}
-"""Which operations, allowed, allow this one. A denial implies nothing but itself: only `ALL` denies more."""
+"""For each operation, the allowed operations of which one is sufficient. Among denials, only one of the operation
+itself or of `ALL` counts."""
 
 OPERATIONS: dict[ResourceType, frozenset[Operation]] = {
     ResourceType.TOPIC: frozenset(
@@ -86,11 +87,11 @@ OPERATIONS: dict[ResourceType, frozenset[Operation]] = {
     ),
     ResourceType.USER: frozenset({_O.CREATE, _O.ALTER, _O.DELETE, _O.DESCRIBE}),
 }
-"""The operations on each type, except `ALL`."""
+"""The operations that exist for each type of resource, except `ALL`."""
 
 
 class Resource(NamedTuple):
-    """One resource, by its own name."""
+    """One resource. `name` is its own name, not a pattern."""
 
     resource_type: ResourceType
     name: str
@@ -118,7 +119,7 @@ class Acl(NamedTuple):
     operation: Operation
     """The operation that is allowed or denied."""
     permission: Permission
-    """Allow or Deny. A denial wins."""
+    """Allow or Deny. A denial overrides all allowances."""
 
     def matches(self, resource: Resource) -> bool:
         """Return True if the pattern matches the resource.
@@ -137,7 +138,7 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> Acl:
-    """Return the ACL, its host in canonical form, if it can ever match something. Raises InvalidConfigError."""
+    """Return the ACL with its host in canonical form. Raises InvalidConfigError if the ACL can never match."""
     if not acl.name or len(acl.name) > NAME_CHARS_MAX:
         raise InvalidConfigError(f"an ACL's resource has a name of 1 to {NAME_CHARS_MAX} characters")
     if acl.pattern_type is PatternType.PREFIXED and acl.name == ANY_NAME:
@@ -157,9 +158,11 @@ def check_acl(acl: Acl) -> Acl:
 
 
 def canonical_host(host: str) -> str:
-    """Return "*", or the IP address in its one notation; an IPv4 address mapped into IPv6 is the IPv4 address.
+    """Return "*", or the canonical text of an IP address. An IPv4 address that is mapped into IPv6 becomes the IPv4
+    address.
 
-    Raises InvalidConfigError for a name: a peer shows its address only, and the owner of a name can change.
+    Raises InvalidConfigError for a host name: a connection shows only the peer's address, and the owner of a name can
+    change.
     """
     if host == ANY_NAME:
         return host

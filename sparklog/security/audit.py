@@ -1,13 +1,13 @@
-"""The audit log: one JSON object in one line for each administrative act, each denial and each failed authentication.
+"""The audit log: one line of JSON for each administrative act, each denial and each failed authentication.
 
     {"time":"2026-01-02T03:04:05.678Z","kind":"denial","principal":"User:alice","host":"10.0.0.1","listener":"CLIENTS",
      "api":"DELETE_TOPIC","operation":"Delete","resource":"topic:orders","outcome":"TOPIC_AUTHORIZATION_FAILED",
      "detail":"","client_id":"nightly-load"}
 
-Every text that a peer has chosen is cut to a length, and JSON keeps it in its line, so no peer can write a second line.
-A comma in the name of one of several resources has a backslash before it. Denials of one principal from one host are
-limited, so no principal can fill the disk, or hide in the noise, by many forbidden requests. The next written denial
-has the number of omitted ones.
+Texts that a peer chooses are cut to VALUE_CHARS_MAX, and JSON escapes line ends in them, so no peer can write a second
+line. If an act has several resources, a comma in a resource's name has a backslash before it. Denials and failed
+authentications are limited for each principal and host, so that many of them cannot fill the disk or hide other events.
+The next line that is written for the same principal and host has the number of omitted events.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from sparklog.security.token_bucket import Bucket, Rate, at, charge, full
 
 VALUE_CHARS_MAX = 1_024
 SOURCES_MAX = 10_000
-"""Sources of denials whose number is limited one by one; the one that was seen longest ago goes."""
+"""Largest number of sources (principal and host) with a limit of their own. Above it, the source without an event for
+the longest time is forgotten."""
 DENIALS = Rate(per_second=1.0, burst=20.0)
 
 
 class AuditKind(StrEnum):
-    """Reason of the line."""
+    """Kind of event: an administrative act, a denial, or a failed authentication."""
 
     ACT = "act"
     DENIAL = "denial"
@@ -38,8 +39,8 @@ class AuditKind(StrEnum):
 
 
 class AuditEvent(NamedTuple):
-    """One act: its principal, operation, address and result. `outcome`: "NONE", or the error's name on the wire. "" :
-    does not apply."""
+    """One event. `outcome`: "NONE", or the name of the error in the protocol. An empty field does not apply to the
+    event."""
 
     kind: AuditKind
     time_ms: int
@@ -55,7 +56,8 @@ class AuditEvent(NamedTuple):
 
 
 def audit_line(event: AuditEvent, secrets: Iterable[Secret] = (), left_out: int = 0) -> str:
-    """Return the event's line, with its line end. `secrets` are removed from the texts of peers and errors."""
+    """Return the event's line, with its line end. `secrets` are removed from the texts of peers and errors. `left_out`:
+    number of omitted events to note; 0: none."""
     time = datetime.datetime.fromtimestamp(event.time_ms // 1000, datetime.UTC)
     known = list(secrets)
 
@@ -81,15 +83,16 @@ def audit_line(event: AuditEvent, secrets: Iterable[Secret] = (), left_out: int 
 
 
 class AuditLimiter:
-    """Filter of events: writes all acts; denials and failed authentications within the limit of `DENIALS`, for each
-    source."""
+    """Filter of events. It admits all acts. For each source (principal and host), it admits denials and failed
+    authentications up to the rate `DENIALS`."""
 
     def __init__(self, rate: Rate = DENIALS) -> None:
         self._rate = rate
         self._sources: OrderedDict[tuple[Principal | None, str], tuple[Bucket, int]] = OrderedDict()
 
     def admit(self, event: AuditEvent) -> int | None:
-        """Return the number of the source's omitted events before this one; None: this one is omitted, too."""
+        """Return the number of the source's events that were omitted since the last admitted one; None if this event is
+        to be omitted, too."""
         if event.kind is AuditKind.ACT:
             return 0
         source = (event.principal, event.host)

@@ -1,6 +1,6 @@
-"""A certificate authority of one's own: it signs for the brokers and clients of a first secure cluster.
+"""A private certificate authority, which signs the certificates of the brokers and clients of a secure cluster.
 
-Keys are on the curve P-256. The library `cryptography` makes the certificates.
+Keys are on the curve P-256. The library `cryptography` creates the certificates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLOCKS_DIFFER = datetime.timedelta(hours=1)
 
 
 class Identity(NamedTuple):
-    """A certificate with its key, as PEM texts."""
+    """A certificate and its private key, as PEM texts."""
 
     certificate: str
     key: Secret
@@ -35,7 +35,8 @@ class Authority:
     """A certificate authority that signs for brokers and clients."""
 
     def __init__(self, name: str, now: datetime.datetime) -> None:
-        """A new one. `now`: aware. Raises InvalidConfigError without the library."""
+        """Create an authority with a new key. `now`: the present time, with a time zone. Raises InvalidConfigError if
+        the library is missing or the name is not possible."""
         require("cryptography.x509", "certificates")
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -49,7 +50,7 @@ class Authority:
 
     @classmethod
     def load(cls, identity: Identity) -> Authority:
-        """Load an existing authority. Raises InvalidConfigError: not PEM, or key and certificate do not belong
+        """Load an existing authority. Raises InvalidConfigError if certificate or key cannot be read, or do not belong
         together."""
         require("cryptography.x509", "certificates")
         from cryptography import x509
@@ -69,7 +70,7 @@ class Authority:
 
     def reissue(self, certificate: str, now: datetime.datetime) -> Identity:
         """Issue a new key and certificate with the name, hosts and purposes of `certificate` (PEM). Raises
-        InvalidConfigError."""
+        InvalidConfigError if that certificate cannot be used."""
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -93,8 +94,9 @@ class Authority:
     def issue(
         self, name: str, hosts: Iterable[str], now: datetime.datetime, days: float = CERTIFICATE_DAYS, *, broker: bool
     ) -> Identity:
-        """Issue a certificate for `name`. `hosts`: names and IP addresses under which a broker is reached; with
-        `broker` it is good for both sides of a connection, else for clients."""
+        """Issue a key and a certificate for `name`. `hosts`: names and IP addresses under which a broker is reached.
+        `broker`: True to allow the certificate for servers and clients; False for clients only. Raises
+        InvalidConfigError for an impossible name or host."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID

@@ -1,18 +1,18 @@
-"""Decisions about a principal's permissions: pure functions of a table of ACLs.
+"""Decisions about a principal's permissions, from a table of ACLs.
 
 Rules, in this order (Kafka's StandardAuthorizer):
 
 1. A principal of `super.users` may do everything.
-2. A matching denial denies: of the principal or of `User:*`, of the peer's host or of "*", of the operation or of
-   `All`.
+2. A matching denial denies. It is for the principal or for `User:*`, for the peer's host or for "*", and for the
+   operation or for `All`.
 3. A matching allowance allows, also the operations that it implies (`acls.ALLOWED_BY`).
 4. If no ACL at all has a pattern that matches the resource, `allow.everyone.if.no.acl.found` decides (default: denied).
-5. Else it is denied.
+5. Otherwise the operation is denied.
 
-Index: per type of resource one dictionary of literal names and one of prefixes, and the lengths that prefixes have. A
-decision looks up the name, "*", and each beginning of the name that has such a length: at most len(name) + 1 lookups,
-for any number of ACLs. Below a pattern the ACLs are ordered by permission, principal and operation, so a pattern with
-many principals is as fast.
+Index: each type of resource has a dictionary of literal names, a dictionary of prefixes, and the set of the prefixes'
+lengths. A decision looks up the name, "*", and each beginning of the name that has such a length. These are at most
+len(name) + 2 look-ups, for any number of ACLs. The ACLs of a pattern are found by permission, principal and operation,
+so a pattern with many principals is as fast.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from sparklog.security.acls import (
 from sparklog.security.principals import ANY_USER, Principal
 
 DECISIONS_MAX = 100_000
-"""Largest number of remembered decisions; above it all are forgotten, and computed again."""
+"""Largest number of cached decisions. When it is reached, the cache is emptied."""
 RESOURCE_CHARS_MAX = 65_536
 
 _Rights = dict[tuple[Permission, Principal, Operation], set[str]]
-"""Hosts of each permission, principal and operation, of one pattern."""
+"""The rights of one pattern: the hosts by permission, principal and operation."""
 
 
 class Peer(NamedTuple):
-    """The requesting peer. `host` is the address in the form of `acls.canonical_host`."""
+    """The peer that sends a request. `host` is its address in the form of `acls.canonical_host`."""
 
     principal: Principal
     host: str
 
 
 class _TypeIndex:
-    """ACLs on one type of resource."""
+    """The ACLs of one type of resource."""
 
     def __init__(self) -> None:
         self.literals: dict[str, _Rights] = {}
@@ -58,14 +58,14 @@ class _TypeIndex:
         self.prefix_lengths: Counter[int] = Counter()
 
     def matching(self, name: str) -> Iterator[_Rights]:
-        """Yield the rights below every pattern that matches `name`."""
+        """Yield the rights of every pattern that matches `name`."""
         for literal in {name, ANY_NAME}:
             if (rights := self.literals.get(literal)) is not None:
                 yield rights
         yield from self.covering(name)
 
     def covering(self, name: str) -> Iterator[_Rights]:
-        """Yield the rights below every prefix with which `name` begins."""
+        """Yield the rights of every prefix with which `name` begins."""
         for length in self.prefix_lengths:
             if length <= len(name) and (rights := self.prefixes.get(name[:length])) is not None:
                 yield rights
@@ -98,9 +98,10 @@ class _TypeIndex:
 
 
 class AclAuthorizer:
-    """The ACLs, and the decisions made with them. `version` counts the changes; a change forgets all decisions.
+    """The ACLs, and the decisions made with them. `version` counts the changes; a change empties the cache of
+    decisions.
 
-    Not thread-safe: it belongs to the thread that answers requests.
+    Not thread-safe: only the thread that answers requests uses it.
     """
 
     def __init__(
@@ -122,11 +123,11 @@ class AclAuthorizer:
 
     @property
     def acls(self) -> frozenset[Acl]:
-        """Return all entries."""
+        """All ACLs."""
         return frozenset(self._acls)
 
     def add(self, acls: Iterable[Acl]) -> int:
-        """Add entries, all or none of them; return the number of new ones. Raises InvalidConfigError."""
+        """Add ACLs, all or none of them. Returns the number of new ones. Raises InvalidConfigError."""
         new = {check_acl(acl) for acl in acls} - self._acls
         for acl in new:
             self._by_type[acl.resource_type].add(acl)
@@ -135,7 +136,7 @@ class AclAuthorizer:
         return len(new)
 
     def remove(self, acls: Iterable[Acl]) -> int:
-        """Remove entries; return their number. Raises InvalidConfigError."""
+        """Remove ACLs that exist. Returns their number. Raises InvalidConfigError."""
         gone = {check_acl(acl) for acl in acls} & self._acls
         for acl in gone:
             self._by_type[acl.resource_type].remove(acl)
@@ -173,14 +174,15 @@ class AclAuthorizer:
         return any(_has_match(rights, Permission.ALLOW, peer, ALLOWED_BY[operation]) for rights in matching)
 
     def allowed_by_type(self, peer: Peer, operation: Operation, resource_type: ResourceType) -> bool:
-        """Return True if there can be a resource of the type to which `peer` may do `operation` (KIP-679). The result
-        is cached, too."""
+        """Return True if some name of the type can exist for which `peer` may do `operation` (KIP-679). The decision is
+        cached."""
         key = (peer, operation, resource_type)
         known = self._decisions.get(key)
         return self._keep(key, self._decide_by_type(peer, operation, resource_type)) if known is None else known
 
     def _decide_by_type(self, peer: Peer, operation: Operation, resource_type: ResourceType) -> bool:
-        """Return True if an allowance exists whose whole pattern no denial covers."""
+        """Return True for a super user, or if an allowance exists whose whole pattern no denial covers. A denial for
+        "*" comes first; then `allow.everyone.if.no.acl.found` is sufficient."""
         if peer.principal in self._super_users:
             return True
         index = self._by_type[resource_type]

@@ -1,7 +1,7 @@
-"""Client ids (`client.id`): the name that a client gives itself. Quotas, the audit log and lists of members show it.
+"""Client ids (`client.id`): the name that a client gives itself. Quotas, the audit log and lists of members use it.
 
-A client id proves nothing: every client may choose any. So it is short, and has no character that changes the look of a
-log line or a terminal: no control characters, no line ends, no marks of direction.
+A client id proves nothing, because every client can choose any id. So its length is limited, and it has no characters
+that change the look of a log line or a terminal: control characters, line ends, marks of writing direction.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ CLIENT_ID_CHARS_MAX = 255
 
 
 def is_client_id(text: str) -> bool:
-    """Return True if `text` can be a client id; "" can be, for none."""
+    """Return True if `text` can be a client id. An empty text is allowed; it means that the client has no id."""
     return len(text) <= CLIENT_ID_CHARS_MAX and text.isprintable()
 
 
 def check_client_id(text: str) -> str:
-    """Return `text` itself. Raises InvalidConfigError."""
+    """Return `text` if it can be a client id. Raises InvalidConfigError otherwise."""
     if not isinstance(text, str) or not is_client_id(text):
         raise InvalidConfigError(
             f"client.id = {text!r:.42}: at most {CLIENT_ID_CHARS_MAX} characters, all of them printable (no line ends, "

@@ -1,16 +1,16 @@
-"""Security of a client's connections: encryption, trusted authorities, identity. It uses the settings of Kafka's
+"""Security of a client's connections: encryption, trusted authorities, identity. The settings are those of Kafka's
 clients.
 
-Two types, because secrets have to go to other processes and must not go anywhere else:
+There are two types, because secrets have to be sent to some processes and must not get anywhere else:
 
-- `SecuritySettings`: the given settings, in which `${env:NAME}` and `${file:/path}` are still references. They are sent
-  to Spark's tasks, so they can be pickled, together with literal secrets; the task resolves a reference. Their `repr`
-  shows no value that could be a secret.
+- `SecuritySettings`: the given settings. References such as `${env:NAME}` and `${file:/path}` are not resolved. These
+  settings are sent to Spark's tasks, so they can be pickled, including literal secrets. A task resolves the references
+  itself. `repr` shows no value that could be a secret.
 - `ClientSecurity`: the settings after resolution and checks. It holds `Secret`s and cannot be pickled. It can be
   compared and hashed: clients with equal security share connections.
 
-A setting without effect is refused: otherwise a user with a password but without `security.protocol` would send
-everything unencrypted. Kafka ignores such a setting.
+A setting without effect is refused, although Kafka ignores it. Otherwise a user who sets a password but forgets
+`security.protocol` would send everything unencrypted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from sparklog.settings import Scope, Setting, did_you_mean, settings_of
 
 BOOTSTRAP = "bootstrap.servers"
 PREFIXES = ("security.", "sasl.", "ssl.", "https.")
-"""A setting of a client whose name begins so is about security; a misspelt one is refused, not passed over."""
+"""Beginnings of the names of security settings. An unknown name that begins so is refused, because it is probably
+misspelt."""
 CALLBACK_CLASS = "OAuthBearerLoginCallbackHandler"
 
 ALIASES = {
@@ -46,7 +47,7 @@ ALIASES = {
     "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
 }
-"""Names of other clients, and of other releases, for settings of ours."""
+"""Other names of our settings, from other clients and from Kafka's releases."""
 WITHOUT_EFFECT = {
     "security.providers": "Java classes are not supported",
     "ssl.protocol": "see ssl.enabled.protocols",
@@ -65,7 +66,7 @@ WITHOUT_EFFECT = {
     "sasl.login.retry.backoff.max.ms": "requests are retried as a whole",
     "sasl.oauthbearer.method": "the token endpoint issues tokens",
 }
-"""Settings of Kafka's clients that mean nothing here and do no harm, with the reason."""
+"""Settings of Kafka's clients that are ignored, because ignoring them does no harm, with the reason."""
 _PEM_ONLY = f"only PEM stores are supported, and they have no password: leave it out. {TO_PEM}"
 _NO_KERBEROS = "Kerberos (GSSAPI) is not supported: use SCRAM-SHA-512, OAUTHBEARER, or a client's certificate"
 REFUSED = {
@@ -81,7 +82,7 @@ REFUSED = {
     "sasl.kerberos.ticket.renew.jitter": _NO_KERBEROS,
     "sasl.kerberos.ticket.renew.window.factor": _NO_KERBEROS,
 }
-"""Settings of Kafka's clients that cannot be obeyed, with the remedy."""
+"""Settings of Kafka's clients that are refused, with the remedy."""
 
 _SO_ANYWAY = {"enable.ssl.certificate.verification": "true"}
 
@@ -98,9 +99,12 @@ _TOKEN = (
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """Source of OAUTHBEARER's tokens. `url`: https://… (a request with id and secret, RFC 6749 section 4.4) or
-    file:///path (contains a token); "": `client_secret` is the token. `ca_location`: PEM file of the authorities for
-    the endpoint's certificate."""
+    """Source of OAUTHBEARER's tokens.
+
+    `url`: https://… for an endpoint that issues tokens for `client_id` and `client_secret` (RFC 6749 section 4.4);
+    file:///path for a file with a token; "" if `client_secret` itself is the token. `ca_location`: PEM file of the
+    trusted authorities for the endpoint's certificate; "": those of the system.
+    """
 
     url: str
     client_id: str = ""
@@ -111,8 +115,8 @@ class TokenEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """Resolved security of a client's connections. `mechanism` "": without SASL. `tls`: the given `ssl.*` settings, for
-    `tls.client_context`, in the order of their names."""
+    """Resolved security of a client's connections. `mechanism`: SASL mechanism; "": no SASL. `tls`: the `ssl.*`
+    settings that are set, sorted by name, for `tls.client_context`."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     mechanism: str = ""
@@ -123,7 +127,7 @@ class ClientSecurity:
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """The secrets that must not appear in texts; for `redact`."""
+        """The secrets that must not appear in texts, for `redact`."""
         endpoint = (self.token_endpoint.client_secret,) if self.token_endpoint else ()
         keys = tuple(value for _, value in self.tls if isinstance(value, Secret))
         return tuple(secret for secret in (self.password, *endpoint, *keys) if secret)
@@ -135,15 +139,15 @@ class ClientSecurity:
 class SecuritySettings:
     """The given security settings of a client, by their dotted names. Immutable.
 
-    It can be pickled, together with literal secrets: the code that pickles it sends it to a process that needs them.
-    With `${file:/path}` or `${env:NAME}` in their place, only the reference is sent.
+    It can be pickled together with literal secrets, for processes that need them. For a secret that is given as
+    `${file:/path}` or `${env:NAME}`, only the reference is sent.
     """
 
     __slots__ = ("_settings",)
 
     def __init__(self, given: Mapping[str, object] | None = None) -> None:
-        """Names as in `settings.Scope.CLIENT`, or of Kafka's and librdkafka's clients. Checks the names. Raises
-        InvalidConfigError."""
+        """Take settings under the names of `settings.Scope.CLIENT`, or under those of Kafka's and librdkafka's clients.
+        Values of None are left out. Raises InvalidConfigError for an unknown, refused or repeated name."""
         self._settings: dict[str, str] = {}
         for name, value in (given or {}).items():
             if asks_for_nothing(name, value):
@@ -158,8 +162,8 @@ class SecuritySettings:
     def resolve(
         self, environment: Mapping[str, str] | None = None, read_file: Callable[[str], str] | None = None
     ) -> ClientSecurity:
-        """Resolve the settings on this machine. Raises InvalidConfigError, which names the setting and never shows a
-        secret."""
+        """Resolve and check the settings on this machine. `environment` None: that of the process; `read_file` None:
+        reads the file system. Raises InvalidConfigError, which names the setting and never shows a secret."""
         if not self._settings:
             return PLAINTEXT
         known = os.environ if environment is None else environment
@@ -172,8 +176,8 @@ class SecuritySettings:
         )
 
     def _jaas(self, look_up: Callable[[str, str], object]) -> Callable[[str], dict[str, object]] | None:
-        """Return `sasl.jaas.config` as settings, once the mechanism is known. References in it are resolved after it is
-        read: a password may hold quotation marks."""
+        """Return a function from the mechanism to the settings in `sasl.jaas.config`; None if it is not set. References
+        inside the text are resolved after parsing, because a password can contain quotation marks."""
         text = self._settings.get(_JAAS, "")
         if not text.strip():
             return None
@@ -187,7 +191,7 @@ class SecuritySettings:
 
     @property
     def literal_secrets(self) -> tuple[str, ...]:
-        """Names of the settings whose secrets may stand in them as they are, and not as references."""
+        """Names of the settings that have a secret literally, not as a reference."""
         return tuple(
             name for name, text in self._settings.items() if is_sensitive(name) and not self._refers(name, text)
         )
@@ -202,7 +206,7 @@ class SecuritySettings:
         return all(is_reference(value.reveal()) for option, value in said.items() if is_sensitive(option))
 
     def items(self) -> tuple[tuple[str, str], ...]:
-        """Return all settings, with their secrets. The caller is responsible for their use."""
+        """Return all settings, including literal secrets. The caller is responsible for their use."""
         return tuple(sorted(self._settings.items()))
 
     def __bool__(self) -> bool:
@@ -227,15 +231,15 @@ class SecuritySettings:
 
 
 PLAINTEXT = ClientSecurity()
-"""Neither encrypted nor authenticated."""
+"""The security of connections without encryption and authentication."""
 
 Security = ClientSecurity | SecuritySettings | Mapping[str, Any] | str | os.PathLike[str] | None
-"""Forms of a client's security: settings by their dotted names, or the path of a file of Java properties, as Kafka's
-tools take it with --command-config; None: plaintext."""
+"""Forms in which a client's security can be given: settings by their dotted names, or the path of a file of Java
+properties, as for --command-config of Kafka's tools; None: plaintext."""
 
 
 def client_security(given: Security) -> ClientSecurity:
-    """Return the given security, resolved and checked. Raises InvalidConfigError."""
+    """Return the given security, resolved and checked; None: PLAINTEXT. Raises InvalidConfigError."""
     if given is None:
         return PLAINTEXT
     if isinstance(given, ClientSecurity):
@@ -244,7 +248,8 @@ def client_security(given: Security) -> ClientSecurity:
 
 
 def security_settings(given: SecuritySettings | Mapping[str, Any] | str | os.PathLike[str]) -> SecuritySettings:
-    """Return the given security, unresolved. Raises InvalidConfigError."""
+    """Return the given security, unresolved. A path is read as a client's configuration file. Raises
+    InvalidConfigError."""
     if isinstance(given, SecuritySettings):
         return given
     if isinstance(given, Mapping):
@@ -258,20 +263,22 @@ def security_settings(given: SecuritySettings | Mapping[str, Any] | str | os.Pat
 
 
 MISSPELT_RATIO = 0.9
-"""Likeness from which a name counts as a misspelt one; Kafka's own names of other settings are below it."""
+"""Similarity (0 to 1) from which an unknown name counts as a misspelt known one. Kafka's names of other settings are
+less similar."""
 
 
 @dataclass(frozen=True)
 class ClientFile:
-    """Content of a client's configuration file. `bootstrap_servers` "": not set."""
+    """Content of a client's configuration file. `bootstrap_servers`: "" if the file does not set it."""
 
     bootstrap_servers: str
     security: SecuritySettings
 
 
 def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file) -> ClientFile:
-    """Return a file of Java properties as Kafka's tools take it. Settings that are neither about security nor addresses
-    are ignored, because such files are shared with other clients. Raises InvalidConfigError that names the file."""
+    """Read a client's configuration file, in the format of Kafka's tools. Settings that are neither about security nor
+    the bootstrap servers are ignored, because such files are shared with other clients. Raises InvalidConfigError,
+    which names the file."""
     try:
         given = parse_properties(read_file(path))
         _check_spelling(given)
@@ -283,8 +290,8 @@ def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file
 
 
 def _check_spelling(names: Iterable[str]) -> None:
-    """Raise InvalidConfigError for a name that is almost one of this file's: without effect, a misspelt address would
-    lead to another cluster."""
+    """Raise InvalidConfigError for an unknown name that is similar to a setting of this file. If a misspelt
+    `bootstrap.servers` were ignored, the client would connect to another cluster."""
     known = [BOOTSTRAP, *settings_of(Scope.CLIENT)]
     for name in names:
         if name != BOOTSTRAP and not is_about_security(name):
@@ -296,19 +303,19 @@ def _check_spelling(names: Iterable[str]) -> None:
 
 
 def is_about_security(name: str) -> bool:
-    """Return True if a setting of this dotted name belongs to this module, known or not."""
+    """Return True if this dotted name is one of a security setting, known or not."""
     return name.startswith(PREFIXES) or name in REFUSED
 
 
 def asks_for_nothing(name: str, value: object) -> bool:
-    """Return True if a refused setting is empty, or asks for the behaviour that exists anyway."""
+    """Return True if the setting is one of REFUSED, and its value is empty or the behaviour that exists anyway."""
     return name in REFUSED and str(value or "").strip().lower() in ("", _SO_ANYWAY.get(name))
 
 
 def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[Security, dict[str, Any]]:
-    """Return the security settings of a client, and its other Python parameters.
+    """Split the Python parameters of a client. Return its security, and the other parameters.
 
-    The security settings are `security`, or the parameters about security (with underscores for dots). Raises
+    The security is `security`, or the parameters about security (their names have underscores for dots). Raises
     InvalidConfigError if both are given.
     """
     names = {setting.parameter: name for name, setting in settings_of(Scope.CLIENT).items()}
@@ -320,7 +327,8 @@ def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[
 
 
 def _known_name(name: str) -> str | None:
-    """Return the name of a setting of ours; None: it has no effect."""
+    """Return our name of a setting; None if the setting has no effect. Raises InvalidConfigError for an unknown or
+    refused setting."""
     name = ALIASES.get(name, name)
     if name in WITHOUT_EFFECT:
         return None
@@ -366,11 +374,12 @@ def _check(given: dict[str, object], jaas: Callable[[str], dict[str, object]] | 
 
 _HOST_NAMES = "ssl.endpoint.identification.algorithm"
 _EMPTY_COUNTS = (_HOST_NAMES,)
-"""Settings whose empty value means something."""
+"""Settings whose empty value has a meaning of its own."""
 
 
 def _check_value(setting: Setting, value: object) -> None:
-    """Check type and choices of a value. Raises InvalidConfigError without the value, where it may be a secret."""
+    """Check the value against the setting's choices. Raises InvalidConfigError, without the value if it can be a
+    secret."""
     text = _text(value)
     if setting.name.endswith("store.type"):
         if text.upper() not in ("", "PEM"):
@@ -415,7 +424,8 @@ def _check_mechanism(protocol: SecurityProtocol, mechanism: str, sasl: Mapping[s
 
 
 def _login(mechanism: str, sasl: Mapping[str, object], jaas: Mapping[str, object]) -> dict[str, object]:
-    """Return the user's settings, from `sasl.jaas.config` or from the separate settings."""
+    """Return the settings of the login, from `sasl.jaas.config` and the separate settings. Raises InvalidConfigError if
+    one of them is set twice, or is missing."""
     both = [name for name in jaas if name in sasl]
     if both:
         raise InvalidConfigError(f"{both[0]} and {_JAAS} are both set: leave one of them out")

@@ -1,20 +1,20 @@
-"""Everything for a first secure cluster of several brokers, and for brokers that come later.
+"""Files for a first secure cluster of several brokers, and for brokers that are added later.
 
 Files of the directory (mode 0700), which has to be new or empty:
 
-    ca.pem             0644  the authority's certificate; while one replaces another, the new one and then the old one
-    ca-key.pem         0600  its private key: needed to make more certificates; keep it elsewhere
+    ca.pem             0644  the authority's certificate; during a replacement the new one, then the old one
+    ca-key.pem         0600  its private key: needed to issue more certificates; keep it elsewhere
     client.properties  0600  the super user's client settings, with the password
-    cluster.toml       0600  the common settings of all brokers, also of those that come later
+    cluster.toml       0600  the common settings of all brokers, also of those that are added later
     broker-N/          0700  all files that broker N needs: copy it to its machine, to the same path
       broker.toml              0600  its settings
       broker.pem               0600  private key and certificate, for its names and addresses
-      ca.pem                   0644  as above
-      zookeeper-password       0600  of the brokers' login at ZooKeeper, the same for all
+      ca.pem                   0644  a copy of the file above
+      zookeeper-password       0600  password of the brokers at ZooKeeper, the same for all
 
-Each broker listens twice: CLIENTS (SASL_SSL, SCRAM) and INTERNAL (SSL), where it demands a certificate with the name
-broker-N. All brokers are the principal User:brokers, one of `super.users`; no other certificate is accepted there. Only
-the brokers' login has access to the nodes in ZooKeeper (scheme digest).
+Each broker has two listeners: CLIENTS (SASL_SSL, SCRAM) and INTERNAL (SSL). INTERNAL accepts only certificates with the
+name broker-N; all of these are the principal User:brokers, one of `super.users`. Only the brokers' login has access to
+the nodes in ZooKeeper (scheme digest).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _CERTIFICATE = "-----END CERTIFICATE-----\n"
 
 
 class BrokerPlace(NamedTuple):
-    """Place of a future broker. `name`: of its host, for clients and other brokers; `port`: for clients, the next one
-    is for the other brokers (0: any free ones); `data_dir` None: the directory in which it is started."""
+    """Place of a future broker. `name`: name of its host for clients and other brokers. `port`: port for clients; the
+    brokers' port is the next one; 0: any free ports. `data_dir` None: the directory in which the broker is started."""
 
     name: str
     port: int
@@ -67,7 +67,8 @@ class BrokerPlace(NamedTuple):
 
 
 def places(names: Sequence[str], port: int, data_dir: Path | None = None) -> list[BrokerPlace]:
-    """Return a place for each name. Brokers of the same host have ports and directories of their own."""
+    """Return a place for each host name. Brokers with the same name get different ports, two apart, and different
+    directories below `data_dir`."""
     seen: Counter[str] = Counter()
     found = []
     for broker_id, name in enumerate(names, FIRST_ID):
@@ -80,8 +81,8 @@ def places(names: Sequence[str], port: int, data_dir: Path | None = None) -> lis
 def secure_cluster_setup(
     directory: Path, brokers: Sequence[BrokerPlace], zookeeper: str, now: datetime.datetime, user: str = "admin"
 ) -> tuple[str, ...]:
-    """Create all files for brokers 1, 2, … at `brokers`; returns the names of the directories. `zookeeper`: as in
-    `zookeeper.connect`.
+    """Create all files for brokers 1, 2, … at the places `brokers`. Returns the names of the brokers' directories.
+    `zookeeper`: value of `zookeeper.connect`.
 
     Raises InvalidConfigError if the directory is not empty or cannot be written, or a name is invalid.
     """
@@ -119,8 +120,8 @@ def secure_cluster_setup(
 
 
 def add_broker(directory: Path, broker_id: int, place: BrokerPlace, now: datetime.datetime) -> Path:
-    """Create the files of one more broker in a directory of its own, which is returned. Raises InvalidConfigError: the
-    authority's key is missing, the broker exists, or `directory` is no set-up."""
+    """Create the files of one more broker. Returns its directory. Raises InvalidConfigError if the authority's key is
+    missing, the broker exists already, or `directory` is not that of a cluster."""
     path = directory / f"broker-{broker_id}"
     if path.exists():
         raise InvalidConfigError(
@@ -175,15 +176,16 @@ def _broker_files(
 
 
 def broker_directories(directory: Path) -> list[Path]:
-    """Return the directories of brokers, by their numbers; none, if there is no such directory."""
+    """Return the directories of the brokers, sorted by broker id; empty if `directory` does not exist or has none."""
     inside = directory.iterdir() if directory.is_dir() else ()
     found = {int(m[1]): path for path in inside if (m := _DIRECTORY.fullmatch(path.name))}
     return [found[number] for number in sorted(found)]
 
 
 def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None) -> list[Path]:
-    """Create a new key and certificate for one broker, or for all, and return the files. They have the old ones' names
-    and hosts. Raises InvalidConfigError."""
+    """Create a new key and certificate, with the same name and hosts, for one broker. `broker_id` None: for all
+    brokers, or for the broker and the super user of a set-up with one broker. Returns the changed files. Raises
+    InvalidConfigError."""
     authority = load_authority(directory)
     paths = [path / "broker.pem" for path in broker_directories(directory)]
     paths = paths or [directory / "broker.pem", directory / "admin.pem"]  # of a broker that is alone
@@ -195,9 +197,9 @@ def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None)
 
 
 def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
-    """Create a new authority beside the present one: both are trusted, and the new one signs. Returns the files that
-    name the trusted authorities. The private key of the old authority is deleted. Raises InvalidConfigError if there
-    are two already."""
+    """Create a new authority. From then on both authorities are trusted, but only the new one signs, because the old
+    one's private key is deleted. Returns the changed files of trusted authorities. Raises InvalidConfigError if there
+    are two authorities already."""
     trusted = _trusted_certificates(directory)
     if len(trusted) != 1:
         raise InvalidConfigError(
@@ -211,8 +213,8 @@ def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
 
 
 def retire_authority(directory: Path) -> list[Path]:
-    """Remove all authorities except the newest from the trusted ones; returns the changed files. Raises
-    InvalidConfigError: there is only one."""
+    """Remove all authorities except the newest from the trusted ones. Returns the changed files. Raises
+    InvalidConfigError if there is only one."""
     trusted = _trusted_certificates(directory)
     if len(trusted) < 2:
         raise InvalidConfigError(
@@ -222,7 +224,7 @@ def retire_authority(directory: Path) -> list[Path]:
 
 
 def _trusted_certificates(directory: Path) -> list[str]:
-    """Return the trusted certificates, the newest first."""
+    """Return the certificates of the trusted authorities, the newest first. Raises InvalidConfigError."""
     try:
         text = read_regular(directory / "ca.pem", FILE_BYTES_MAX).decode("ascii")
     except (OSError, ValueError) as e:

@@ -1,8 +1,8 @@
 """Limits of a user's connections, topics and partitions, and of the rate of new connections (KIP-402, KIP-612).
 
-Numbers are counted, not measured: a request above a limit is refused with an error that names the limit. Rates cause
-delays: the broker reads nothing for a time from a connection that came too fast. If the delay would exceed
-`CREATION_WAIT_MS_MAX`, the connection is refused. A refusal adds no delay to later connections of that peer or of
+A limit on a number is exact: a request above it is refused, with an error that names the limit. A limit on a rate
+causes a delay: the broker reads nothing from the new connection for some time. If the delay would exceed
+`CREATION_WAIT_MS_MAX`, the connection is refused. A refused connection adds no delay to later ones, of this peer or of
 others.
 """
 
@@ -20,13 +20,13 @@ from sparklog.security.token_bucket import Bucket, Rate, at, charge, full
 
 PEERS_REMEMBERED_MAX = 100_000
 CREATION_WAIT_MS_MAX = 5_000
-"""Shorter than any client's patience with a new connection."""
+"""Longest delay of a new connection in ms. It is below the connection timeouts of clients."""
 UNLIMITED = 2**31 - 1
 
 
 class ConnectionLimits(Struct, frozen=True):
-    """Kafka's settings `max.connections.per.ip`, `max.connections.per.ip.overrides`, and
-    `max.connection.creation.rate` (a second) for all peers together."""
+    """Kafka's settings `max.connections.per.ip`, `max.connections.per.ip.overrides`, and `max.connection.creation.rate`
+    (connections a second, for all peers together)."""
 
     per_ip_max: int = UNLIMITED
     per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class ConnectionLimits(Struct, frozen=True):
 
 
 def parse_overrides(text: str) -> dict[str, int]:
-    """Parse `max.connections.per.ip.overrides`: `10.0.0.1:100,[::1]:5`. Raises InvalidConfigError."""
+    """Parse `max.connections.per.ip.overrides`, such as `10.0.0.1:100,[::1]:5`. Raises InvalidConfigError."""
     overrides = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         host, colon, number = part.rpartition(":")
@@ -45,7 +45,8 @@ def parse_overrides(text: str) -> dict[str, int]:
 
 
 class Connections:
-    """The open connections by peer's address and by user. Every `opened` has its `closed`."""
+    """The number of open connections by address and by user. Each call of `opened` needs a later call of `closed`,
+    unless it raised."""
 
     def __init__(self, limits: ConnectionLimits, quotas: QuotaTable) -> None:
         self.limits = limits
@@ -53,13 +54,14 @@ class Connections:
         self._by_ip: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
         self._rates: dict[tuple[str, str], tuple[Rate, Bucket]] = {}
-        """Buckets by the limited kind ("ip", "user", "all") and its name; the one with the oldest use first."""
+        """Buckets by kind of limit ("ip", "user", "all") and name, in the order of their last use."""
 
     def opened(self, ip: str, now_ms: int, *, protected: bool = False) -> int:
-        """Note an accepted connection from `ip` (canonical), and return the time for which nothing is read from it, in
-        ms. `protected`: it came through the brokers' own listener, so its peer is not held to numbers and rates.
+        """Count an accepted connection from `ip` (canonical). Returns the time in ms for which nothing must be read
+        from it. `protected`: the connection came through the brokers' own listener; it is counted, but no limit
+        applies.
 
-        Raises TooManyConnectionsError; then it is not counted, and is to be closed.
+        Raises TooManyConnectionsError. The connection is then not counted, and has to be closed.
         """
         if protected:
             self._by_ip[ip] += 1
@@ -79,9 +81,8 @@ class Connections:
         return wait_ms
 
     def identified(self, user: str, now_ms: int) -> int:
-        """Count an authenticated connection for `user`; return the time in ms for which nothing is read from it. Raises
-        TooManyConnectionsError: the connection is then not counted for the user, and has to be closed.
-        """
+        """Count an authenticated connection for `user`. Returns the time in ms for which nothing must be read from it.
+        Raises TooManyConnectionsError; the connection is then not counted for the user, and has to be closed."""
         quota = self.quotas.find(QuotaKey.MAX_CONNECTIONS, user)
         if quota is not None and self._by_user[user] >= quota.limit:
             raise TooManyConnectionsError(
@@ -96,7 +97,8 @@ class Connections:
         return wait_ms
 
     def closed(self, ip: str, user: str | None) -> None:
-        """Note the end of a connection that `opened` has counted; `user`: the user if `identified` has counted it."""
+        """Count the end of a connection. `user`: the user for whom `identified` has counted it; None: it was not called
+        or raised."""
         for counter, name in ((self._by_ip, ip), (self._by_user, user)):
             if name is not None:
                 counter[name] -= 1
@@ -104,11 +106,12 @@ class Connections:
                     del counter[name]
 
     def count(self, *, ip: str | None = None, user: str | None = None) -> int:
-        """Return the present number of connections of the peer, or of the user."""
+        """Return the present number of connections from `ip`, or, if `ip` is None, of `user`."""
         return self._by_ip.get(ip, 0) if ip is not None else self._by_user.get(user or "", 0)
 
     def _charge(self, limits: list[tuple[str, str, float, str]], now_ms: int, who: str) -> int:
-        """Charge one connection to all of its rates, or to none. Raises TooManyConnectionsError."""
+        """Charge one connection to all `limits`, or to none. Returns the longest delay in ms. Raises
+        TooManyConnectionsError."""
         charged = []
         for what, name, per_second, setting in limits:
             rate = Rate(per_second, max(1.0, per_second))
@@ -131,7 +134,7 @@ class Connections:
 
 
 def check_topics(quotas: QuotaTable, user: str, topics: int, partitions: int) -> None:
-    """Check that `user` may own this number of topics with this number of partitions in all.
+    """Check that `user` may own `topics` topics with `partitions` partitions in total.
 
     Raises PolicyViolationError, which names the limit.
     """

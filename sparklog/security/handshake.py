@@ -7,12 +7,13 @@
     EXCHANGE_AGAIN  fails                → EXCHANGE_AGAIN, KNOWN, or fails  fails            fails
     FAILED          nothing is answered any more
 
-A connection begins UNKNOWN on a SASL listener, else KNOWN: as the principal of its certificate, or `User:ANONYMOUS`. In
-KNOWN a request after the end of the session fails (KIP-368), unless an authentication has begun before.
+On a SASL listener a connection begins UNKNOWN. On other listeners it begins KNOWN, as the principal of its certificate
+or as `User:ANONYMOUS`, and ChooseMechanism fails. Every request after the end of the session fails (KIP-368), also
+those of an authentication that has begun before.
 
-Every failure ends the connection. Its answer and the end come `failed_delay_ms` later, so guessing is slow; until then
-nothing is read from the connection. All failures of a mechanism with passwords have one text for the peer; a refused
-token's text has the reason. The log gets the reason, without the received bytes.
+Every failure ends the connection. The answer and the end come `failed_delay_ms` later, so that guessing is slow; until
+then nothing is read from the connection. All failures of a password have the same text for the peer; the text for a
+refused token has the reason. The log gets the reason, without the received bytes.
 """
 
 from __future__ import annotations
@@ -35,28 +36,27 @@ from sparklog.security.sasl import CREDENTIALS_WRONG, MECHANISMS, PLAIN, SCRAM_M
 
 HANDSHAKES_BEFORE_KNOWN_MAX = 2
 MESSAGES_PER_EXCHANGE_MAX = 8
-"""No mechanism has more than two."""
+"""Largest number of SASL_AUTHENTICATE requests in one exchange. No mechanism needs more than two."""
 QUICK_TOKEN_BYTES_MAX = 256
-"""Largest message that is handled on the event loop, in bytes. SCRAM's messages have 90 to 240 bytes with usual nonces
-and names."""
+"""Size in bytes up to which a message is handled on the event loop. SCRAM's messages have 90 to 240 bytes with usual
+nonces and names."""
 REAUTHENTICATION_INTERVAL_MS_MIN = 1_000
-"""Shortest time in ms between two authentications of a connection; an earlier one is refused, as in Kafka."""
+"""Shortest time in ms between two authentications of a connection. An earlier attempt fails, as in Kafka."""
 
 
 _OUT_OF_ORDER = "not allowed before or during the authentication: does security.protocol (SASL_SSL, SASL_PLAINTEXT) fit the listener?"
 
 
 class ListenerRules(Struct, frozen=True):
-    """Requirements of one listener for its connections. `mechanisms` empty: no SASL. 0 ms: without limit, or without
-    delay."""
+    """Requirements of one listener for its connections. `mechanisms`: accepted SASL mechanisms; empty: no SASL."""
 
     name: str
     mechanisms: tuple[str, ...] = ()
     tls: bool = False
     failed_delay_ms: int = 100
-    """`connection.failed.authentication.delay.ms`"""
+    """The setting `connection.failed.authentication.delay.ms`; 0: no delay."""
     reauthentication_ms_max: int = 0
-    """`connections.max.reauth.ms`"""
+    """The setting `connections.max.reauth.ms`; 0: sessions have no limit."""
     authentication_timeout_ms: int = 30_000
     """Time in ms after which a connection that is not authenticated is closed."""
 
@@ -73,23 +73,23 @@ class ListenerRules(Struct, frozen=True):
 
 
 class HandshakeRequest(NamedTuple):
-    """The peer asks for the broker's APIs and versions."""
+    """HANDSHAKE: the peer asks for the broker's APIs and versions."""
 
 
 class ChooseMechanism(NamedTuple):
-    """SASL_HANDSHAKE."""
+    """SASL_HANDSHAKE: the peer chooses a mechanism."""
 
     mechanism: str
 
 
 class SaslToken(NamedTuple):
-    """SASL_AUTHENTICATE."""
+    """SASL_AUTHENTICATE: the peer sends a message of the mechanism."""
 
     token: bytes
 
 
 class OtherRequest(NamedTuple):
-    """Any other request, by its API's name; also one that the broker does not know."""
+    """Any other request. `api`: the name of its API, or another text if the broker does not know the API."""
 
     api: str
 
@@ -98,24 +98,24 @@ Event = HandshakeRequest | ChooseMechanism | SaslToken | OtherRequest
 
 
 class LetThrough(NamedTuple):
-    """The request is handled as usual."""
+    """Effect: handle the request as usual."""
 
 
 class OfferMechanisms(NamedTuple):
-    """Answer to ChooseMechanism."""
+    """Effect: answer ChooseMechanism with the accepted mechanisms."""
 
     mechanisms: tuple[str, ...]
 
 
 class Challenge(NamedTuple):
-    """Answer to SaslToken. `session_lifetime_ms` as in SaslAuthenticateResponse."""
+    """Effect: answer SaslToken. `session_lifetime_ms`: as in SaslAuthenticateResponse."""
 
     token: bytes
     session_lifetime_ms: int = 0
 
 
 class Authenticated(NamedTuple):
-    """The connection has this principal from now on; counted under the mechanism, `again` or for the first time."""
+    """Effect: the connection has this principal from now on. `again`: True if it was authenticated before."""
 
     principal: Principal
     mechanism: str
@@ -123,8 +123,9 @@ class Authenticated(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """Answer with `error` and close, after `delay_ms`, in which nothing is read. `reason` is the counter; `log_text` is
-    for the log and the audit, without the received bytes. The answer names `mechanisms` if the mechanism was wrong."""
+    """Effect: answer with `error` and close the connection, both after `delay_ms`, during which nothing is read.
+    `reason`: name of the counter. `log_text`: text for the log and the audit log, without the received bytes.
+    `mechanisms`: the accepted ones, for the answer, if the chosen mechanism is not accepted."""
 
     error: SparklogError
     delay_ms: int
@@ -147,7 +148,7 @@ class State(Enum):
 
 
 class Authentication:
-    """The state of one connection. `make_server` makes the server's side of one exchange of a mechanism."""
+    """The state of one connection. `make_server` returns the server's side of one exchange, for a mechanism."""
 
     def __init__(
         self,
@@ -156,8 +157,8 @@ class Authentication:
         now_ms: int,
         certificate_principal: Principal | None = None,
     ) -> None:
-        """`certificate_principal`: of the peer's certificate, verified by TLS; it counts where the listener has no
-        SASL."""
+        """`certificate_principal`: principal of the peer's certificate, which TLS has verified; None: no certificate.
+        It is used only if the listener has no SASL."""
         self._rules = rules
         self._make_server = make_server
         self._server: SaslServer | None = None
@@ -176,19 +177,20 @@ class Authentication:
 
     @property
     def deadline_ms(self) -> int | None:
-        """The time at which `expire` is due: the end of the session, or of the time for the authentication."""
+        """Time in ms at which `expire` is due: the end of the session, or of the time for the authentication; None: no
+        end."""
         if self.state in (State.UNKNOWN, State.EXCHANGE):
             return self._since_ms + self._rules.authentication_timeout_ms
         return None if self.state is State.FAILED else self._expires_ms
 
     def is_quick(self, token: bytes) -> bool:
-        """Return True if `receive` of a SaslToken takes well below a millisecond for any content: SCRAM's server hashes
-        next to nothing, and the name that it prepares is short."""
+        """Return True if `receive` of this SaslToken takes well below a millisecond, whatever its content. SCRAM's
+        server computes little, and the name that it prepares is short."""
         return self._mechanism in SCRAM_MECHANISMS and len(token) <= QUICK_TOKEN_BYTES_MAX
 
     def expire(self, now_ms: int) -> list[Effect]:
-        """End a connection whose session or time for authentication has ended, also one that only waits. Call it at
-        `deadline_ms`."""
+        """Fail a connection whose session, or time for authentication, has ended. Call it at `deadline_ms`, also for a
+        connection without requests. Returns no effects before that time."""
         deadline_ms = self.deadline_ms
         if deadline_ms is None or now_ms < deadline_ms:
             return []
@@ -199,7 +201,7 @@ class Authentication:
         return self._session_expired()
 
     def receive(self, event: Event, now_ms: int) -> list[Effect]:
-        """Return the effects of a request, in order. There are none after a failure."""
+        """Return the effects of a request, in their order; none after a failure."""
         if self.state is State.FAILED:
             return []
         deadline_ms = self.deadline_ms
@@ -259,7 +261,8 @@ class Authentication:
         return [Authenticated(step.principal, self._mechanism, again), Challenge(step.challenge, lifetime_ms)]
 
     def _lifetime_ms(self, expires_ms: int | None, now_ms: int) -> int:
-        """Return the shorter lifetime of the credential's and the listener's; 0: neither sets an end."""
+        """Return the lifetime of a session in ms: the shorter of the credential's and the listener's; 0 if neither sets
+        an end."""
         limits = [] if expires_ms is None else [expires_ms - now_ms]
         if self._rules.reauthentication_ms_max:
             limits.append(self._rules.reauthentication_ms_max)

@@ -1,7 +1,7 @@
-"""Requests to the https endpoints of OAUTHBEARER: those of tokens and of the keys that tokens are verified with.
+"""Requests to the https endpoints of OAUTHBEARER: the token endpoint, and the endpoint of the keys that verify tokens.
 
-The endpoint's certificate is always verified, and redirects are not followed: they could lead to plain text, and take
-the client's secret with them.
+The endpoint's certificate is always verified. Redirects are not followed, because they could lead to a server without
+encryption, to which the client's secret would be sent.
 """
 
 from __future__ import annotations
@@ -26,11 +26,20 @@ def fetch(
     data: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return the answer to a GET, with `data` to a POST; at most `bytes_max` of it. `ca_location`: PEM file of the
-    authorities that are trusted; "": those of the system. `timeout_s`: for the whole answer, however slowly it comes.
+    """Send a GET request, or with `data` a POST request, and return the answer's body.
 
-    Raises InvalidConfigError (not https, or the file of authorities cannot be read), urllib.error.HTTPError (it
-    refuses, or redirects), OSError (it does not answer, ends in the middle, or its certificate is not valid).
+    Args:
+        url: An https URL.
+        ca_location: PEM file of the trusted authorities; "": those of the system.
+        timeout_s: Longest time for the whole answer, even if bytes keep coming.
+        bytes_max: Largest part of the body that is returned; the rest is cut off.
+        data: Body of the request.
+        headers: Headers of the request.
+
+    Raises:
+        InvalidConfigError: The URL is not https, or the file of authorities cannot be read.
+        urllib.error.HTTPError: The endpoint refuses the request, or redirects it.
+        OSError: The endpoint does not answer, the answer is cut off, or the certificate is not valid.
     """
     import urllib.request  # slow to import
 
@@ -52,8 +61,8 @@ def fetch(
 
 
 def _socket_until(end_s: float) -> type[ssl.SSLSocket]:
-    """Return a class of sockets that receive nothing after `end_s` (monotonic time). Their own timeout begins again
-    with each byte."""
+    """Return a class of sockets that receive nothing after `end_s` (monotonic time), because a socket's own timeout
+    starts again with each received byte."""
 
     class SocketUntil(ssl.SSLSocket):
         def recv_into(self, *args: Any, **more: Any) -> int:
@@ -71,6 +80,6 @@ def _no_redirects() -> urllib.request.HTTPRedirectHandler:
 
     class NoRedirects(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: object) -> None:
-            """Return None: a redirect is not followed, and counts as an error."""
+            """Return None, so that a redirect is not followed and counts as an error."""
 
     return NoRedirects()

@@ -1,9 +1,10 @@
-"""`sasl.jaas.config` as Kafka's clients take it, translated into our settings.
+"""Parser of `sasl.jaas.config`, which Kafka's clients use, into our settings.
 
     org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="…";
 
-One login module, a control flag, options, a semicolon. Only the class's own name counts, so that the names of shaded
-copies work. No error quotes a value: it could be a password at the wrong place.
+The text is one login module, a control flag, options and a semicolon. The package of the module's class does not
+matter, because shaded copies of Kafka's client have other packages. No error quotes a value, which could be a password
+at the wrong place.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SPACE = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _TOKEN = re.compile(r'"((?:\\.|[^"\\])*)"|\'((?:\\.|[^\'\\])*)\'|([^\s"\';=]+)|([;=])', re.DOTALL)
 _ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-"""Escapes of Java's StreamTokenizer, with which Kafka's clients read this setting."""
+"""The escapes of Java's StreamTokenizer, with which Kafka's clients read this setting."""
 _MECHANISMS = {
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
     "PlainLoginModule": ("PLAIN",),
@@ -43,11 +44,11 @@ _REQUIRED = {
 
 
 def parse_jaas(text: str, mechanism: str) -> dict[str, Secret]:
-    """Return the settings that a `sasl.jaas.config` stands for, by our names: `sasl.username`, `sasl.password`, and for
+    """Return the settings in a `sasl.jaas.config`, under our names: `sasl.username` and `sasl.password`, or for
     OAUTHBEARER `sasl.oauthbearer.client.id`, `.client.secret` and `.scope`.
 
-    Raises InvalidConfigError: it cannot be read, its module is not known or is not for `mechanism`, options are missing
-    or unknown.
+    Raises InvalidConfigError if the text cannot be read, its module is unknown or not for `mechanism`, or options are
+    missing or unknown.
     """
     if len(text) > JAAS_CHARS_MAX:
         raise _wrong(f"{len(text)} characters, at most {JAAS_CHARS_MAX} are allowed")
@@ -65,7 +66,7 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, Secret]:
 
 
 def _tokens(text: str) -> list[tuple[str, bool]]:
-    """Return the tokens: (text, whether it is a punctuation mark)."""
+    """Return the tokens of the text, each with True if it is a punctuation mark outside quotation marks."""
     tokens: list[tuple[str, bool]] = []
     at = _end_of_space(text, 0)
     while at < len(text):
@@ -80,8 +81,8 @@ def _tokens(text: str) -> list[tuple[str, bool]]:
 
 
 def _unescape(match: re.Match[str]) -> str:
-    """Return the character of an escape: an octal number, a letter for a control character, or a character that stands
-    for itself."""
+    """Return the character that an escape stands for: an octal number, a letter for a control character, or the
+    character itself."""
     text = match[1]
     return chr(int(text, 8)) if text[0] in "01234567" else _ESCAPED.get(text, text)
 

@@ -1,9 +1,12 @@
-"""Listeners: their addresses, their security, and their advertised addresses.
+"""The listeners of a broker: their addresses, their security, and their advertised addresses.
 
-`listeners` is a list of NAME://HOST:PORT; the empty host and 0.0.0.0 are all addresses.
-`listener.security.protocol.map` names the security of a listener name; the four protocols stand for themselves.
-`advertised.listeners` are the addresses for clients, `inter.broker.listener.name` the listener for connections between
-brokers (KIP-103). A setting for one listener alone has the prefix `listener.name.<name in lower case>.`.
+- `listeners` is a list of NAME://HOST:PORT. An empty host, or 0.0.0.0, stands for all addresses.
+- `listener.security.protocol.map` has the security protocol of each listener name. A listener that is named like one of
+  the four protocols has that protocol.
+- `advertised.listeners` are the addresses for clients.
+- `inter.broker.listener.name` is the listener for connections between brokers (KIP-103).
+
+A setting for one listener alone has the prefix `listener.name.<name in lower case>.`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from sparklog.errors import InvalidConfigError
 
 LISTENERS_MAX = 100
 GATEWAY_PREFIX = "kafka."
-"""Before the name of a gateway's listener, where brokers name all listeners."""
+"""Prefix of the name of a gateway's listener, where it stands among a broker's own listeners."""
 LOCALHOST = "localhost"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _ADDRESS = re.compile(r"([^:/\s]+)://(?:\[([^\]\s]*)\]|([^:\s\[\]]*)):(\d{1,5})")
@@ -45,7 +48,7 @@ class SecurityProtocol(StrEnum):
 
 
 class Listener(NamedTuple):
-    """One listener. `host` "" (or "::", with IPv6): all addresses; `port` 0: any free one."""
+    """One listener. `host`: address to listen on; "" or "::" (with IPv6): all addresses. `port` 0: any free port."""
 
     name: str
     host: str
@@ -58,7 +61,8 @@ class Listener(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """All of a broker's listeners, in the order of the setting; `advertised` has an entry for each advertised one."""
+    """All listeners of a broker, in the order of the setting. `advertised`: listeners with their addresses for clients;
+    those that are not advertised are missing."""
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
@@ -66,7 +70,8 @@ class Listeners(NamedTuple):
 
 
 def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
-    """Parse `listener.security.protocol.map`: NAME:PROTOCOL, separated by commas. Raises InvalidConfigError."""
+    """Parse `listener.security.protocol.map`: pairs NAME:PROTOCOL, separated by commas. Returns the protocol of each
+    name, the four protocols' own names included. Raises InvalidConfigError."""
     protocols = {p.value: p for p in SecurityProtocol}
     for part in _parts(text):
         name, colon, protocol = part.partition(":")
@@ -89,8 +94,8 @@ def parse_listeners(
     inter_broker_name: str = "",
     own_host: str = "localhost",
 ) -> Listeners:
-    """Return a broker's listeners from its settings. `own_host`: the name of this host for others; it is advertised for
-    all addresses.
+    """Return a broker's listeners from the values of its settings. `own_host`: name of this host for clients; it is
+    advertised for a listener on all addresses if `advertised` is empty.
 
     Raises InvalidConfigError, which names the setting.
     """
@@ -145,7 +150,7 @@ def _parse_one(text: str, protocols: Mapping[str, SecurityProtocol], setting: st
 
 
 def _check_distinct(bound: tuple[Listener, ...]) -> None:
-    """Check that names and addresses differ; several listeners may ask for any free port."""
+    """Raise InvalidConfigError if a name or an address occurs twice. Port 0 may occur several times."""
     if len({one.name for one in bound}) != len(bound):
         raise InvalidConfigError("listeners: a name occurs twice")
     if len({one.name.lower() for one in bound}) != len(bound):
@@ -167,8 +172,8 @@ def is_any_address(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Return True if only processes of this host can reach a listener on `host`. Names except localhost never count,
-    because their address can change."""
+    """Return True if only processes of this host can reach a listener on `host`. Of host names only localhost counts,
+    because the address of any other name can change."""
     return host == LOCALHOST or _ip_says(host, lambda ip: ip.is_loopback)
 
 
@@ -186,10 +191,18 @@ def registered_endpoints(
     explicit: bool,
     gateways: Mapping[str, tuple[str, int]] | None = None,
 ) -> tuple[str, ...]:
-    """Return a broker's registered addresses in the cluster: `HOST:PORT`, and with several listeners each of them as
-    `NAME://HOST:PORT`. `own`: the listeners' addresses, by name. `explicit`: `advertised.listeners` is set; a listener
-    that it does not name is not advertised. `gateways`: addresses of this broker's gateways for clients of other
-    protocols, by the listeners' names."""
+    """Return the addresses that a broker registers in the cluster.
+
+    The first is `HOST:PORT` of the listener for other brokers. If the broker has several listeners, or gateways, each
+    advertised address follows as `NAME://HOST:PORT`.
+
+    Args:
+        listeners: The broker's listeners.
+        own: Bound address of each listener, by its name.
+        explicit: True if `advertised.listeners` is set: only the listeners in it are advertised, with its addresses.
+            False: all listeners are, with the addresses of `own`.
+        gateways: Addresses of this broker's gateways for clients of other protocols, by the listeners' names.
+    """
     told = {one.name: (one.host, one.port) for one in listeners.advertised} if explicit else dict(own)
     inner = told.get(listeners.inter_broker.name) or own[listeners.inter_broker.name]
     others = dict(gateways or {})
@@ -199,8 +212,9 @@ def registered_endpoints(
 
 
 def endpoint_for(endpoints: Sequence[str], listener: str = "") -> str:
-    """Return the broker's endpoint for a peer that came through `listener`, as `HOST:PORT`; `listener` "": for another
-    broker. "" if none is advertised for it."""
+    """Return the address of a broker, as `HOST:PORT`, for a peer that is connected through `listener`; "" if the broker
+    advertises none for it. `endpoints`: addresses from `registered_endpoints`. `listener` "": the peer is another
+    broker."""
     named = [one for one in endpoints if "://" in one]
     if not listener or (not named and not listener.startswith(GATEWAY_PREFIX)):
         return next((one for one in endpoints if "://" not in one), "")
@@ -212,15 +226,16 @@ def _address(host: str, port: int) -> str:
 
 
 def listener_settings(settings: Mapping[str, object], name: str) -> dict[str, object]:
-    """Return the settings as one listener has them: `listener.name.<name>.x` comes before `x`."""
+    """Return the settings of one listener. `listener.name.<name>.x` replaces `x`; those of other listeners are left
+    out."""
     prefix = f"listener.name.{name.lower()}."
     common = {key: value for key, value in settings.items() if not key.startswith("listener.name.")}
     return common | {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
 
 
 def insecurity(listener: Listener, client_auth: str) -> str:
-    """Return the reason why the listener accepts every peer; "": peers have to authenticate. `client_auth`: its
-    `ssl.client.auth`."""
+    """Return the reason why the listener accepts clients without authentication; "" if it does not. `client_auth`:
+    value of its `ssl.client.auth`."""
     if listener.protocol is SecurityProtocol.PLAINTEXT:
         return "it neither encrypts nor authenticates"
     if listener.protocol is SecurityProtocol.SSL and client_auth != "required":
@@ -231,10 +246,10 @@ def insecurity(listener: Listener, client_auth: str) -> str:
 def check_exposure(
     listeners: Listeners, client_auth_of: Callable[[Listener], str], allow_insecure: bool
 ) -> tuple[str, ...]:
-    """Return the warnings for every start.
+    """Check the listeners that other hosts can reach. Returns warnings, to be logged at every start.
 
-    Raises InvalidConfigError for a listener that accepts every peer from other hosts, unless `allow.insecure` permits
-    it.
+    Raises InvalidConfigError if such a listener accepts clients without authentication, unless `allow_insecure` is
+    True.
     """
     warnings = []
     for listener in listeners.bound:

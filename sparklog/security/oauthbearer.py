@@ -1,13 +1,19 @@
 r"""OAUTHBEARER (RFC 7628, KIP-255): a signed JSON web token names the peer and the end of its session.
 
-The client's only message is `n,,\x01auth=Bearer TOKEN\x01\x01`. A token that is refused is answered with a JSON
-object; the client sends one byte \x01, and then the exchange fails. Both answers give the reason: the token is the
-client's own, and no reason tells of users or keys that the client has not named.
+The client's only message is `n,,\x01auth=Bearer TOKEN\x01\x01`. The broker answers a refused token with a JSON object;
+the client sends one byte \x01, and then the exchange fails with an error. The JSON object and the error give the reason
+of the refusal. This reveals nothing: the token is the client's own, and no reason tells about users or keys that the
+client has not named.
 
-A token is accepted under these conditions: its signature is by a key of the set (JWKS, RFC 7517) that its header names
-by id, with an asymmetric algorithm that the configuration pins; it has `exp`, and now is before it; now is not before
-`nbf`, and `iat` is not in the future, all within the allowed clock skew; `aud` and `iss` are the expected ones; the
-claim with the name is a text. Statements of a token about its own keys (`jwk`, `jku`, `x5u`, `x5c`) are ignored.
+A token is accepted under these conditions:
+
+- Its signature is by the key that its header names by id. The key is in the key set (JWKS, RFC 7517), and the algorithm
+  is asymmetric and one of those in the configuration.
+- It has `exp`, and now is before that time. Now is not before `nbf` or `iat`, if it has them. The allowed clock skew
+  applies to all three.
+- `aud` and `iss` are the expected ones, and the claim with the user's name is a text.
+
+Statements of a token about its own keys (`jwk`, `jku`, `x5u`, `x5c`) are ignored.
 """
 
 from __future__ import annotations
@@ -25,8 +31,8 @@ from sparklog.security.sasl import CREDENTIALS_WRONG, TOKEN_BYTES_MAX, SaslStep
 from sparklog.security.secrets import HIDDEN, Secret
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Algorithms that can be pinned: those with a private and a public key. With HS… the set of public keys would be the
-secret."""
+"""Algorithms that a configuration may allow: those with a private and a public key. With HS…, the secret would be in
+the set of public keys."""
 JWKS_CHARS_MAX = 1024 * 1024
 KEYS_MAX = 256
 RSA_BITS_MIN = 2_048
@@ -39,11 +45,12 @@ _CURVES = ("P-256", "P-384", "P-521", "Ed25519")
 
 
 class UnknownKeyError(SaslAuthenticationFailedError):
-    """The token names a key that is not in the set: the issuer may have a new one."""
+    """The token names a key that is not in the set. The issuer may have a newer set."""
 
 
 class TokenRules(Struct, frozen=True):
-    """Requirements of a token. `audiences`: it has to be for one of them; `issuer` "": any."""
+    """Requirements of a token. `audiences`: the token has to be for one of them; empty: not checked. `issuer`: its
+    issuer; "": not checked. `name_claim`: the claim with the user's name."""
 
     audiences: tuple[str, ...]
     issuer: str = ""
@@ -53,7 +60,7 @@ class TokenRules(Struct, frozen=True):
 
 
 class _Key(NamedTuple):
-    """A public key of the set. `algorithm` "": any that fits its type."""
+    """A public key of the set. `algorithm`: the only algorithm for which it may be used; "": any that fits its type."""
 
     key_id: object
     key_type: str
@@ -62,11 +69,11 @@ class _Key(NamedTuple):
 
 
 class TokenVerifier:
-    """Verifies tokens with a set of keys; a new set of keys is a new verifier."""
+    """Verifier of tokens with a fixed set of keys."""
 
     def __init__(self, jwks: str, rules: TokenRules) -> None:
-        """`jwks`: the text of the key set. Raises InvalidConfigError: no usable key, an algorithm that cannot be
-        pinned, no audience and no issuer."""
+        """`jwks`: the key set as JSON. Raises InvalidConfigError if the set has no usable key, the rules have a
+        forbidden algorithm, or they have neither audience nor issuer."""
         if not rules.algorithms or not set(rules.algorithms) <= set(ALGORITHMS):
             raise InvalidConfigError(f"sasl.oauthbearer algorithms: use some of {', '.join(ALGORITHMS)}")
         if not rules.audiences and not rules.issuer:
@@ -82,8 +89,9 @@ class TokenVerifier:
         return f"TokenVerifier({len(self._keys)} keys)"
 
     def verify(self, token: str, now_ms: int) -> tuple[str, int]:
-        """Return the name that the token proves, and its end (ms since 1970). Raises SaslAuthenticationFailedError; its
-        text names the fault, but shows nothing of the token."""
+        """Return the user's name in the token, and the time in ms since 1970 from which the token is not accepted: its
+        expiry and the clock skew. Raises SaslAuthenticationFailedError. Its text names the fault, but shows nothing of
+        the token."""
         claims = self._signed_claims(token)
         expires_ms = _time_ms(claims, "exp")
         if expires_ms is None:
@@ -135,7 +143,7 @@ class TokenVerifier:
         return claims
 
     def _reason(self, error: Exception) -> str:
-        """Return the text for an error of the library, whose own texts may show parts of the token."""
+        """Return a text for an error of the library, because the library's own texts can show parts of the token."""
         jwt = self._jwt
         if isinstance(error, jwt.MissingRequiredClaimError):
             return f"the token has no {_CLAIMS.get(error.claim, 'claim that is needed')}"
@@ -150,8 +158,8 @@ class TokenVerifier:
         return f"this is not a signed JSON web token (HEADER.CLAIMS.SIGNATURE): {type(error).__name__}"
 
     def _key(self, key_id: object, algorithm: str) -> Any:
-        """Return the only key that fits. A token without a key id is taken if the set has one key of the algorithm's
-        type."""
+        """Return the only key that fits. A token without a key id is accepted if the set has exactly one key for the
+        algorithm."""
         fitting = [
             key
             for key in self._keys
@@ -169,8 +177,8 @@ class TokenVerifier:
 
 
 def _parse_jwks(jwt: Any, text: str) -> list[_Key]:
-    """Return the set's keys for signatures. Keys of other kinds, curves and algorithms are left out, as RFC 7517 asks;
-    private ones are refused."""
+    """Return the public keys for signatures. Keys for other uses, and keys of unknown types, curves and algorithms, are
+    left out, as RFC 7517 requires. Raises InvalidConfigError, also for a private key."""
     if len(text) > JWKS_CHARS_MAX:
         raise InvalidConfigError(f"the set of keys has {len(text)} characters; at most {JWKS_CHARS_MAX} are allowed")
     try:
@@ -215,13 +223,13 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
 
 
 class Verifier(Protocol):
-    """Verifies tokens; see `TokenVerifier.verify`."""
+    """Verifier of tokens; see `TokenVerifier.verify`."""
 
     def verify(self, token: str, now_ms: int) -> tuple[str, int]: ...
 
 
 class OAuthBearerServer:
-    """One exchange; two messages if the token is refused."""
+    """The server's side of one exchange. It has a second message if the token is refused."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
@@ -230,16 +238,16 @@ class OAuthBearerServer:
 
     @property
     def failure(self) -> str:
-        """Return the reason of the token's refusal, for the log; "" if it was accepted."""
+        """Reason of the token's refusal, for the log; "" if it was not refused."""
         return str(self._failure or "")
 
     @property
     def told(self) -> str:
-        """Return the reason of the token's refusal, for the client; "" if it was accepted."""
+        """Reason of the token's refusal, for the client; "" if it was not refused."""
         return self.failure
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """Take a client's message; see `sasl.SaslServer`."""
+        """Answer a client's message; see `sasl.SaslServer`."""
         self._messages += 1
         if self._messages > 1:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
@@ -256,7 +264,8 @@ class OAuthBearerServer:
 
 
 def bearer_message(token: Secret) -> bytes:
-    """Return the client's message. Raises InvalidConfigError if the token cannot be one."""
+    """Return the client's message with the token. Raises InvalidConfigError if the token is empty or has impossible
+    characters."""
     text = token.reveal()
     if not text:
         raise InvalidConfigError("the bearer token is empty")
@@ -266,7 +275,8 @@ def bearer_message(token: Secret) -> bytes:
 
 
 def _parse(message: bytes) -> tuple[str, Secret]:
-    """Return the authorization id ("": none) and the token. Raises SaslAuthenticationFailedError."""
+    """Return the authorization id ("": none) and the token of a client's message. Raises
+    SaslAuthenticationFailedError."""
     try:
         text = message.decode("ascii") if len(message) <= TOKEN_BYTES_MAX else ""
         header, *pairs = text.split(_SEPARATOR)

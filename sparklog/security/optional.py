@@ -1,4 +1,5 @@
-"""Libraries of the extra `security`: imported when they are first needed, with an error that says how to get them."""
+"""Libraries of the extra `security`. They are imported at their first use; a missing one causes an error that names the
+extra to install."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from sparklog.errors import InvalidConfigError
 
 
 def require(module: str, purpose: str) -> ModuleType:
-    """Import `module`. Raises InvalidConfigError, which names the extra to install."""
+    """Import `module`. Raises InvalidConfigError if it is not installed; the error names `purpose` and the extra to
+    install."""
     try:
         return importlib.import_module(module)
     except ImportError as e:

@@ -1,16 +1,16 @@
 """Producer ids that prove their owner.
 
-Only the producer itself remembers an id without transactions. Batches contain ids, not principals, so a leader that
-takes over, or starts again, cannot know the owner. Therefore the id contains a proof for every holder of the cluster's
-secret:
+No broker stores the owner of a producer id without transactions, and batches contain ids, not principals. So a leader
+that takes over, or restarts, would not know the owner. Therefore the id itself contains a proof, which any broker can
+check with the cluster's secret:
 
     bit 63         0
     bit 62         1: an owned id; other ids are below PRODUCER_ID_END
     bits 24 to 61  the number that the metadata store has issued, modulo 2^38
     bits 0 to 23   tag: the first three bytes of BLAKE2b(number (i64, big-endian) + "kind:name"), keyed with the secret
 
-A principal cannot choose its tag. For one number in 16 million, the tags of two principals are equal, so one could
-write with the other's id. A principal that tries out tags only finds ids that belong to no other principal.
+A principal cannot choose its tag. For one number in 16 million the tags of two principals are equal, so that each of
+the two could write with the other's id. A principal that tries out tags finds only ids of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparklog.types import PRODUCER_ID_END
 
 SECRET_BYTES = 32
 SECRET_NAME = "producer-ids"
-"""Key of the secret among the records of secrets."""
+"""Key of the security record with the secret (`records`, kind SECRETS)."""
 
 _TAG_BYTES = 3
 _TAG_BITS = 8 * _TAG_BYTES
@@ -33,23 +33,23 @@ _NUMBER = struct.Struct(">q")
 
 
 def owned_id(secret: bytes, number: int, principal: Principal) -> int:
-    """Return the id of `number` for the principal."""
+    """Return the owned id of the principal for an issued number."""
     number &= _NUMBER_MASK
     return PRODUCER_ID_END | number << _TAG_BITS | int.from_bytes(_tag(secret, number, principal))
 
 
 def is_owned(producer_id: int) -> bool:
-    """Return True if the id proves its owner."""
+    """Return True if the id contains a proof of its owner."""
     return producer_id >= PRODUCER_ID_END
 
 
 def number_of(producer_id: int) -> int:
-    """Return the issued number of an id, owned or not. Larger numbers are younger."""
+    """Return the issued number in an id, owned or not. A larger number was issued later."""
     return (producer_id >> _TAG_BITS) & _NUMBER_MASK if is_owned(producer_id) else producer_id
 
 
 def belongs_to(secret: bytes, producer_id: int, principal: Principal) -> bool:
-    """Return True if an owned id is the principal's."""
+    """Return True if the owned id `producer_id` belongs to the principal."""
     given = (producer_id & (1 << _TAG_BITS) - 1).to_bytes(_TAG_BYTES)
     return hmac.compare_digest(given, _tag(secret, number_of(producer_id), principal))
 

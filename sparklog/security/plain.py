@@ -1,7 +1,8 @@
-"""PLAIN (RFC 4616): name and password as they are. Only for listeners with TLS; `handshake` refuses it on others.
+"""PLAIN (RFC 4616): the client sends name and password unencrypted. Only for listeners with TLS; `handshake` refuses
+PLAIN on others.
 
-The password is compared with the user's SCRAM credential, so the server keeps no password. The comparison does the same
-work for an unknown user. It takes milliseconds by design: the shell calls it off the event loop.
+The server keeps no password: it compares the received one with the user's SCRAM credential. For an unknown user the
+comparison takes as long. It takes milliseconds by design, so it must not run on the event loop.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ MESSAGE_BYTES_MAX = 4_096
 
 
 class PlainServer:
-    """One exchange: one message. `lookup` gives SCRAM-SHA-256 credentials."""
+    """The server's side of one exchange, which has one message. `lookup` returns a user's SCRAM-SHA-256 credential.
+    `unknown` returns credentials for other names."""
 
     def __init__(self, lookup: CredentialLookup, unknown: UnknownUsers) -> None:
         self._lookup = lookup
@@ -29,7 +31,7 @@ class PlainServer:
         self._is_used = False
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """Take a client's message; see `sasl.SaslServer`."""
+        """Answer a client's message; see `sasl.SaslServer`."""
         if self._is_used:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
         self._is_used = True
@@ -42,14 +44,16 @@ class PlainServer:
 
 
 def plain_message(name: str, password: Secret) -> bytes:
-    """Return the client's only message. Raises InvalidConfigError for a NUL character in either."""
+    """Return the client's only message. Raises InvalidConfigError for an empty name, or a NUL character in name or
+    password."""
     if "\0" in name + password.reveal() or not name:
         raise InvalidConfigError("sasl.username and sasl.password: a name without NUL characters is required")
     return b"\0".join([b"", name.encode(), password.reveal().encode()])
 
 
 def _parse(token: bytes) -> tuple[str, Secret]:
-    """Parse `[authzid] NUL authcid NUL passwd`; an authzid must equal the name: no user acts for another one."""
+    """Parse `[authzid] NUL authcid NUL passwd`. `authzid` has to be empty or the name, because no user may act for
+    another."""
     try:
         authzid, name, password = token[: MESSAGE_BYTES_MAX + 1].decode().split("\0")
         if authzid not in ("", name) or not password or len(token) > MESSAGE_BYTES_MAX:

@@ -1,15 +1,15 @@
-r"""Names of certificates as principals: `ssl.principal.mapping.rules` (KIP-371).
+r"""Mapping of certificates' names to principals: `ssl.principal.mapping.rules` (KIP-371).
 
-A certificate's subject becomes an X.500 name as RFC 2253 and Java's `X500Principal.getName()` write it, the last
-attribute first: `CN=alice,OU=data,O=Example`. The rules are tried in their order; the first that matches the whole
-name decides:
+A certificate's subject is written as an X.500 name (RFC 2253, Java's `X500Principal.getName()`), with the last
+attribute first: `CN=alice,OU=data,O=Example`. The rules are tried in their order, and the first rule that matches the
+whole name gives the user's name:
 
-- `DEFAULT`: the name as it is.
-- `RULE:pattern/replacement/` and then nothing, `L` or `U`: the name with the pattern's groups put in for `$1`, `$2`, …,
-  as it is, in lower or in upper case. A slash in the pattern is written `\/`.
+- `DEFAULT`: the X.500 name, unchanged.
+- `RULE:pattern/replacement/`, optionally followed by `L` or `U`: the replacement, in which `$1`, `$2`, … are the groups
+  of the pattern. `L` changes the result to lower case, `U` to upper case. A slash in the pattern is written `\/`.
 
-Patterns are Java's regular expressions (`java_patterns`). A construct with another meaning in Python is refused,
-because it could accept a peer under another name.
+Patterns are Java's regular expressions (`java_patterns`). A construct that has another meaning in Python is refused,
+because it could accept a peer under a wrong name.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ SETTING = "ssl.principal.mapping.rules"
 RULES_CHARS_MAX = 16_384
 _ESCAPED = ',=+<>#;"\\'
 _KEYWORDS = frozenset({"CN", "C", "L", "ST", "O", "OU", "STREET", "DC", "UID"})
-"""Attribute types that RFC 2253 has a keyword for; others are written as their numbers."""
+"""Attribute types with a keyword in RFC 2253. Other types are written as their numbers (OID)."""
 _REFERENCE = re.compile(r"\\(.)|\$\{([a-zA-Z][a-zA-Z0-9]*)\}|\$(\d+)|(.)", re.DOTALL)
 
 
 class MappingRule(NamedTuple):
-    """One rule. `pattern` None: DEFAULT. `pieces` are literal texts and numbers of groups."""
+    """One rule. `text`: the rule as it is written. `pattern` None: the rule is DEFAULT. `pieces`: the replacement's
+    literal texts and group numbers."""
 
     text: str
     pattern: Any = None
@@ -44,8 +45,8 @@ class MappingRule(NamedTuple):
     change_case: Callable[[str], str] = str
 
     def apply(self, name: str) -> str | None:
-        """Return the mapped name; None: the rule does not match the whole of `name`. Raises InvalidConfigError for
-        letters that a change of case makes the same as others: a dotless i would become the I of another name."""
+        """Return the mapped name; None if the rule does not match the whole of `name`. Raises InvalidConfigError if the
+        change of case would make two different names equal, as it makes a dotless i the same as I."""
         if self.pattern is None:
             return name
         if matches_in_time(self.pattern.fullmatch, name, SETTING) is None:
@@ -61,8 +62,8 @@ class MappingRule(NamedTuple):
 
 
 def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
-    """Return the rules of `ssl.principal.mapping.rules`; empty text is DEFAULT. Raises InvalidConfigError that quotes
-    the rule."""
+    """Parse `ssl.principal.mapping.rules`; an empty text is DEFAULT. Raises InvalidConfigError, which quotes the
+    rule."""
     if len(text) > RULES_CHARS_MAX:
         raise InvalidConfigError(f"ssl.principal.mapping.rules: {len(text)} characters, at most {RULES_CHARS_MAX}")
     rules = []
@@ -77,7 +78,7 @@ def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
 
 
 def _parse_rule(text: str, at: int) -> tuple[MappingRule, int]:
-    """Return the rule that begins at position `at`, and the first position of the next rule."""
+    """Return the rule at position `at`, and the position after it."""
     if text.startswith("DEFAULT", at):
         rule, end = MappingRule("DEFAULT"), at + len("DEFAULT")
     elif text.startswith("RULE:", at):
@@ -97,7 +98,7 @@ def _parse_rule(text: str, at: int) -> tuple[MappingRule, int]:
 
 
 def _until_slash(text: str, at: int) -> tuple[str, int]:
-    """Return the text before the next slash without a backslash, and its end."""
+    """Return the text from `at` to the next slash without a backslash, and the position after that slash."""
     end = at
     while end < len(text) and text[end] != "/":
         end += 2 if text[end] == "\\" else 1
@@ -107,8 +108,8 @@ def _until_slash(text: str, at: int) -> tuple[str, int]:
 
 
 def _pieces(replacement: str, pattern: Any) -> tuple[str | int, ...]:
-    """Return the replacement's literal texts and group numbers. A number beyond the groups loses its last digits, as in
-    Java; one that is still too large is literal text."""
+    """Return the replacement's literal texts and group numbers. If a number exceeds the number of groups, its last
+    digits count as literal text, as in Java; without any fitting number, all of it is literal."""
     pieces: list[str | int] = []
     for escaped, name, digits, plain in _REFERENCE.findall(replacement):
         if name:
@@ -128,7 +129,7 @@ def _pieces(replacement: str, pattern: Any) -> tuple[str | int, ...]:
 
 def map_name(rules: tuple[MappingRule, ...], name: str) -> Principal:
     """Return the principal of a certificate with the subject `name` (RFC 2253). Raises SaslAuthenticationFailedError if
-    no rule matches."""
+    no rule matches, or the mapped name is no valid user name."""
     try:
         mapped = (
             next((m for rule in rules if (m := rule.apply(name)) is not None), None)
@@ -147,8 +148,8 @@ def map_name(rules: tuple[MappingRule, ...], name: str) -> Principal:
 
 
 def certificate_name(der: bytes) -> str:
-    """Return the subject of a certificate (DER bytes) as an X.500 name after RFC 2253, the last attribute first. Raises
-    SaslAuthenticationFailedError for a certificate that TLS takes and whose subject has no text."""
+    """Return the subject of a certificate (DER bytes) as an X.500 name (RFC 2253), the last attribute first. Raises
+    SaslAuthenticationFailedError if the certificate or its subject cannot be read, although TLS has accepted it."""
     x509 = require("cryptography.x509", "a principal from a certificate")
     try:
         subject = x509.load_der_x509_certificate(der).subject
@@ -158,9 +159,8 @@ def certificate_name(der: bytes) -> str:
 
 
 def certificate_expiry_ms(der: bytes) -> int:
-    """Return the end of a certificate (DER bytes), in ms since 1970. Raises SaslAuthenticationFailedError for a
-    certificate that TLS accepts but this function cannot read.
-    """
+    """Return the end of a certificate's validity in ms since 1970. `der`: the certificate. Raises
+    SaslAuthenticationFailedError if the certificate cannot be read, although TLS has accepted it."""
     x509 = require("cryptography.x509", "the end of a certificate")
     try:
         return int(x509.load_der_x509_certificate(der).not_valid_after_utc.timestamp() * 1000)
@@ -187,8 +187,8 @@ def _escape(value: str) -> str:
 
 
 def _der_value(name: bytes) -> bytes:
-    """Return the value, with its tag, of the only attribute of a DER name: SEQUENCE { SET { SEQUENCE { type, value } }
-    }."""
+    """Return the value of the only attribute in a DER name, with the value's tag. The name has the form SEQUENCE { SET
+    { SEQUENCE { type, value } } }."""
     for _ in range(3):
         name = name[_der_header_bytes(name) :]
     return name[_der_header_bytes(name) + name[1] :]

@@ -1,7 +1,7 @@
-"""Principals: the identity of an authenticated peer.
+"""Principals: the identities of peers.
 
-A principal is written `User:name`, as Kafka writes it. `ANONYMOUS` is every peer of a listener without authentication.
-`principal_mapping` turns a certificate's name into a principal.
+A principal is written `User:name`, as in Kafka. On a listener without authentication every peer is `ANONYMOUS`.
+`principal_mapping` converts a certificate's name into a principal.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sparklog.errors import InvalidConfigError
 
 USER_TYPE = "User"
 NAME_CHARS_MAX = 1_024
-"""Distinguished names are long, but not longer than this."""
+"""Largest number of characters of a name; enough for the distinguished names of certificates."""
 
 
 class Principal(NamedTuple):
-    """An authenticated peer. `kind` is "User" (case-sensitive); `name` is the name that the mechanism proved."""
+    """An identity. `kind` is always "User" (case-sensitive); `name` is the name that the authentication has proved."""
 
     kind: str
     name: str
@@ -32,14 +32,14 @@ _COMMA_BEFORE_USER = re.compile(rf",\s*{USER_TYPE}:")
 
 ANONYMOUS = Principal(USER_TYPE, "ANONYMOUS")
 ANY_USER = Principal(USER_TYPE, "*")
-"""Stands for every principal in an ACL; no peer can authenticate as it."""
+"""In an ACL: every principal. No peer can authenticate with this name."""
 
 
 def check_name(name: str) -> str:
     """Return `name` if a principal can have it.
 
-    A name is its own normal form (NFKC, without the characters that SASLprep removes): otherwise two names that differ
-    only for a program would be one user for a person. Raises InvalidConfigError with the fault.
+    A name has to be in normal form (NFKC, without the characters that SASLprep removes). Otherwise two names could look
+    equal to a person, but be different users. Raises InvalidConfigError, which states the fault.
     """
     if not name.strip() or name == ANY_USER.name:
         raise InvalidConfigError(f"a user cannot be named {name!r}")
@@ -58,8 +58,8 @@ def check_name(name: str) -> str:
 
 
 def check_user_name(name: str) -> str:
-    """Return `name` if an authenticated user can have it. Raises InvalidConfigError, also for ANONYMOUS: that is every
-    peer without authentication, and a user of this name would have its rights and give it the user's."""
+    """Return `name` if an authenticated user can have it. Raises InvalidConfigError, also for ANONYMOUS, because a user
+    of this name would share its permissions with all peers that are not authenticated."""
     if name == ANONYMOUS.name:
         raise InvalidConfigError(f"a user cannot be named {name!r}: the name stands for peers without authentication")
     return check_name(name)
@@ -74,12 +74,12 @@ def _normal_form(name: str) -> str:
 
 
 def user(name: str) -> Principal:
-    """Return the principal of an authenticated user. Raises InvalidConfigError if no user can be named so."""
+    """Return the principal of an authenticated user. Raises InvalidConfigError if no user can have this name."""
     return Principal(USER_TYPE, check_user_name(name))
 
 
 def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
-    """Parse `User:name`; with `wildcard` also `User:*`. Raises InvalidConfigError."""
+    """Parse `User:name`. `wildcard`: True to accept `User:*` as ANY_USER. Raises InvalidConfigError."""
     kind, colon, name = text.partition(":")
     if not colon or kind != USER_TYPE:
         raise InvalidConfigError(f"{text!r} is not a principal: write {USER_TYPE}:name")
@@ -89,9 +89,8 @@ def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
 
 
 def stored_principal(text: str) -> Principal:
-    """Parse a principal that is stored or searched for. Its name may be one that users can no longer have: such an
-    entry has no effect, but can be shown and removed. Raises InvalidConfigError.
-    """
+    """Parse the principal of a stored entry, or of a search. The name can be one that users cannot have any more: such
+    an entry has no effect, but can be shown and removed. Raises InvalidConfigError."""
     kind, colon, name = text.partition(":")
     if not colon or kind != USER_TYPE or not name:
         raise InvalidConfigError(f"{text!r} is not a principal: write {USER_TYPE}:name")
@@ -99,7 +98,7 @@ def stored_principal(text: str) -> Principal:
 
 
 def name_refusal(name: str) -> str:
-    """Return the reason why no user of this name can be authenticated; "" if one can."""
+    """Return the reason why no user can have this name; "" if one can."""
     try:
         check_user_name(name)
     except InvalidConfigError as e:
@@ -110,7 +109,7 @@ def name_refusal(name: str) -> str:
 def parse_super_users(text: str) -> frozenset[Principal]:
     """Parse `super.users`: principals separated by semicolons, because names of certificates contain commas.
 
-    Raises InvalidConfigError, also for principals that commas separate: all of them would be one strange name.
+    Raises InvalidConfigError, also for `,User:` in a name: the principals are then probably separated by commas.
     """
     parts = _parts(text.split(";"))
     for part in parts:

@@ -1,8 +1,8 @@
-"""Profiles: files of client settings by a name, one for each cluster.
+"""Profiles: named files of client settings, such as one for each cluster.
 
 A profile is a file of Java properties, `NAME.properties`, in the directory `sparklog` of the user's configuration
-(`~/.config/sparklog`; XDG_CONFIG_HOME and SPARKLOG_CONFIG_DIR name others). It has `bootstrap.servers` and the settings
-of security, as Kafka's tools take them.
+directory (`~/.config`, or XDG_CONFIG_HOME). SPARKLOG_CONFIG_DIR names another directory. The file has
+`bootstrap.servers` and security settings, in the format of Kafka's tools.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Quotas as security records: one for each entity.
+"""Quotas as security records: one record for each entity.
 
-A record's key is the SHA-256 of its entity, so that names may be long; the value is a JSON object: `user`, `client_id`
-and `ip` (absent: not named; "": the default), and `quotas` by their keys.
+A record's key is the SHA-256 of its entity, so that names can be long. The value is a JSON object. It has `user`,
+`client_id` and `ip`, as far as the entity has them ("" is the default), and `quotas` by their keys.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ Quotas = Mapping[QuotaKey, float]
 
 
 def quota_record(entity: Entity, quotas: Quotas) -> tuple[RecordId, bytes | None]:
-    """Return the record of the entity's quotas; without any there is none. Raises InvalidConfigError."""
+    """Return the id and the value of the record with the entity's quotas. The value is None if `quotas` is empty.
+    Raises InvalidConfigError."""
     any_key = QuotaKey.PRODUCER_BYTE_RATE if entity.ip is None else QuotaKey.CONNECTION_CREATION_RATE
     QuotaTable({entity: quotas or {any_key: 1.0}})
-    if quotas:  # of another name they can still be taken away
+    if quotas:  # quotas of an invalid name can still be removed
         check_entity(entity)
     check_rates(quotas)
     named = {name: value for name, value in entity._asdict().items() if value is not None}
@@ -35,7 +36,8 @@ def quota_record(entity: Entity, quotas: Quotas) -> tuple[RecordId, bytes | None
 
 
 def quotas_of(value: bytes) -> tuple[Entity, dict[QuotaKey, float]]:
-    """Return the content of a record, without keys of later versions. Raises InvalidConfigError."""
+    """Return the entity and the quotas of a record. Unknown keys, from later versions, are left out. Raises
+    InvalidConfigError."""
     try:
         found = json.loads(value)
         entity = Entity(found.get("user"), found.get("client_id"), found.get("ip"))
@@ -47,7 +49,7 @@ def quotas_of(value: bytes) -> tuple[Entity, dict[QuotaKey, float]]:
 
 
 def parse_key(text: str) -> QuotaKey:
-    """Parse the key of a quota. Raises InvalidConfigError."""
+    """Return the quota key with this name. Raises InvalidConfigError for an unknown name."""
     try:
         return QuotaKey(text)
     except ValueError as e:

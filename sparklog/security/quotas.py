@@ -1,22 +1,24 @@
-"""Quotas of users and client ids (KIP-13, KIP-55, KIP-124, KIP-219): pure, the caller brings the time.
+"""Quotas of users and client ids (KIP-13, KIP-55, KIP-124, KIP-219): pure rules; the caller passes in the time.
 
-A quota is set for an entity: a user, a client id, or both, each a name or the default for all that have none of their
-own. For a request the first of these counts that has the quota's key:
+A quota is set for an entity: a user, a client id, or both. Each is a name, or the default for all names without a quota
+of their own. For a request, the first of these entities with the wanted quota key counts:
 
     1. user + client id             5. default user + default client id
     2. user + default client id     6. default user
     3. user                         7. client id
     4. default user + client id     8. default client id
 
-All connections of a group share its quota. The entity defines the group: a quota of a default user is each user's own,
-one without a client id is shared by all of a user's clients.
+All connections of a group share its quota. The entity defines the group: a quota of the default user applies to each
+user separately, and a quota without a client id is shared by all clients of a user.
 
-Quotas of new connections (KIP-612) may be set for the addresses of peers, too: for one address, or for all that have
-none of their own. They are separate from users and client ids, because only the address of a new connection is known.
+Quotas of new connections (KIP-612) can also be set for addresses: for one address, or the default for all addresses
+without a quota of their own. They are independent of users and client ids, because only the address of a new connection
+is known.
 
-A request is never refused for a rate. It is answered at once, the answer contains the time in which to send nothing
-(`throttle_ms`), and for that time nothing is read from the connection (KIP-219). A group's state depends on its own
-requests only: no group can slow another.
+A request is never refused because of a rate. It is answered at once; the answer contains the time for which the client
+shall send nothing (`throttle_ms`), and the broker reads nothing from the connection for that time (KIP-219). A group's
+state depends on its own requests only: no group can slow another. New connections have rules of their own, see
+`connection_limits`.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ from sparklog.security.principals import check_name
 from sparklog.security.token_bucket import Bucket, Rate, charge, full, throttle_ms
 
 DEFAULT = ""
-"""The entity's default: no user and no client id of a quota has this name."""
+"""Name that stands for the default of an entity. No user and no client id has this name."""
 GROUPS_MAX = 100_000
-"""Groups whose state is kept; beyond it the one that was used longest ago is forgotten, that is: its bucket is full
-again."""
+"""Largest number of groups whose state is kept. Above it, the group without use for the longest time is forgotten,
+which makes its bucket full again."""
 
 
 class QuotaKey(StrEnum):
-    """The limited quantity. The first four have Kafka's names."""
+    """The limited quantity. Kafka has the first four, too."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -65,54 +67,57 @@ RATES_MIN: Mapping[QuotaKey, float] = {
     QuotaKey.REQUEST_PERCENTAGE: 0.000_001,
     QuotaKey.CONNECTION_CREATION_RATE: 0.01,
 }
-"""Smallest rates. A smaller rate would be a ban, which is the task of ACLs; a smaller stored rate counts as this one.
-"""
+"""Smallest rates that can be set. A smaller rate would exclude the user, which is the task of ACLs. A smaller rate that
+is already stored counts as this one."""
 THROTTLE_MS_MAX = 3_600_000
-"""Longest single delay. The rest of the debt counts for the next request."""
+"""Longest single delay in ms. The rest of a longer debt counts for the next request."""
 NUMBERS = (QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS)
 USER_ONLY = frozenset(
     {QuotaKey.CONNECTION_CREATION_RATE, QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS}
 )
-"""Quotas for users alone: a client chooses its client id, and so could have any number of them."""
+"""Quota keys that cannot be set for client ids: a client chooses its id, and so could have any number of them."""
 
 
 class Entity(NamedTuple):
-    """The subject of a quota. None: the field is not part of it; DEFAULT: all subjects without a quota of their own."""
+    """The entity of a quota. A field that is None is not part of the entity; DEFAULT stands for all names without a
+    quota of their own."""
 
     user: str | None = None
-    """Name of the user; None: not named."""
+    """Name of the user, DEFAULT or None."""
     client_id: str | None = None
-    """The client id; None: not named."""
+    """The client id, DEFAULT or None."""
     ip: str | None = None
-    """IP address of clients, without a user or client id beside it; None: not named."""
+    """IP address of clients, DEFAULT or None. Such an entity has no user and no client id."""
 
 
 Group = tuple[str | None, str | None]
-"""(user, client id) of the connections that share one quota; None: any."""
+"""User and client id of the connections that share one quota. None: the quota does not distinguish users, or client
+ids."""
 
 
 class Window(NamedTuple):
-    """The settings `quota.window.num` and `quota.window.size.seconds`: after idle time, a group may use the quota of
-    this many seconds at once."""
+    """The settings `quota.window.num` and `quota.window.size.seconds`. After idle time, a group may use the quota of
+    `burst_s` seconds at once."""
 
     num: int = 11
     size_s: int = 1
 
     @property
     def burst_s(self) -> float:
-        """Time of the largest burst, in s: all samples but the one being filled, as in Kafka."""
+        """Seconds of quota in the largest burst: all windows but the present one, as in Kafka."""
         return max(1, self.num - 1) * self.size_s
 
 
 class Quota(NamedTuple):
-    """The quota of a request: the group that shares it, and the limit in the key's unit (bytes/s, percent, number)."""
+    """The quota of a request. `group`: the connections that share it. `limit`: in the key's unit (bytes/s, percent,
+    number)."""
 
     group: Group
     limit: float
 
 
 class ThrottledEntity(NamedTuple):
-    """A group that has to wait."""
+    """A group that has to wait now, and its delay in ms."""
 
     key: QuotaKey
     group: Group
@@ -120,17 +125,19 @@ class ThrottledEntity(NamedTuple):
 
 
 class QuotaTable:
-    """All quotas that are set. Pure look-ups."""
+    """All quotas that are set, for look-ups."""
 
     def __init__(self, quotas: Mapping[Entity, Mapping[QuotaKey, float]] | None = None) -> None:
-        """Set the quotas. Raises InvalidConfigError for a quota that is impossible to keep, or without an entity."""
+        """Check and take the quotas. Raises InvalidConfigError for an impossible limit, or a key that the entity cannot
+        have."""
         self._quotas = {entity: dict(values) for entity, values in (quotas or {}).items()}
         for entity, values in self._quotas.items():
             for key, limit in values.items():
                 _check(entity, key, limit)
 
     def find(self, key: QuotaKey, user: str, client_id: str = DEFAULT) -> Quota | None:
-        """Return the quota that counts for a request of `user` with `client_id` ("": none); None: it is not limited."""
+        """Return the quota that applies to a request of `user` with `client_id` (DEFAULT: the client has none); None if
+        the request is not limited."""
         for entity in _candidates(user, client_id):
             limit = self._quotas.get(entity, {}).get(key)
             if limit is not None:
@@ -139,7 +146,8 @@ class QuotaTable:
         return None
 
     def find_ip(self, ip: str) -> float | None:
-        """Return new connections a second from the address `ip` (canonical); None: it is not limited."""
+        """Return the number of new connections a second that the address `ip` (canonical) may open; None if it is not
+        limited."""
         for entity in (Entity(ip=ip), Entity(ip=DEFAULT)):
             limit = self._quotas.get(entity, {}).get(QuotaKey.CONNECTION_CREATION_RATE)
             if limit is not None:
@@ -148,8 +156,8 @@ class QuotaTable:
 
 
 def canonical_ip(text: str) -> str:
-    """Return an address in one way of writing; IPv4 mapped into IPv6 is IPv4. Raises InvalidConfigError for anything
-    else."""
+    """Return the canonical text of an IP address. An IPv4 address that is mapped into IPv6 becomes the IPv4 address.
+    Raises InvalidConfigError for other texts."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError as e:
@@ -182,13 +190,13 @@ def _check(entity: Entity, key: QuotaKey, limit: float) -> None:
 
 
 def check_entity(entity: Entity) -> None:
-    """Check the user of a quota that is set now. Raises InvalidConfigError for a name that no principal can have."""
+    """Check the user in the entity of a new quota. Raises InvalidConfigError for a name that no principal can have."""
     if entity.user not in (None, DEFAULT):
         check_name(str(entity.user))
 
 
 def check_rates(quotas: Mapping[QuotaKey, float]) -> None:
-    """Check new rates. Raises InvalidConfigError for a rate that is too low for any work."""
+    """Check new quotas. Raises InvalidConfigError for a rate below RATES_MIN."""
     for key, limit in quotas.items():
         if key in RATES_MIN and limit < RATES_MIN[key]:
             raise InvalidConfigError(
@@ -197,7 +205,7 @@ def check_rates(quotas: Mapping[QuotaKey, float]) -> None:
 
 
 class Throttles:
-    """The rates of all groups. The caller measures (bytes, time spent) and mutes connections."""
+    """The state of all groups: their token buckets. The caller measures the cost of requests, and mutes connections."""
 
     def __init__(
         self,
@@ -207,8 +215,8 @@ class Throttles:
         *,
         groups_max: int = GROUPS_MAX,
     ) -> None:
-        """`threads`: 100 percent are the time of one of them, as in Kafka: the most one group can have is 100 ·
-        threads. `groups_max`: as GROUPS_MAX."""
+        """`threads`: number of request threads. As in Kafka, 100 percent are the time of one thread, so one group can
+        get at most 100 · threads percent. `groups_max`: see GROUPS_MAX."""
         self._groups_max = groups_max
         self._table = table
         self._window = window
@@ -220,15 +228,15 @@ class Throttles:
         self._table = table
 
     def waiting(self, now_ms: int) -> Iterator[ThrottledEntity]:
-        """Yield the groups that have to wait as things are."""
+        """Yield the groups that have to wait at `now_ms`."""
         for (key, group), (rate, bucket) in self._buckets.items():
             if wait_ms := throttle_ms(bucket, rate, now_ms):
                 yield ThrottledEntity(key, group, min(wait_ms, THROTTLE_MS_MAX))
 
     def charge(self, key: QuotaKey, user: str, client_id: str, cost: float, now_ms: int) -> int:
-        """Count `cost`, and return the time in ms for which the connection has to be muted.
+        """Charge `cost` to the group of a request. Returns the time in ms for which the connection has to be muted.
 
-        `cost` is in bytes; for `request_percentage` in milliseconds of a thread; for `connection_creation_rate` in
+        `cost` is in bytes; for `request_percentage` in ms of a thread's time; for `connection_creation_rate` in
         connections.
         """
         quota = self._table.find(key, user, client_id)
@@ -240,8 +248,8 @@ class Throttles:
         return min(wait_ms, THROTTLE_MS_MAX)
 
     def debt_ms(self, key: QuotaKey, user: str, client_id: str, now_ms: int) -> int:
-        """Return the present delay of the group. A fetch during a debt (which another connection of the group has made)
-        is answered without records and with this time, and costs nothing."""
+        """Return the present delay of the request's group in ms. A fetch during such a delay, which another connection
+        of the group has caused, gets an answer without records and costs nothing."""
         quota = self._table.find(key, user, client_id)
         if quota is None:
             return 0
@@ -249,7 +257,8 @@ class Throttles:
         return min(throttle_ms(bucket, rate, now_ms), THROTTLE_MS_MAX)
 
     def fetch_bytes_max(self, user: str, client_id: str) -> float:
-        """Return the largest useful answer to one fetch: the content of a full bucket. Infinite without a quota."""
+        """Return the largest useful size in bytes of the answer to one fetch: the content of a full bucket. Infinite
+        without a quota."""
         quota = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
         return math.inf if quota is None else self._rate(QuotaKey.CONSUMER_BYTE_RATE, quota.limit).burst
 
@@ -265,7 +274,7 @@ class Throttles:
 
     def _rate(self, key: QuotaKey, limit: float) -> Rate:
         if key is QuotaKey.REQUEST_PERCENTAGE:
-            # 100 percent are 1,000 ms of a thread in a second; one window at most, for heartbeats must come through
+            # 100 percent are 1,000 ms of a thread in a second; a delay of one window at most, so that heartbeats pass
             per_second = min(limit, 100 * self._threads) * 10
             return Rate(per_second, per_second * self._window.burst_s, self._window.size_s * 1000)
         limit = max(limit, RATES_MIN[key])

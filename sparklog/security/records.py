@@ -1,8 +1,8 @@
 """Security records: the cluster's users, ACLs, quotas and secrets, as bytes under a kind and a key.
 
-The metadata store keeps the records without knowledge of their content; each kind's own module has it. A change is a
-set of records, stored together or not at all. A key is a text of its kind's choice: a user's name, or a digest if names
-may be long.
+The metadata store keeps the records without knowledge of their content, which the module of each kind defines. A change
+is a set of records that are stored together or not at all. The module of a kind chooses the keys: a user's name, or a
+digest if names can be long.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ KEY_CHARS_MAX = 1_024
 VALUE_BYTES_MAX = 65_536
 RECORDS_MAX = 20_000
 BYTES_MAX = 4 * 1024 * 1024
-"""Largest size of all records: a broker that joins gets them with the cluster's image, in one answer."""
+"""Largest size of all records together, in bytes. A broker that joins gets them with the cluster's image, in one
+answer."""
 CHANGES_MAX = 1_000
 CHANGE_BYTES_MAX = 512 * 1024
-"""Largest size of one change: ZooKeeper accepts about a megabyte in one transaction."""
+"""Largest size of one change in bytes. ZooKeeper accepts about a megabyte in one transaction."""
 
 
 class RecordKind(StrEnum):
-    """Kinds of records; each is changed and watched by itself."""
+    """Kinds of security records. The records of a kind can be watched separately."""
 
     USERS = "users"
     ACLS = "acls"
@@ -41,23 +42,22 @@ class RecordId(NamedTuple):
 
 Records = Mapping[RecordId, bytes]
 RecordChanges = Mapping[RecordId, bytes | None]
-"""Changes of records; None: remove the record. Removing a missing record is no error."""
+"""New values of records by their ids. None removes the record; removing a missing record is no error."""
 
 
 def of_kind(records: Records, kind: RecordKind) -> dict[str, bytes]:
-    """Return the records of one kind by their keys."""
+    """Return the records of one kind, by their keys."""
     return {name.key: value for name, value in records.items() if name.kind == kind}
 
 
 def size_of(changes: Records | RecordChanges) -> int:
-    """Return the size that the limits count: bytes of keys and values."""
+    """Return the size in bytes of keys and values, which the limits count."""
     return sum(len(name.key.encode("utf-8", "surrogatepass")) + len(value or b"") for name, value in changes.items())
 
 
 def settled(before: Records, changes: RecordChanges) -> RecordChanges:
-    """Return the changes, leaving out new secrets for which there is a stored one. If several brokers create a secret
-    at the same time, the first one counts, and values derived from it stay valid.
-    """
+    """Return the changes without new values for secrets that are stored already. So if several brokers create a secret
+    at the same time, the first value is kept, and values derived from it stay valid."""
     return {
         name: value
         for name, value in changes.items()
@@ -66,7 +66,8 @@ def settled(before: Records, changes: RecordChanges) -> RecordChanges:
 
 
 def check_changes(before: Records, changes: RecordChanges) -> None:
-    """Raise InvalidConfigError for an impossible record, PolicyViolationError if there would be too many."""
+    """Check changes to the records `before`. Raises InvalidConfigError for an impossible record, PolicyViolationError
+    if the change or the result would be too large."""
     if len(changes) > CHANGES_MAX or size_of(changes) > CHANGE_BYTES_MAX:
         raise PolicyViolationError(
             f"{len(changes)} security records with {size_of(changes)} bytes at once; change at most {CHANGES_MAX} with "

@@ -1,4 +1,4 @@
-"""Common parts of the SASL mechanisms: the outcome of a message, and the server's side of one exchange."""
+"""Common parts of the SASL mechanisms: the answer to a message, and the interface of the server's side."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple, Protocol
 from sparklog.security.principals import Principal
 
 TOKEN_BYTES_MAX = 64 * 1024
-"""No message of any mechanism is larger; OAUTHBEARER's tokens are the largest."""
+"""Largest message of any mechanism in bytes. OAUTHBEARER's tokens are the largest messages."""
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 SCRAM_SHA_256, SCRAM_SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 SCRAM_MECHANISMS = (SCRAM_SHA_256, SCRAM_SHA_512)
 MECHANISMS = (*SCRAM_MECHANISMS, PLAIN, OAUTHBEARER)
 CREDENTIALS_WRONG = "authentication failed: invalid credentials"
-"""The one text of every failure of a password, so that it does not tell which user exists."""
+"""Text of every failure with a password. It is always the same, so that it does not reveal which users exist."""
 
 
 class SaslStep(NamedTuple):
-    """The server's answer to one message. `principal` is set at the end of the exchange; `expires_ms` is then the time
-    at which the proof of identity ends (None: never)."""
+    """The server's answer to one message. `principal` is set at the end of the exchange. `expires_ms` is then the end
+    of the credential's validity in ms since 1970; None: it has no end."""
 
     challenge: bytes
     principal: Principal | None = None

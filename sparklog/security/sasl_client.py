@@ -1,4 +1,4 @@
-"""The client's side of one SASL exchange, for clients and for brokers that are clients of others: without sockets."""
+"""The client's side of SASL exchanges, without sockets. Clients use it, and brokers that connect to other brokers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from sparklog.security.secrets import Secret
 
 
 class SaslClient(Protocol):
-    """One exchange; used once."""
+    """The client's side of one exchange; used once."""
 
     def first(self) -> bytes:
-        """Return the first message."""
+        """Return the client's first message."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return the message to send after the broker's one; None at the end of the exchange. Raises
-        SaslAuthenticationFailedError if the broker fails to prove its identity."""
+        """Return the message that answers the broker's `challenge`; None if the exchange is over. Raises
+        SaslAuthenticationFailedError if the broker's message is not valid, or the broker fails to prove its
+        identity."""
 
 
 def sasl_client(security: ClientSecurity, token: Secret | None = None) -> SaslClient:
-    """Return an exchange of the client's mechanism. `token`: for OAUTHBEARER. Raises InvalidConfigError."""
+    """Return an exchange of the client's mechanism. `token`: the token for OAUTHBEARER; other mechanisms ignore it.
+    Raises InvalidConfigError."""
     if security.mechanism == PLAIN:
         return _OneMessage(plain_message(security.username, security.password))
     if security.mechanism == OAUTHBEARER:

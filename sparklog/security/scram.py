@@ -1,14 +1,13 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), with the library `scramp`.
 
-The server keeps of a password only a salt, `StoredKey`, `ServerKey` and the number of iterations: neither can be used
-to log in. `scramp` parses, computes and compares in constant time; this module adds the protection of the users:
+Of a password the server keeps only a salt, `StoredKey`, `ServerKey` and the number of iterations. Nobody can log in
+with these. `scramp` parses, computes and compares in constant time. This module adds protection of the users:
 
-- An unknown user gets a salt made from the server's secret and the name. It is the same at every try, as a
-  known user's is, and the exchange fails at the same message with the same text. Salts and iterations of unknown
-  users have the sizes of known ones, as often as known ones have them (`UnknownUsers`).
-- Nonces are made by the server for each exchange, and an exchange is used once, so that a replayed message proves
-  nothing.
-- At least 4,096 iterations, on both sides: nobody can make the other side's work cheaper.
+- The server does not reveal which users exist. An unknown user gets a salt that is derived from the server's secret and
+  the name, so it is the same at every attempt, like that of a known user. The exchange fails at the same message, with
+  the same text. Salt sizes and iterations are distributed as among known users (`UnknownUsers`).
+- The server creates a nonce for each exchange, and an exchange is used once, so a replayed message proves nothing.
+- Both sides require at least 4,096 iterations, so no peer can make guessing cheaper.
 - Channel binding (the mechanisms with -PLUS) is not offered, and a client that asks for it is refused.
 """
 
@@ -33,18 +32,18 @@ from sparklog.security.secrets import HIDDEN, Secret
 
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 1_000_000
-"""About a second of work: with more, a long password change could stop the client."""
+"""Largest number of iterations, about a second of work. With more, a malicious server could block a client."""
 SALT_BYTES = 32
 SHAPES_MAX = 64
-"""Shapes of credentials that unknown names are given: each costs an HMAC at a login."""
+"""Largest number of shapes that unknown names can get. Each of them takes an HMAC at a login."""
 MESSAGE_BYTES_MAX = 4_096
 
 CredentialLookup = Callable[[str], "ScramCredential | None"]
-"""Returns a user's credential for one mechanism, or None."""
+"""Function that returns a user's credential for one mechanism; None if the user has none."""
 
 
 class ScramCredential(Struct, frozen=True):
-    """The server's data about a password, for one mechanism."""
+    """The server's data about a password for one mechanism."""
 
     salt: bytes
     stored_key: bytes
@@ -56,8 +55,9 @@ class ScramCredential(Struct, frozen=True):
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a user with a password. Clients prepare names (SASLprep, RFC 4013) before they send them, so
-    only a name that stays as it is can log in. Raises InvalidConfigError, which shows the prepared name."""
+    """Return `name` if a user with a password can have it. Clients prepare names (SASLprep, RFC 4013) before they send
+    them, so a user can only log in with a name that preparation does not change. Raises InvalidConfigError, which shows
+    the prepared name."""
     prepared = _prepared(check_user_name(name), f"the user's name {name!r}")
     if prepared != name:
         raise InvalidConfigError(f"the user's name {name!r} is not in its normal form (SASLprep): write {prepared!r}")
@@ -65,15 +65,16 @@ def checked_name(name: str) -> str:
 
 
 def login_name(name: str) -> str:
-    """Return the name of the user that a peer logs in as: the prepared form of the name that the peer sends, because
-    not every client prepares it. Raises InvalidConfigError if no user can have it."""
+    """Return the name of the user as whom a peer logs in: the prepared form of the received name, because not every
+    client prepares it. Raises InvalidConfigError if no user can have it."""
     return check_user_name(_prepared(name, "the user's name"))
 
 
 def make_credential(
     mechanism: str, password: Secret, iterations: int = ITERATIONS_MIN, salt: bytes | None = None
 ) -> ScramCredential:
-    """Return the credential of a password; a fresh salt unless one is given. Raises InvalidConfigError."""
+    """Compute the credential of a password. `salt` None: a new random salt. Raises InvalidConfigError for an empty or
+    invalid password, or a number of iterations out of range."""
     if not isinstance(iterations, int) or not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise InvalidConfigError(f"iterations = {iterations}: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
     if not _prepared(password.reveal(), "the password"):
@@ -83,7 +84,8 @@ def make_credential(
 
 
 def credential_matches(mechanism: str, password: Secret, credential: ScramCredential) -> bool:
-    """Return True if the credential is that of the password; the time does not depend on the result."""
+    """Return True if the credential is that of the password. The time of the comparison does not depend on the
+    result."""
     try:
         salted = make_credential(mechanism, password, credential.iterations, credential.salt)
     except InvalidConfigError:
@@ -102,14 +104,14 @@ def _prepared(text: str, what: str) -> str:
 
 
 def credential_text(credential: ScramCredential) -> str:
-    """Return the credential as Kafka writes one: `salt=…,stored_key=…,server_key=…,iterations=…`, Base64."""
+    """Return the credential in Kafka's notation: `salt=…,stored_key=…,server_key=…,iterations=…`, in Base64."""
     parts = {"salt": credential.salt, "stored_key": credential.stored_key, "server_key": credential.server_key}
     encoded = [f"{name}={base64.b64encode(value).decode()}" for name, value in parts.items()]
     return ",".join([*encoded, f"iterations={credential.iterations}"])
 
 
 def parse_credential(mechanism: str, text: str) -> ScramCredential:
-    """Read `credential_text`. Raises InvalidConfigError, without the text."""
+    """Parse the result of `credential_text`. Raises InvalidConfigError, which does not quote the text."""
     digest_bytes = _hash(mechanism)().digest_size
     try:
         fields = dict(part.split("=", 1) for part in text.split(","))
@@ -130,18 +132,18 @@ def parse_credential(mechanism: str, text: str) -> ScramCredential:
 
 
 class Shape(NamedTuple):
-    """The parts of a credential that every client sees: its number of iterations and the size of its salt."""
+    """The parts of a credential that every client can see: its number of iterations and the size of its salt."""
 
     iterations: int = ITERATIONS_MIN
     salt_bytes: int = SALT_BYTES
 
 
 class UnknownUsers:
-    """Credentials for names that no user of a mechanism has. Immutable, so any thread may use it."""
+    """Credentials for names that no user of a mechanism has. Immutable, so all threads can use it."""
 
     def __init__(self, mechanism: str, server_secret: bytes, known: Iterable[ScramCredential] = ()) -> None:
-        """`server_secret`: at least 32 random bytes that only the brokers of the cluster know. `known`: the mechanism's
-        credentials; without any, unknown users look like new ones."""
+        """`server_secret`: at least 32 random bytes that only the cluster's brokers know. `known`: the mechanism's
+        credentials; if empty, unknown users look like new ones."""
         if len(server_secret) < 32:
             raise InvalidConfigError("the secret for unknown users has fewer than 32 bytes")
         self._mechanism = mechanism
@@ -151,10 +153,11 @@ class UnknownUsers:
         self._shapes = counts.most_common(SHAPES_MAX) or [(Shape(), 1)]
 
     def credential(self, name: str) -> ScramCredential:
-        """Return a credential for an unknown name. No password matches it, and every call returns the same one."""
+        """Return a credential for an unknown name. No password matches it. Every call for a name returns the same
+        credential, as long as the shapes of the known credentials stay the same."""
         shape = self._shape(name)
         stored, server = self._derive(f"stored\0{name}"), self._derive(f"server\0{name}")
-        # another shape, another salt: so it looks like a new password
+        # a changed shape changes the salt, too, which looks like a new password
         seed = f"salt\0{shape.iterations}\0{shape.salt_bytes}\0{name}"
         blocks = range(-(-shape.salt_bytes // hashlib.sha512().digest_size))
         salt = b"".join(self._derive(f"{block}\0{seed}") for block in blocks)
@@ -163,10 +166,9 @@ class UnknownUsers:
         )
 
     def _shape(self, name: str) -> Shape:
-        """Return one of the known shapes for an unknown name, with the frequency of the shapes among users. Each shape
-        draws a number from the name, and the largest wins: a new user changes the shape of few unknown names, because
-        known names keep theirs.
-        """
+        """Return a shape for an unknown name. Among all names, the shapes have the same frequency as among users. Each
+        shape draws a number from the name, weighted by its users, and the largest number wins. So a new user changes
+        the shape of few unknown names."""
         if len(self._shapes) == 1:
             return self._shapes[0][0]
 
@@ -181,8 +183,8 @@ class UnknownUsers:
 
 
 class ScramServer:
-    """One exchange of the server: client-first gives server-first, client-final gives server-final and the
-    principal."""
+    """The server's side of one exchange. It answers client-first with server-first, and client-final with server-final
+    and the principal."""
 
     def __init__(self, mechanism: str, lookup: CredentialLookup, unknown: UnknownUsers) -> None:
         self._lookup = lookup
@@ -194,7 +196,7 @@ class ScramServer:
         self._exchange = _mechanism(mechanism).make_server(self._auth_info)
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """Take a client's message; see `sasl.SaslServer`. Also raises the errors of the credential's look-up."""
+        """Answer a client's message; see `sasl.SaslServer`. Also raises the errors of the credential's look-up."""
         self._messages += 1
         if self._messages > 2 or len(token) > MESSAGE_BYTES_MAX:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
@@ -235,7 +237,8 @@ class ScramServer:
 
 
 class ScramClient:
-    """One exchange of the client: `first`, then `respond` to server-first, then `finish` with server-final."""
+    """The client's side of one exchange. Call `first`, then `respond` with server-first, then `finish` with
+    server-final."""
 
     def __init__(self, mechanism: str, name: str, password: Secret) -> None:
         try:
@@ -248,12 +251,12 @@ class ScramClient:
             ) from None
 
     def first(self) -> bytes:
-        """Return the first message."""
+        """Return client-first, the client's first message."""
         return _encode(self._exchange.get_client_first())
 
     def respond(self, server_first: bytes) -> bytes:
-        """Return the proof. Raises SaslAuthenticationFailedError: the answer is not one, or asks for too little or too
-        much work."""
+        """Return client-final, which proves the password. Raises SaslAuthenticationFailedError if the server's message
+        is not valid, or requires too few or too many iterations."""
         try:
             self._exchange.set_server_first(server_first.decode())
             iterations = int(self._exchange.iterations)
@@ -264,7 +267,8 @@ class ScramClient:
             raise SaslAuthenticationFailedError("the broker's SCRAM message is not valid") from None
 
     def finish(self, server_final: bytes) -> None:
-        """Check that the broker knows the credential. Raises SaslAuthenticationFailedError: it is another server."""
+        """Check that the broker knows the credential. Raises SaslAuthenticationFailedError if it does not prove
+        this."""
         try:
             self._exchange.set_server_final(server_final.decode())
         except (UnicodeDecodeError, *_scram_error()):

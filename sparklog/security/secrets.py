@@ -1,8 +1,8 @@
-"""Passwords and keys: their ways into a configuration, and the protection against leaks.
+"""Passwords and keys: references to them in a configuration, and protection against leaks.
 
-A value of a configuration may be a reference (KIP-297): `${env:NAME}` to an environment variable, `${file:/path}` to a
-file's content without its last line end, `${file:/path:key}` to a value in a file of Java properties. A resolved
-reference, and every setting with a sensitive name, becomes a `Secret`.
+The value of a setting can have references (KIP-297): `${env:NAME}` to an environment variable, `${file:/path}` to a
+file's content without its last line end, `${file:/path:key}` to a value in a file of Java properties. A value with a
+resolved reference becomes a `Secret`, and so does the value of every setting with a sensitive name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from sparklog.errors import InvalidConfigError
 
 HIDDEN = "[hidden]"
 FILE_BYTES_MAX = 1024 * 1024
-"""A truststore of many authorities fits."""
+"""Largest file that is read, in bytes. A truststore of many authorities fits."""
 BASE64_CHARS_MIN = 6
-"""Shortest part of a longer value in Base64 that is removed. Shorter ones occur by chance."""
+"""Smallest number of characters of a secret's Base64 inside longer Base64 that is removed from texts. Shorter ones
+occur by chance."""
 
 _REFERENCE = re.compile(r"\$\{([^}:]*):([^}]*)\}")
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
@@ -42,13 +43,13 @@ _SPELLED_OUT = (
 
 
 class NotTextError(InvalidConfigError):
-    """The file exists, but is not text."""
+    """The file exists, but is not text in UTF-8."""
 
 
 class Secret:
-    """A text that shows itself only to `reveal()`. It has no length, cannot be pickled, and no encoder takes it.
+    """A text that only `reveal()` shows. It has no length, cannot be pickled, and no encoder accepts it.
 
-    Equality takes the same time wherever two texts differ.
+    A comparison takes the same time at whatever character the texts differ.
     """
 
     __slots__ = ("_value",)
@@ -82,13 +83,14 @@ class Secret:
 
 
 def is_sensitive(name: str) -> bool:
-    """Return True if a setting of this name holds a secret, as in `ssl.key.password` or `sasl.jaas.config`. The options
-    of an object store may hold its keys."""
+    """Return True if a setting of this name holds a secret, as `ssl.key.password` or `sasl.jaas.config` does. Options
+    of an object store count, because they can have its keys."""
     return _SENSITIVE.search(name) is not None
 
 
 def is_reference(text: str) -> bool:
-    """Return True if a value is exactly one reference: it names the place of a secret, and shows nothing of it."""
+    """Return True if the value is exactly one reference. Such a value names the place of a secret and does not show the
+    secret."""
     return _REFERENCE.fullmatch(text.strip()) is not None
 
 
@@ -97,10 +99,12 @@ def resolve_secrets(
     environment: Mapping[str, str],
     read_file: Callable[[str], str] | None = None,
 ) -> dict[str, object]:
-    """Return `settings` with their references resolved. A resolved or sensitive value is a `Secret`.
+    """Return `settings` with their references resolved. A value with a resolved reference, or of a sensitive setting,
+    is a `Secret`.
 
-    `read_file` returns the text of a path (by default that of the file). The text is not searched for references again.
-    Raises InvalidConfigError, which names setting and reference, and never a value.
+    `environment`: the variables for `${env:…}`. `read_file`: returns the text of a path; None: reads the file. Resolved
+    texts are not searched for references again. Raises InvalidConfigError, which names setting and reference, never a
+    value.
     """
     read = read_file or read_text_file
     return {name: _resolve(name, value, environment, read) for name, value in settings.items()}
@@ -138,8 +142,8 @@ def _look_up(provider: str, where: str, environment: Mapping[str, str], read: Ca
 
 
 def read_text_file(path: str) -> str:
-    """Return a regular file's text, of at most FILE_BYTES_MAX. Raises InvalidConfigError that names the path, and shows
-    nothing of the file; NotTextError if it is not UTF-8."""
+    """Return the text of a regular file of at most FILE_BYTES_MAX. Raises InvalidConfigError, which names the path and
+    shows nothing of the file; NotTextError if the file is not UTF-8."""
     try:
         content = read_regular(Path(path), FILE_BYTES_MAX)
     except OSError as e:
@@ -161,10 +165,10 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parse a file of Java properties: `key=value`, `key: value` or `key value`, comments with # or !, backslash
-    escapes.
+    """Parse a file of Java properties: `key=value`, `key: value` or `key value`, comments with # or !, and escapes with
+    a backslash.
 
-    The last of equal keys counts, as in Java.
+    If a key occurs several times, the last value counts, as in Java.
     """
     properties = {}
     for raw in re.split(r"\r\n|\n|\r", _CONTINUED.sub(r"\1", text)):
@@ -179,8 +183,8 @@ def _unescape(text: str) -> str:
 
 
 def redact(text: str, secrets: Iterable[Secret] = ()) -> str:
-    """Return `text` without the secrets, in any of their usual notations, and without texts that look like one:
-    `password=…`, `Bearer …`, the user part of a URL, a PEM private key."""
+    """Return `text` with HIDDEN in place of secrets. `secrets` are found in all usual notations. Texts that look like
+    secrets are replaced, too: `password=…`, `Bearer …`, the user part of a URL, a PEM private key."""
     for pattern in _SPELLED_OUT:
         text = pattern.sub(lambda m: m["keep"] + HIDDEN, text)
     written = {form for secret in secrets if secret for form in _forms(secret.reveal())}
@@ -190,8 +194,9 @@ def redact(text: str, secrets: Iterable[Secret] = ()) -> str:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the notations of a value in texts: plain, in Python, in JSON, in HTML, in a URL, in hexadecimal digits, in
-    Base64, also within a longer value as in `Authorization: Basic`."""
+    """Return the notations of a value that are searched for: plain, in Python, in JSON, in HTML, in a URL, in
+    hexadecimal digits, and in Base64, also inside longer Base64 as in `Authorization: Basic`. The long lines of a value
+    count on their own."""
     quoted = {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}
     forms = {value, repr(value)[1:-1], html.escape(value), *quoted, *(text.replace("/", "\\/") for text in quoted)}
     for url in (quote(value, safe=""), quote(value), quote_plus(value)):
@@ -202,8 +207,8 @@ def _forms(value: str) -> set[str]:
 
 
 def _base64_forms(data: bytes) -> Iterator[str]:
-    """Yield the data in Base64, alone and within longer data. Of longer data, the characters at both ends depend on the
-    neighbours: each form has only the characters between them."""
+    """Yield the Base64 of the data, alone and inside longer data. Inside, the characters at both ends depend on the
+    neighbouring bytes, so these forms have only the characters between them."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(data).decode().rstrip("=")
         for before in range(3):

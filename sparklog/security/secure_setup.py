@@ -1,15 +1,15 @@
-"""Everything for a first secure broker, in one command: `sparklog broker --secure-setup DIR`.
+"""Files for a first secure broker, created by one command: `sparklog broker --secure-setup DIR`.
 
 Files of the directory (mode 0700), which has to be new or empty:
 
     ca.pem             0644  the authority's certificate, which clients and brokers trust
-    ca-key.pem         0600  its private key: needed to make more certificates; keep it elsewhere
+    ca-key.pem         0600  its private key: needed to issue more certificates; keep it elsewhere
     broker.pem         0600  private key and certificate of the broker, for its names and addresses
     admin.pem          0600  private key and certificate of the first super user, for listeners with SSL
     broker.toml        0600  the broker's settings, with the super user's salted credential
     client.properties  0600  the super user's client settings, with the password
 
-For several brokers: `cluster_setup`.
+For several brokers, see `cluster_setup`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class SecureSetup(NamedTuple):
-    """Result of `secure_setup`. `files`: their names, in the order of the module's table. `credential`: the super
-    user's, for SCRAM-SHA-512."""
+    """Result of `secure_setup`. `files`: names of the files, in the order of the table above. `credential`: the super
+    user's credential for SCRAM-SHA-512."""
 
     directory: Path
     user: str
@@ -46,9 +46,12 @@ class SecureSetup(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Place of the future broker. `host` "": it listens on all addresses; `names`: its names for clients, the first one
-    goes into the client's settings, localhost is always added; `advertised` "": as in `host`; `data_dir` None: the
-    directory in which it is started."""
+    """Addresses of the future broker.
+
+    `host`: address to listen on; "": all addresses. `names`: names of the broker for clients, in its certificate; the
+    first is in the client's settings, and localhost is always added. `advertised`: value of `advertised.listeners`; "":
+    not set. `data_dir` None: the directory in which the broker is started.
+    """
 
     host: str
     port: int
@@ -58,10 +61,10 @@ class Place(NamedTuple):
 
 
 def secure_setup(directory: Path, place: Place, now: datetime.datetime, user: str = "admin") -> SecureSetup:
-    """Create all files of a first secure broker.
+    """Create all files of a first secure broker. `user`: name of the super user.
 
-    Raises InvalidConfigError if the directory is not empty or cannot be written, or the user's name would have to be
-    quoted.
+    Raises InvalidConfigError if the directory is not empty or cannot be written, or the user's name has characters that
+    would need quotation marks.
     """
     super_user = new_super_user(user)
     named = list(dict.fromkeys(place.names)) or ["localhost"]
@@ -90,7 +93,8 @@ class SuperUser(NamedTuple):
 
 
 def new_super_user(name: str) -> SuperUser:
-    """Return a user with a generated password. Raises InvalidConfigError if the name would have to be quoted."""
+    """Return a user with a generated password. Raises InvalidConfigError if the name has characters that would need
+    quotation marks."""
     if not _PLAIN_NAME.fullmatch(name):
         raise InvalidConfigError(
             f"{name!r}: choose a name of letters, digits, '.', '_' and '-' for the first super user"
@@ -100,12 +104,12 @@ def new_super_user(name: str) -> SuperUser:
 
 
 def new_password() -> Secret:
-    """Return a password that cannot be guessed."""
+    """Return a random password of PASSWORD_BYTES bytes, in Base64."""
     return Secret(random.token_urlsafe(PASSWORD_BYTES))
 
 
 def address(host: str, port: int) -> str:
-    """Return HOST:PORT, an IPv6 address in brackets."""
+    """Return HOST:PORT, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -134,7 +138,8 @@ def toml(settings: Mapping[str, object]) -> str:
 
 
 def client_properties(directory: Path, servers: Iterable[str], super_user: SuperUser) -> str:
-    """Return the super user's client settings; `directory` has ca.pem."""
+    """Return the super user's client settings as the text of a properties file. `directory`: the directory of
+    ca.pem."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     login = f'{module} required username="{super_user.name}" password="{super_user.password.reveal()}";'
     return (
@@ -147,8 +152,8 @@ def client_properties(directory: Path, servers: Iterable[str], super_user: Super
 
 
 def write_new(directory: Path, files: Mapping[str, tuple[int, str]]) -> None:
-    """Write files with their modes and contents, into a directory that is new or empty; a name may have one directory
-    in it. Raises InvalidConfigError."""
+    """Write files into a new or empty directory. `files`: mode and content by name; a name can contain one directory.
+    Raises InvalidConfigError."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):
@@ -162,7 +167,7 @@ def write_new(directory: Path, files: Mapping[str, tuple[int, str]]) -> None:
 
 
 def write_file(path: Path, mode: int, content: str) -> None:
-    """Write a new file, which is on the disk when this returns. Raises OSError."""
+    """Write and fsync a new file. Raises OSError, also if the file exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
         file.write(content)
@@ -172,7 +177,8 @@ def write_file(path: Path, mode: int, content: str) -> None:
 
 
 def replace_file(path: Path, mode: int, content: str) -> None:
-    """Replace the file by `content` at once: readers get the old or the new one. Raises InvalidConfigError."""
+    """Replace the file atomically by `content`, so that readers get the old or the new content. Raises
+    InvalidConfigError."""
     fresh = path.with_name(f"{path.name}.new")
     try:
         fresh.unlink(missing_ok=True)
@@ -183,8 +189,8 @@ def replace_file(path: Path, mode: int, content: str) -> None:
 
 
 def renew_certificate(path: Path, authority: Authority, now: datetime.datetime) -> None:
-    """Create a new key and certificate for the same name and hosts in place of those in `path` (both in one file).
-    Raises InvalidConfigError."""
+    """Replace the key and the certificate in the file `path` by new ones for the same name and hosts. Raises
+    InvalidConfigError."""
     try:
         renewed = authority.reissue(read_regular(path, FILE_BYTES_MAX).decode("ascii"), now)
     except (OSError, ValueError) as e:
@@ -193,7 +199,7 @@ def renew_certificate(path: Path, authority: Authority, now: datetime.datetime) 
 
 
 def load_authority(directory: Path) -> Authority:
-    """Load the authority of a set-up's directory. Raises InvalidConfigError."""
+    """Load the authority from ca.pem and ca-key.pem in `directory`. Raises InvalidConfigError."""
     try:
         certificate = read_regular(directory / "ca.pem", FILE_BYTES_MAX).decode("ascii")
         key = read_regular(directory / "ca-key.pem", FILE_BYTES_MAX).decode("ascii")

@@ -1,6 +1,6 @@
 """TLS from settings: contexts for servers and clients, and their renewal while connections are open.
 
-Settings are Kafka's, with PEM stores (KIP-651), or librdkafka's:
+The settings are Kafka's, with PEM stores (KIP-651), or librdkafka's:
 
     content                   text in the setting              path of a file
     certificate and chain     ssl.keystore.certificate.chain   ssl.keystore.location (key and chain in one file)
@@ -10,8 +10,8 @@ Settings are Kafka's, with PEM stores (KIP-651), or librdkafka's:
     authorities               ssl.truststore.certificates      ssl.truststore.location, ssl.ca.location
                               ssl.ca.pem
 
-TLS 1.2 and 1.3 only; for 1.2 only cipher suites with forward secrecy and authenticated encryption. A key given as text
-is never written to a disk: `ssl` reads it from memory that looks like a file.
+Only TLS 1.2 and 1.3 are used, and with 1.2 only cipher suites with forward secrecy and authenticated encryption. On
+Linux, a key that is given as text is never written to a disk: OpenSSL reads it from an anonymous file in memory.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from sparklog.errors import InvalidConfigError
 from sparklog.security.secrets import NotTextError, Secret, read_text_file
 
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-"""`ssl.client.auth`. requested: a certificate is optional, but must be valid."""
+"""Values of `ssl.client.auth`. With "requested", a client may connect without a certificate, but a certificate that it
+sends must be valid."""
 PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TO_PEM = (
     "`openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem` writes a PKCS12 store as PEM, "
     "`keytool -importkeystore -srckeystore STORE.jks -destkeystore STORE.p12 -deststoretype PKCS12` a JKS store as "
     "PKCS12"
 )
-"""Remedy for the stores of Java programs."""
+"""Remedy for a keystore in a format of Java."""
 TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 _CHAIN = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
@@ -46,7 +47,8 @@ _TRUST_FILES = ("ssl.ca.location", "ssl.truststore.location")
 
 
 class TlsMaterial(NamedTuple):
-    """Content of the settings' files: PEM texts. `chain` "": no certificate; `authorities` "": none named."""
+    """Content of the settings and their files, as PEM texts. `chain` and `key` are empty without a certificate.
+    `authorities` is empty if none are named."""
 
     chain: str
     key: Secret
@@ -55,8 +57,8 @@ class TlsMaterial(NamedTuple):
 
 
 def read_material(settings: Mapping[str, object]) -> TlsMaterial:
-    """Read the files that the settings name. Raises InvalidConfigError: a file cannot be read, a store is not PEM, or
-    half of a pair is missing."""
+    """Read the settings and the files that they name. Raises InvalidConfigError if a file cannot be read, a store is
+    not PEM, or the certificate or its key is missing."""
     for name in ("ssl.keystore.type", "ssl.truststore.type"):
         kind = _text(settings, name) or "PEM"
         if kind.upper() != "PEM":
@@ -98,9 +100,9 @@ def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
 
 
 def client_context(settings: Mapping[str, object]) -> ssl.SSLContext:
-    """Return the context for connections to brokers. The broker's certificate is always verified: by the named
-    authorities, else by the system's; its host name unless `ssl.endpoint.identification.algorithm` is empty. Raises
-    InvalidConfigError."""
+    """Return the context for connections to brokers. The broker's certificate is always verified with the named
+    authorities, or, if none are named, with those of the system. Its host name is verified, too, unless
+    `ssl.endpoint.identification.algorithm` is empty or "none". Raises InvalidConfigError."""
     material = read_material(settings)
     algorithm = settings.get("ssl.endpoint.identification.algorithm", "https")
     if algorithm not in ("https", "", "none"):
@@ -140,8 +142,8 @@ def _context(side: ssl._SSLMethod, settings: Mapping[str, object], material: Tls
 
 
 def _pem(settings: Mapping[str, object], texts: tuple[str, ...], files: tuple[str, ...], kind: str) -> str:
-    """Return the PEM text of the first of the settings that has a value. Raises InvalidConfigError if it has no block
-    of this kind."""
+    """Return the PEM text of the first setting with a value: a text of `texts`, or the content of a path of `files`; ""
+    if none has a value. Raises InvalidConfigError if the text has no block of this kind."""
     for name in texts:
         text = _text(settings, name)
         if text:
@@ -176,8 +178,8 @@ def _text(settings: Mapping[str, object], name: str) -> str:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Yield a path that gives the text: anonymous memory on Linux, else a file that only its owner may read, gone at
-    the end."""
+    """Yield a path from which `text` can be read. On Linux this is an anonymous file in memory; elsewhere a temporary
+    file that only its owner can read, deleted at the end."""
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
         try:
@@ -196,23 +198,25 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 class RenewedContext:
-    """The context for new connections, which is created again when its sources have changed.
+    """The TLS context for new connections, which is created again when its sources have changed.
 
-    Open connections keep their certificates. The shell takes `current` for each connection that it accepts, and calls
-    `renew` at intervals, or after a signal; `renew` reads files, so not on the event loop.
+    Open connections keep their certificates. The owner uses `current` for each new connection, and has to call `renew`
+    at intervals, or after a signal. `renew` reads files, so it must not run on the event loop.
     """
 
     def __init__(self, make: Callable[[Mapping[str, object]], ssl.SSLContext], settings: Mapping[str, object]) -> None:
-        """`make`: `server_context` or `client_context`. Raises InvalidConfigError."""
+        """`make`: `server_context` or `client_context`. Raises InvalidConfigError if the settings or their files are
+        invalid."""
         self._make = make
         self._settings = dict(settings)
         self._material = read_material(settings)
         self.current = make(settings)
 
     def renew(self) -> bool:
-        """Read all sources again; returns True if they have changed.
+        """Read all sources again. Returns True if they have changed.
 
-        Raises InvalidConfigError if they are invalid; `current` stays, so half-copied files do no harm.
+        Raises InvalidConfigError if they are invalid. `current` is then unchanged, so files that are only half copied
+        do no harm.
         """
         material = read_material(self._settings)
         if material == self._material:
@@ -223,8 +227,8 @@ class RenewedContext:
 
 
 def handshake_error(error: ssl.SSLError, broker: str = "the broker") -> InvalidConfigError:
-    """Return a client's error for a failed TLS handshake with `broker`: certificates are a matter of the configuration,
-    not of the network."""
+    """Return a client's error for a failed TLS handshake with `broker`. It is an InvalidConfigError, because wrong
+    certificates need a change of the configuration, not a retry."""
     if isinstance(error, ssl.SSLCertVerificationError):
         remedy = _REMEDIES.get(error.verify_code, "")
         return InvalidConfigError(f"the certificate of {broker} is not valid here: {error.verify_message}{remedy}")
@@ -249,4 +253,5 @@ _REMEDIES = {
     62: ": connect by a name in the certificate, or create a certificate for this name",
     64: ": connect by an address in the certificate, or create a certificate for this address",
 }
-"""Remedies by OpenSSL's code: expired, self-signed (twice), unknown authority, other host name, other IP address."""
+"""Remedies by OpenSSL's verification code: 10 expired; 18 and 19 self-signed; 20 unknown authority; 62 other host name;
+64 other IP address."""

@@ -1,5 +1,5 @@
-"""Sources of a client's tokens (OAUTHBEARER): a file, an endpoint that expects the client's id and secret (RFC 6749,
-section 4.4), or a given token. Blocks: not on an event loop."""
+"""Sources of a client's tokens (OAUTHBEARER): a file, an endpoint that issues tokens for the client's id and secret
+(RFC 6749, section 4.4), or a given token. The functions block, so they must not run on an event loop."""
 
 from __future__ import annotations
 
@@ -17,23 +17,32 @@ from sparklog.security.secrets import Secret, read_text_file
 
 _FILE = "file://"
 USED_PART = 0.8
-"""Part of a token's lifetime after which the next call requests a new token."""
+"""Part of a token's lifetime for which it is reused; after it, the next call requests a new token."""
 KEPT_MAX = 64
 
 
 class TokenSource:
-    """Tokens of one endpoint; thread-safe."""
+    """The tokens of one endpoint. Thread-safe."""
 
     def __init__(self, endpoint: TokenEndpoint, clock: Callable[[], float] = time.monotonic) -> None:
         self._endpoint = endpoint
         self._clock = clock
         self._lock = threading.Lock()
         self._cached_token: tuple[Secret, float] | None = None
-        """A token, and the monotonic time in s until which it is used."""
+        """The last token, and the monotonic time in s until which it is reused."""
 
     def token(self, timeout_s: float) -> Secret:
-        """Return a token that is valid for a while. Raises InvalidConfigError (the file), BrokerNotAvailableError (the
-        endpoint does not answer), SaslAuthenticationFailedError (it refuses)."""
+        """Return the given token, the present token in the file, or a token of the endpoint, which is reused for a part
+        of its lifetime.
+
+        Args:
+            timeout_s: Longest time for a request to the endpoint.
+
+        Raises:
+            InvalidConfigError: The file with the token, or that of the authorities, cannot be read.
+            BrokerNotAvailableError: The endpoint does not answer.
+            SaslAuthenticationFailedError: The endpoint refuses the request, or its answer has no token.
+        """
         if not self._endpoint.url:
             return self._endpoint.client_secret
         if self._endpoint.url.startswith(_FILE):
@@ -46,7 +55,8 @@ class TokenSource:
             return self._cached_token[0]
 
     def forget(self) -> None:
-        """Forget the token because it was refused: the next one is requested again."""
+        """Remove the token from the cache, because the broker has refused it. The next call of `token` requests a new
+        one."""
         with self._lock:
             self._cached_token = None
 
@@ -91,8 +101,8 @@ _lock = threading.Lock()
 
 
 def token_source(endpoint: TokenEndpoint | None) -> TokenSource:
-    """Return the process's token source for an endpoint, so that connections share tokens. Raises InvalidConfigError
-    without an endpoint."""
+    """Return the process's token source for an endpoint, so that all its connections share tokens. Raises
+    InvalidConfigError if `endpoint` is None."""
     if endpoint is None:
         raise InvalidConfigError("OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url")
     with _lock:

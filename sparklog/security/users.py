@@ -1,7 +1,7 @@
-"""Users with passwords: the stored data of each, as a security record under the user's name.
+"""Users with passwords: their credentials as security records, one record for each user, under the user's name.
 
-A record is a JSON object: the user's credentials by their SCRAM mechanisms, in Kafka's notation
-(`scram.credential_text`). It contains no password, and nothing that allows a login: see `scram`.
+A record is a JSON object: the user's credentials by SCRAM mechanism, in Kafka's notation (`scram.credential_text`). It
+contains no password, and nothing with which one can log in; see `scram`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sparklog.security.sasl import SCRAM_MECHANISMS
 from sparklog.security.scram import ScramCredential, checked_name, credential_text, parse_credential
 
 Credentials = Mapping[str, ScramCredential]
-"""A user's, by their mechanisms."""
+"""The credentials of one user, by SCRAM mechanism."""
 
 
 class UserAlteration(NamedTuple):
-    """One change of one user's credential (KIP-554). `credential` None: it is removed."""
+    """A change of one user's credential for one mechanism (KIP-554). `credential` None: remove it."""
 
     name: str
     mechanism: str
@@ -28,12 +28,12 @@ class UserAlteration(NamedTuple):
 
 
 def encode_user(credentials: Credentials) -> bytes:
-    """Return the record of a user."""
+    """Return the value of a user's record."""
     return msgspec.json.encode({mechanism: credential_text(c) for mechanism, c in sorted(credentials.items())})
 
 
 def decode_user(record: bytes) -> dict[str, ScramCredential]:
-    """Decode the result of `encode_user`. Raises InvalidConfigError, without the record's content."""
+    """Decode the value of a user's record. Raises InvalidConfigError, which does not quote the value."""
     try:
         texts = msgspec.json.decode(record, type=dict[str, str])
     except msgspec.DecodeError:
@@ -42,7 +42,8 @@ def decode_user(record: bytes) -> dict[str, ScramCredential]:
 
 
 def parse_initial(text: str) -> dict[str, Credentials]:
-    """Parse `sasl.scram.initial.credentials`: users by name. Raises InvalidConfigError, without the text."""
+    """Parse `sasl.scram.initial.credentials`: `NAME=MECHANISM:salt=…`, separated by semicolons. Returns the credentials
+    by user. Raises InvalidConfigError, which does not quote the text."""
     users: dict[str, dict[str, ScramCredential]] = {}
     for part in text.split(";"):
         if part.strip():
@@ -57,11 +58,11 @@ def parse_initial(text: str) -> dict[str, Credentials]:
 def altered_users(
     users: Mapping[str, Credentials], alterations: Sequence[UserAlteration]
 ) -> dict[str, Credentials | None]:
-    """Return the new state of the users that the alterations name, all or none; None: the user is removed, because no
+    """Return the new credentials of the users that the alterations name. None: the user is removed, because no
     credential remains. A user whose name is not allowed any more can still be removed.
 
     Raises InvalidConfigError (an impossible name or mechanism, a credential altered twice), ResourceNotFoundError (a
-    credential to remove does not exist).
+    credential to remove does not exist). Nothing is altered then.
     """
     changed: dict[str, dict[str, ScramCredential]] = {}
     seen: set[tuple[str, str]] = set()

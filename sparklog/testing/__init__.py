@@ -1,1 +1,1 @@
-"""Public test tools."""
+"""Tools for tests: a simulation of processes, disks, networks, ZooKeeper and object stores."""

@@ -1,17 +1,18 @@
-"""A disk in memory that can lose its power.
+"""A simulated disk in memory, which can lose unsynced data in a power cut.
 
-`SimFiles` is a `FileSystem`. Written data stay in a cache until a sync: the content of a file until the file's `sync`,
-the names in a directory (new files, renames, removals) until `sync_directory`. `power_cut(rng)` chooses which of the
-unsynced data survive, as a real disk and file system might:
+`SimFiles` is a `FileSystem`. The content of a file stays in a cache until the file's `sync`; the names in a directory
+(new files, renames, removals) stay there until `sync_directory`. `power_cut(rng)` chooses which of the unsynced data
+survive, as a real disk and file system might:
 
 - of a file: nothing; everything; a prefix of the operations, the next one torn at a byte; or a random set of its
   512-byte sectors and truncations (lost sectors have their old content, or zeros);
-- of a directory: a prefix of the operations (as with a journal), or a random set. A rename is never split.
+- of a directory: a prefix of the operations (as with a journal), or a random set. A rename inside one directory is
+  never split.
 
-Synced data are never lost. `fault` makes calls fail like a full or broken disk; a failing write is carried out in part.
-After a failed sync the file's unsynced data never reach the disk, although reads return them until the power cut, and
-later syncs succeed (as on Linux). `cut_at` switches the power off before the call with this number: this call and every
-later one raise `PowerCut` until `power_cut`. The same seed and the same calls give the same disk.
+Synced data are never lost. `fault` makes calls fail as on a full or broken disk; a failing write writes a part. After a
+failed sync, the file's unsynced data never reach the disk, although reads return them until the power cut, and later
+syncs succeed (as on Linux). `cut_at` switches the power off before the call with this number. This call and every later
+one raise `PowerCut`, until `power_cut`. The same seed and the same calls give the same disk.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ DISK_BYTES = 1 << 40
 
 
 class PowerCut(BaseException):
-    """The power is off. A BaseException, so that code which catches Exception does not survive a power cut."""
+    """The power is off. It is a BaseException, so that code that catches Exception does not survive a power cut."""
 
 
 class _Write(NamedTuple):
@@ -54,7 +55,8 @@ def _apply(content: bytearray, operation: _Write | _Truncate) -> None:
 
 
 class _Inode:
-    """A file: its content as programs read it, its content on the disk, and the operations that the disk lacks."""
+    """A file: its content as programs read it, its content on the disk, and the operations that are not on the disk
+    yet."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -121,8 +123,8 @@ _LOSSES: dict[str, Callable[[bytearray, list[_Write | _Truncate], random.Random]
 
 
 class _Directory:
-    """A directory: its names as programs see them, its names on the disk, and the operations that the disk lacks. An
-    operation sets names, or removes them (None)."""
+    """A directory: its names as programs see them, its names on the disk, and the operations that are not on the disk
+    yet. An operation sets names; a name with None is removed."""
 
     def __init__(self) -> None:
         self.entries: dict[str, _Inode | _Directory] = {}
@@ -225,18 +227,18 @@ class _SimDirectory(SimFile):
 
 
 class SimFiles:
-    """A file system in memory with power cuts. For one thread at a time."""
+    """A file system in memory with power cuts. Only one thread at a time may use it."""
 
     def __init__(self, *, cut_at: int | None = None) -> None:
         self.calls: list[tuple[str, str]] = []
-        """(operation, path) of all calls since the last start. Calls that only read (`_LOOKS`) are not listed."""
+        """Operation and path of each call since the last start. Calls that only read (`_LOOKS`) are not listed."""
         self.cut_at = cut_at
-        """The power goes off before the call with this number, counted from 0 over `calls`; None: it stays on."""
+        """Index in `calls` of the call before which the power goes off; None: it stays on."""
         self.is_off = False
         self.fault: Callable[[str, Path], int] = lambda _operation, _path: 0
-        """Returns the errno with which a call fails; 0 for success."""
+        """Function that returns the errno with which a call (operation, path) fails; 0: the call succeeds."""
         self.part_of: Callable[[int], int] = lambda size_bytes: size_bytes // 2
-        """Returns the number of bytes that a failing write of this size still writes."""
+        """Function that returns the number of bytes that a failing write of the given size still writes."""
         self.now_s: Callable[[], float] = lambda: 0.0
         self._root = _Directory()
         self._locked: set[Path] = set()
@@ -258,8 +260,8 @@ class SimFiles:
             raise storage_error(operation, path, error) from error
 
     def power_cut(self, rng: random.Random, *, cut_at: int | None = None) -> None:
-        """Cut the machine's power and switch it on again. `cut_at` counts calls from the new start. Open files must not
-        be used afterwards."""
+        """Cut the machine's power and switch it on again. `rng` chooses the unsynced data that survive. `cut_at`: the
+        new value of the field; calls are counted from 0 again. Open files must not be used afterwards."""
         self._root.lose_power(rng)
         self.kill()
         self._boots += 1
@@ -272,7 +274,7 @@ class SimFiles:
         raise PowerCut("the process ends here")
 
     def kill(self) -> None:
-        """End the process, but not the machine: its locks are released, and no data are lost."""
+        """End the process, but not the machine: locks are released, and no data are lost."""
         self._locked.clear()
         self.is_off = False
 

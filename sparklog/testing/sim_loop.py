@@ -1,11 +1,11 @@
-"""Event loops in virtual time: no real time passes, and one seed gives one order of events.
+"""Event loops in virtual time: no real time passes, and a seed determines the order of events.
 
-A `Simulation` has one clock and any number of `SimLoop`s, one for each simulated process. `run` repeats one step:
-choose the loop with the earliest event (the seed decides between equal times), set the clock to its time, and run one
-turn of that loop. The code on a loop finds an ordinary asyncio loop without sockets: tasks, timers, locks and
+A `Simulation` has one clock and any number of `SimLoop`s, one for each simulated process. `run` repeats one step: it
+chooses the loop with the earliest event (of equal times, the seed chooses one), sets the clock to that time, and runs
+one turn of that loop. The code on a loop has an ordinary asyncio loop without sockets: tasks, timers, locks and
 `asyncio.timeout` work. A job of an executor (`SimExecutor`) is one event of the loop, at a time that the seed chooses.
 
-`SimLoop.kill` ends a simulated process between two events: none of its code runs again, as after SIGKILL.
+`SimLoop.kill` ends a simulated process between two events. None of its code runs afterwards, as after SIGKILL.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from sparklog.environment.executors import future_of
 T = TypeVar("T")
 
 JOB_DELAY_S = (0.00005, 0.002)
-"""Range of the delay of an executor's job, in s, after its submission or after the job before it on the same thread."""
+"""Range of the delay of an executor's job in s. The delay begins at the submission, or at the end of the thread's
+preceding job."""
 TIMERS_CANCELLED_MAX = 50
-"""Number of cancelled timers above which a loop removes them from its heap."""
+"""Number of cancelled timers above which a loop removes all of them from its heap."""
 SLOW_JOB_SHARE, SLOW_JOB_S = 0.02, 0.5
 """Share of the jobs that a slow disk delays, and their longest delay in s."""
 
@@ -39,9 +40,9 @@ class SimulationStuckError(RuntimeError):
 
 
 class Simulation:
-    """The clock of a simulated world, its randomness, its processes' loops, and a trace of the events.
+    """The clock of a simulation, its randomness, its processes' loops, and a trace of the events.
 
-    `rng` is the only source of randomness. It is used in the order of events, so that a seed can be replayed.
+    `rng` is the only source of randomness. All code draws from it in the order of events, so a seed can be replayed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -59,7 +60,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """End all processes, then close their coroutines. Their clean-up code has no effect."""
+        """End all processes, then close their coroutines. Clean-up code in these has no effect on the simulation."""
         for loop in list(self._loops):
             loop.kill()
         for task in self._unfinished:
@@ -70,13 +71,14 @@ class Simulation:
         self._unfinished.clear()
 
     def loop(self, name: str) -> SimLoop:
-        """Return the loop of a new process."""
+        """Create a loop for a new process."""
         made = SimLoop(self, name)
         self._loops.append(made)
         return made
 
     def note(self, *what: object) -> None:
-        """Add values to the trace. Two runs of one seed must add the same values at the same times."""
+        """Add values and the present time to the trace. Two runs of one seed must add the same values at the same
+        times."""
         self._trace.update(repr((round(self.now_s, 9), *what)).encode())
 
     @property
@@ -100,7 +102,7 @@ class Simulation:
             events._set_running_loop(before)
 
     def _run(self, until: Callable[[], bool], limit_s: float, turns_max: int) -> bool:
-        """Run like `run`, without changing the running loop."""
+        """Run events as `run` does, without restoring the running loop. `turns_max`: the largest value of `turns`."""
         running: SimLoop | None = None
         while not until():
             loop, at = self._next()
@@ -120,19 +122,20 @@ class Simulation:
         return True
 
     def run_for(self, seconds: float) -> None:
-        """Run events for this much virtual time, in s."""
+        """Run events until `seconds` of virtual time have passed."""
         self.run(lambda: False, limit_s=self.now_s + seconds)
 
     def complete(self, loop: SimLoop, work: Any, *, limit_s: float = math.inf) -> Any:
         """Run the coroutine `work` on `loop`, and all other events, until it ends. Returns its result, or raises its
-        error."""
+        error. Raises SimulationStuckError after `limit_s` seconds of virtual time."""
         task = loop.create_task(work)
         if not self.run(task.done, limit_s=self.now_s + limit_s):
             raise SimulationStuckError(f"not finished within {limit_s} s: {work!r}")
         return task.result()
 
     def _next(self) -> tuple[SimLoop | None, float]:
-        """Return the loop with the next event, and the event's time; (None, infinity) if no event is left."""
+        """Return the loop with the next event, and the time of that event. If no event is left, return (None,
+        infinity)."""
         now_s, earliest = self.now_s, math.inf
         best: list[SimLoop] = []
         for loop in self._loops:
@@ -155,7 +158,8 @@ class Simulation:
         return best[0] if len(best) == 1 else self.rng.choice(best), earliest
 
     def forget(self, loop: SimLoop, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Remove the dead `loop`. Its tasks are kept until `close`, so that Python does not clean them up in a run."""
+        """Remove a loop that was killed. Its tasks are kept until `close`, so that Python does not run their clean-up
+        code before."""
         self._loops.remove(loop)
         self._unfinished += tasks
 
@@ -170,17 +174,17 @@ class SimLoop(asyncio.BaseEventLoop):
         self.simulation = simulation
         self.is_dead = False
         self.is_paused = False
-        """True from a simulated SIGSTOP until the field is reset. Events that become due in between run afterwards."""
+        """True during a simulated SIGSTOP; tests set the field. Events that become due in this time run afterwards."""
         self._selector = _NoSockets()
         self._default = SimExecutor(self, threads=4)
         self.failures: list[dict[str, Any]] = []
-        """Errors that asyncio would have logged: exceptions of callbacks and of tasks without an observer."""
+        """Errors that asyncio would have logged, such as those of callbacks, and of tasks whose result nobody reads."""
 
     def time(self) -> float:
         return self.simulation.now_s
 
     def due_s(self) -> float:
-        """Return the time of the next timer; infinity without timers."""
+        """Return the time of the next timer in s; infinity if there is none."""
         scheduled = self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
@@ -188,8 +192,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return scheduled[0]._when if scheduled else math.inf
 
     def turn(self) -> None:
-        """Run the due events, with this loop as the running one. Replaces `BaseEventLoop._run_once`, which also polls a
-        selector and measures time."""
+        """Run the due events. This loop must be the running one. The method replaces `BaseEventLoop._run_once`, which
+        also polls a selector and measures time."""
         if self._timer_cancelled_count > TIMERS_CANCELLED_MAX:
             self._run_once()  # type: ignore[attr-defined]
             return
@@ -206,13 +210,13 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def __del__(self) -> None:
-        """Do nothing: the loop owns nothing to close."""
+        """Do nothing, because the loop owns nothing to close."""
 
     def is_running(self) -> bool:
         return events._get_running_loop() is self
 
     def kill(self) -> None:
-        """End the process in the middle of its work. None of its code runs again."""
+        """End the process. None of its code runs afterwards."""
         if self.is_dead:
             return
         self.is_dead = True
@@ -268,7 +272,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class _NoSockets:
-    """Replacement of a selector that returns at once: the simulation sets the clock."""
+    """Replacement of a selector. It returns at once, because the simulation sets the clock."""
 
     def select(self, _timeout: float | None) -> list[Any]:
         return []
@@ -279,7 +283,7 @@ class _NoSockets:
 
 class SimExecutor(Executor):
     """The threads of a simulated process. A job is one event of the process's loop. With one thread, jobs run in the
-    order of their submission; with several, a job may overtake jobs of other threads."""
+    order of their submission; with several threads, jobs can overtake one another."""
 
     def __init__(self, loop: SimLoop, threads: int = 1) -> None:
         self._loop = loop
@@ -299,4 +303,4 @@ class SimExecutor(Executor):
         return at
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more jobs; submitted jobs still run when the loop does."""
+        """Do nothing. Submitted jobs still run, and later ones are accepted, too."""

@@ -1,8 +1,8 @@
-"""A simulated machine: the `Environment` of a process in a `Simulation`.
+"""A simulated machine, and the `Environment` of its processes in a `Simulation`.
 
-The disk (`SimFiles`) outlives the process; a power cut loses unsynced data. Tests can set the clock and let it drift. A
-thread's job is an event of the process's loop. A database is a real SQLite database in memory; each COMMIT writes it to
-the simulated disk.
+The disk (`SimFiles`) outlives the processes; a power cut loses unsynced data. Tests can set the wall clock and let it
+drift. A thread's job is an event of the process's loop. A database is a real SQLite database in memory; each COMMIT
+writes it to the simulated disk.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from sparklog.testing.sim_loop import SimLoop, Simulation
 J = TypeVar("J")
 
 EPOCH_MS = 1_700_000_000_000
-"""The wall clock at the beginning of the simulation, in ms."""
+"""The wall clock's time at the beginning of a simulation, in ms since 1970."""
 
 
 class SimClock:
-    """A machine's wall clock: the simulation's time multiplied by `rate`, plus `offset_ms`. Tests change both."""
+    """The clocks of a machine. The wall clock begins at EPOCH_MS. It advances `rate` times as fast as the simulation's
+    time, and `offset_ms` is added; tests change both. The other clocks are the simulation's time."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -45,7 +46,7 @@ class SimClock:
 
 
 class SimRandomness:
-    """Ids and tokens drawn from the simulation's seed."""
+    """Randomness that is determined by the simulation's seed."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -135,8 +136,8 @@ class SimDatabases:
 
 
 def _fill(connection: sqlite3.Connection, content: bytes) -> None:
-    """Load the serialized `content` into a database, through a second one. `deserialize` on `connection` itself would
-    free memory that its prepared statements still use, and crash the process."""
+    """Load the serialized `content` into a database, by way of a second one. `deserialize` on `connection` itself would
+    free memory that the connection's prepared statements still use, and crash the process."""
     source = sqlite3.connect(":memory:", isolation_level=None)
     try:
         source.deserialize(content)
@@ -146,7 +147,7 @@ def _fill(connection: sqlite3.Connection, content: bytes) -> None:
 
 
 class SimMachine:
-    """A machine that runs one process after another. Its disk and clock outlive the processes."""
+    """A machine on which processes run one after another. Its disk and clock outlive the processes."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
         self.simulation = simulation
@@ -157,7 +158,7 @@ class SimMachine:
         self._starts = 0
 
     def process(self) -> tuple[SimLoop, Environment]:
-        """Return the loop and the environment of a new process."""
+        """Start a new process: return its loop and its environment."""
         self._starts += 1
         loop = self.simulation.loop(f"{self.name}.{self._starts}")
         environment = Environment(
@@ -170,11 +171,11 @@ class SimMachine:
         return loop, environment
 
     def power_cut(self, loop: SimLoop) -> None:
-        """Cut the machine's power, which ends the process of `loop`. Unsynced data may be lost."""
+        """Cut the machine's power, which ends the process of `loop`. Unsynced data can be lost."""
         loop.kill()
         self.files.power_cut(self.simulation.rng)
 
     def kill(self, loop: SimLoop) -> None:
-        """Kill the process of `loop`. The machine stays, with all written data."""
+        """Kill the process of `loop`. The machine keeps all written data."""
         loop.kill()
         self.files.kill()

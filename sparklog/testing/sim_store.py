@@ -1,8 +1,8 @@
-"""An object store in memory for simulations of tiering. It outlives brokers, and fails on request; a failed write may
-have stored its object.
+"""An object store in memory for simulations of tiering. It outlives brokers. Its calls fail on request, and a failed
+write can have stored its object.
 
 `SimStore` is one store; its `url` is the value for a broker's `remote.log.storage.url`. The store is an fsspec file
-system of the protocol `simstore`, so that the simulation runs all of the broker's code above fsspec.
+system of the protocol `simstore`, so that a simulation runs all of the broker's code above fsspec.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _stores: dict[str, SimStore] = {}
 
 
 class SimStoreError(OSError):
-    """The error of a call that `SimStore.fault` lets fail."""
+    """The error of a call for which `SimStore.fault` returns True."""
 
 
 class SimStore:
-    """Objects by their keys. `name` is part of the URL. After the `with` block the URL is invalid."""
+    """One store: objects by their keys. `name` is part of the URL, which is valid until the end of the `with` block."""
 
     def __init__(self, name: str = "store") -> None:
         self.objects: dict[str, bytes] = {}
         self.fault: Callable[[str], bool] = lambda _operation: False
-        """Returns True if a call of this operation fails: "write", "written" (fails after the object is stored),
-        "read", "remove", "list"."""
+        """Function that returns True if a call of an operation fails. Operations: "write", "written" (fails after the
+        object is stored), "read", "remove", "list"."""
         self.writes = 0
         """Number of stored objects, counting repeated writes."""
         self._name = name
@@ -46,7 +46,7 @@ class SimStore:
         _stores.pop(self._name, None)
 
     def called(self, operation: str) -> None:
-        """Raise SimStoreError if `fault` lets this operation fail."""
+        """Raise SimStoreError if `fault` returns True for this operation."""
         if self.fault(operation):
             raise SimStoreError(f"the store does not answer ({operation})")
 
@@ -108,7 +108,7 @@ class SimStoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return sorted(k for k in store.objects if k.startswith(key.rstrip("/") + "/"))
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Do nothing: the store has no folders."""
+        """Do nothing, because the store has no folders."""
 
     def rmdir(self, path: str) -> None:
         raise SimStoreError("it has no folders")

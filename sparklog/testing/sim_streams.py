@@ -1,7 +1,7 @@
-"""Streams over a simulated network, for code that takes a function like `asyncio.open_connection`.
+"""Streams over a simulated network, for code that needs a function like `asyncio.open_connection`.
 
-One `write` is one message, and the reader gets a message as a whole. So a peer sees a partial frame only when the
-connection ends.
+One `write` is one message, which the reader gets as a whole. So a peer sees a partial frame only if the connection ends
+between two writes of that frame.
 """
 
 from __future__ import annotations

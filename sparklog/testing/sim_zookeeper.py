@@ -1,21 +1,22 @@
-"""A ZooKeeper in memory that loses connections, sessions and replies; the `Coordination` of simulations.
+"""A ZooKeeper in memory that loses connections, sessions and replies: the `Coordination` of simulations.
 
-With a `loop` the ensemble is a process of a `Simulation` and uses its clock. Without a loop, `advance(now_ms)` is the
-only source of time. Requests, replies and watches of a connection keep their order and take a random time. The same
-seed and the same calls give the same run.
+With a `loop` the ensemble is a process of a `Simulation` and uses its clock. Without a loop, only `advance(now_ms)`
+advances the time. Requests, replies and watches of a connection keep their order and take a random time. The same seed
+and the same calls give the same run.
 
-- `cut(client, notice_ms)` breaks the client's connection; the client notices it after `notice_ms`. A random number of
-  the first requests in transit still takes effect, without a reply. Then all waiting requests of the client fail with
-  ConnectionLossError, and all its watches call back. After `heal(client)` the client can connect again.
-- The server ends a session that is without a connection for the session's timeout, and removes its ephemeral nodes. The
+- `cut(client, notice_ms)` breaks the client's connection; the client notices it after `notice_ms`. Of the requests in
+  transit, a random number of the first ones still takes effect, without a reply. When the client notices the break, all
+  requests that it has sent fail with ConnectionLossError, and all its watches call back. Later requests wait for the
+  next connection, which is possible after `heal(client)`.
+- The server ends a session that has no connection for the session's timeout, and removes its ephemeral nodes. The
   client learns of it when it connects: LOST, then CONNECTED with a new session.
-- `stop()` and `start()` act on the whole ensemble. It keeps its data; sessions continue after the start.
+- `stop()` and `start()` act on the whole ensemble. It keeps its data, and sessions continue after the start.
 - `copy()` copies data and sessions. `put_back(copy)` restores them while the ensemble is stopped.
 
-A thread that waits for a future's result gets it at once, after the client's earlier requests: in a simulation a job
-takes no time. Without a connection the thread gets ConnectionLossError.
+A thread that waits for a future's result gets it at once, because in a simulation a job takes no time. The client's
+earlier requests are executed before. Without a connection the thread gets ConnectionLossError.
 
-The simulation has no servers that lag behind others. A real client may read from such a server, so code that depends on
+The simulation has no servers that lag behind others. A real client can read from such a server, so code that depends on
 the newest state writes first (`store_history.catch_up`, the controller's fence).
 """
 
@@ -53,7 +54,8 @@ RECONNECT_MS = (50, 500)
 
 
 class _Answer(Future[Any]):
-    """A future reply. A thread that waits for it gets the result at once, after the client's earlier requests."""
+    """The future of a request. A thread that waits for it gets the result at once, after the client's earlier requests
+    are executed."""
 
     ask_now: Callable[[], None] = staticmethod(lambda: None)
 
@@ -75,7 +77,7 @@ class _Request(Struct, eq=False):
     sent: bool = False
     answered: bool = False
     outcome: Callable[[], None] | None = None
-    """Completes `future`. None until the server has executed the request."""
+    """Function that completes `future`; None until the server has executed the request."""
 
 
 class StoreCopy(Struct, frozen=True):
@@ -101,7 +103,7 @@ class SimZooKeeper:
         self.is_up = True
         self.znodes = Znodes()
         self.on_changes: Callable[[Sequence[Change]], None] = lambda changes: None
-        """Called with each stored change before any client learns of the change."""
+        """Function that is called with stored changes, before any client learns of them."""
         self._sessions: dict[int, _Session] = {}
         self._next_session = 1
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -114,7 +116,7 @@ class SimZooKeeper:
         return self._now_ms if self._loop is None else round(self._loop.time() * 1_000)
 
     def advance(self, now_ms: int) -> None:
-        """Run all events that are due until `now_ms`, in order."""
+        """Run all events that are due until `now_ms`, in order, and set the time to `now_ms`. Only without a loop."""
         while self._events and self._events[0][0] <= now_ms:
             due_ms, _, action = heapq.heappop(self._events)
             self._now_ms = max(self._now_ms, due_ms)
@@ -134,13 +136,14 @@ class SimZooKeeper:
     # --- faults
 
     def client(self) -> SimClient:
-        """Create a client, which connects after a random time."""
+        """Create a client. It connects after a random time."""
         client = SimClient(self)
         client.connect_soon()
         return client
 
     def cut(self, client: SimClient, notice_ms: int = 0) -> None:
-        """Break a client's connection and refuse new ones until `heal`. The client notices after `notice_ms`."""
+        """Break a client's connection, and refuse new ones until `heal`. The client notices the break after
+        `notice_ms`, or when it connects again."""
         client.is_reachable = False
         client.break_connection(notice_ms)
 
@@ -156,7 +159,7 @@ class SimZooKeeper:
                 session.client.break_connection(0)
 
     def start(self) -> None:
-        """Start the ensemble. The timeout of every session begins again."""
+        """Start the ensemble. The timeout of every session starts again."""
         self.is_up = True
         for session in self._sessions.values():
             session.last_heard_ms = self.now_ms
@@ -167,7 +170,8 @@ class SimZooKeeper:
         return StoreCopy(self.znodes.copy(), frozenset(self._sessions))
 
     def put_back(self, copy: StoreCopy, *, zxid: int = 0) -> None:
-        """Replace data and sessions with those of `copy`. Later zxids are above `zxid`, as in a new epoch."""
+        """Replace data and sessions by those of `copy`, while the ensemble is stopped. Later zxids are above `zxid`, as
+        in a new epoch."""
         assert not self.is_up
         self.znodes = copy.znodes.copy()
         self.znodes.skip_to(zxid)
@@ -187,7 +191,7 @@ class SimZooKeeper:
         return session.session_id
 
     def leave(self, session_id: int) -> None:
-        """Note the end of a session's connection. The session's timeout begins."""
+        """Note that a session has lost its connection. The session's timeout starts."""
         session = self._sessions.get(session_id)
         if session is not None:
             session.client = None
@@ -211,7 +215,7 @@ class SimZooKeeper:
             self.end_session(session.session_id)
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """Send the watches on changed nodes to all connected clients."""
+        """Send to all connected clients their watches on changed nodes."""
         self.on_changes(changes)
         for session in list(self._sessions.values()):
             if session.client is not None:
@@ -291,13 +295,13 @@ class SimClient:
         self._listeners.append(listener)
 
     def close(self) -> None:
-        """End the session: at once with a connection, otherwise by its timeout."""
+        """End the session: at once if the client is connected, otherwise by its timeout."""
         if self._is_connected:
             self._server.end_session(self._session_id)
         self.abandon()
 
     def abandon(self) -> None:
-        """End the client's process: it gets no more replies, and its session expires."""
+        """End the client's process. It gets no more replies, and its session ends by its timeout."""
         self.break_connection(None)
         self._is_closed = True
         self._waiting.clear()
@@ -333,7 +337,8 @@ class SimClient:
         self._notify(SessionState.CONNECTED)
 
     def break_connection(self, notice_ms: int | None) -> None:
-        """Break the connection. The client notices after `notice_ms`; None: never, because its process has ended."""
+        """Break the connection. The client notices it after `notice_ms`; None: it never does, because its process has
+        ended."""
         if not self._is_connected:
             return
         on_their_way = [r for r in self._waiting if r.sent and not r.answered]
@@ -398,7 +403,7 @@ class SimClient:
             self._answer(lambda: self._finish(request))
 
     def _perform(self, request: _Request) -> None:
-        """Execute a request, once. A request of an ended session fails without an effect."""
+        """Execute a request; a second call does nothing. A request of an ended session fails without an effect."""
         if request.answered:
             return
         request.answered = True
@@ -418,7 +423,9 @@ class SimClient:
             request.outcome()
 
     def _finish_now(self, request: _Request) -> None:
-        """Execute this request and all earlier ones now: a thread that waits takes no virtual time."""
+        """Execute all earlier requests and this one, and complete only this one's future. So a waiting thread gets its
+        result without virtual time. Without a connection, the future gets ConnectionLossError and the request is
+        dropped."""
         if request not in self._waiting:
             return
         if not self._is_connected:
@@ -440,7 +447,7 @@ class SimClient:
         return results
 
     def notify(self, changes: Sequence[Change]) -> None:
-        """Send the watches on these changes. A watch arrives before the reply to any later request."""
+        """Send the client's watches on these changes. A watch arrives before the reply to any later request."""
         for path, is_about_children in changes:
             watched = self._watches.child if is_about_children else self._watches.data
             for watch in watched.pop(path, {}):

@@ -1,7 +1,7 @@
 """One connection to the broker, in sparklog's protocol, on an event loop.
 
-Requests go out as they are called for, and answers come in the same order. Each connection of a Kafka client has one of
-these, so that the broker knows the client's principal and keeps the order of its requests.
+Requests are sent at the call, and answers come in the same order. Each connection of a Kafka client has its own
+`BrokerConnection`, so that the broker knows the client's principal and keeps the order of the client's requests.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from sparklog.version import __version__
 
 CLIENT_NAME = "sparklog-kafka-gateway"
 ANSWER_BYTES_MAX = 1100 * 1024 * 1024
-"""A fetch is answered with at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
+"""Largest answer in bytes. The broker answers a fetch with at most `fetch.max.bytes` or one larger batch, and both are
+limited to 1 GiB."""
 CONNECT_TIMEOUT_S = 10.0
 NOBODY = OnBehalf("127.0.0.1", 0, "127.0.0.1", 0)
-"""The gateway itself, which asks for the broker's id."""
+"""The client in the preamble of the gateway's own connection, which asks for the broker's id."""
 HELD_BYTES_MIN = 64 * 1024
-"""Larger answers take memory of the gateway's budget until the client has theirs."""
+"""Size in bytes from which an answer takes memory of the gateway's budget, until `release`."""
 
 JOINED_BYTES_MAX = 64 * 1024
-"""Requests up to this size are written in one piece."""
+"""Largest payload in bytes that is joined with the request's head before it is sent."""
 
 M = TypeVar("M", bound=Message)
 Part = bytes | bytearray | memoryview
@@ -58,11 +59,11 @@ class BrokerPlace(NamedTuple):
     host: str
     port: int
     local_socket: str = ""
-    """Abstract Unix socket that the broker has offered; "": TCP is used."""
+    """Name of the broker's abstract Unix socket; "": the connection uses TCP."""
     context: ssl.SSLContext | None = None
-    """TLS towards the broker; None: the listener does not encrypt."""
+    """TLS for TCP; None: the broker's listener does not encrypt."""
     takes_preamble: bool = False
-    """True for the Unix socket of the broker that has started this gateway."""
+    """True for the Unix sockets that the broker has created for this gateway."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -76,8 +77,8 @@ class _Expected(NamedTuple):
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
-    """A connection to the broker, created by `connect`. Event-loop thread only. An answer's body is received into
-    memory of its size, without copies on the way."""
+    """A connection to the broker, created by `connect`. Event-loop thread only. The body of an answer is received
+    directly into memory of its size."""
 
     def __init__(self, place: BrokerPlace, memory: MemoryBudget) -> None:
         self.place = place
@@ -100,7 +101,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
     async def connect(
         cls, place: BrokerPlace, memory: MemoryBudget, client_id: str = "", client: OnBehalf | None = None
     ) -> BrokerConnection:
-        """Connect and shake hands. Raises BrokerNotAvailableError and the broker's errors."""
+        """Connect and send the HANDSHAKE.
+
+        Args:
+            place: Address of the broker.
+            memory: Budget for large answers.
+            client_id: Name of the client for quotas and logs; "": none.
+            client: The client of a preamble; None for NOBODY. Without a preamble it is not used.
+
+        Raises:
+            BrokerNotAvailableError: No broker answers within CONNECT_TIMEOUT_S.
+            SparklogError: An error of the broker.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -125,7 +137,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             raise BrokerNotAvailableError(f"no broker at {place} ({e or type(e).__name__})") from e
 
     async def shake_hands(self, client_id: str) -> None:
-        """Ask for the broker's versions; again after an authentication, for the Unix socket that it offers."""
+        """Send the HANDSHAKE, and keep the broker's identity and versions. Raises as `request`."""
         name = self._transport.get_extra_info("sockname")
         own = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
         hello = HandshakeRequest(CLIENT_NAME, __version__, own, client_id)
@@ -136,35 +148,36 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """True if no request can be sent any more."""
+        """True if the connection has failed or was closed, so that no request can be sent."""
         return self._failure is not None
 
     async def request(
         self, api: Api, message: Message, response: type[M], payload: Sequence[Part] = ()
     ) -> tuple[M, memoryview]:
-        """Send a request and wait for its answer: header and payload. Raises the broker's error, or
-        BrokerNotAvailableError."""
+        """Send a request and wait for its answer. Returns the decoded header and the payload. Raises the broker's
+        error, or an error of `send`."""
         return await self.send(api, message, response, payload)
 
     async def ask(self, api: Api, message: Message, response: type[M]) -> M:
-        """Send a request, as `request` does, of an API whose answer has no payload."""
+        """Send a request whose answer has no payload, and wait for the answer. Raises as `request`."""
         return (await self.send(api, message, response))[0]
 
     def send(
         self, api: Api, message: Message, response: type[M], payload: Sequence[Part] = ()
     ) -> asyncio.Future[tuple[M, memoryview]]:
-        """Send a request; the future has its answer. Raises BrokerNotAvailableError, UnsupportedVersionError."""
+        """Send a request. The returned future has its answer or the broker's error. Raises UnsupportedApiError,
+        UnsupportedVersionError, or, on a closed connection, the error that has ended it."""
         answer: asyncio.Future[tuple[M, memoryview]] = asyncio.get_running_loop().create_future()
         self._write(api, message, payload)
         self._expected.append(_Expected(self._next_id, api, response, answer))
         return answer
 
     def send_unanswered(self, api: Api, message: Message, payload: Sequence[Part] = ()) -> None:
-        """Send a request that is not answered (acks=0)."""
+        """Send a request without an answer (acks 0). Raises as `send`."""
         self._write(api, message, payload)
 
     async def drain(self) -> None:
-        """Wait while the broker takes less than is sent."""
+        """Wait while the transport holds too much data that the broker has not taken."""
         await self._writable.wait()
 
     def _write(self, api: Api, message: Message, payload: Sequence[Part]) -> None:
@@ -190,7 +203,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the place of the next bytes."""
+        """Return the memory for the next bytes; called by asyncio."""
         return self._view[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -269,7 +282,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         expected.answer.set_result((message, body[prefix.header_bytes :]))
 
     def release(self) -> None:
-        """Give back the memory of answers: the client has its own."""
+        """Give back the memory that answers took from the budget, after the client has received its answer."""
         held, self._held = self._held, 0
         if held:
             self._memory.free(held)
@@ -287,6 +300,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 answer.exception()  # a client that has gone asks for no outcome
 
     def close(self) -> None:
-        """Close the connection; waiting requests fail."""
+        """Close the connection. Requests that wait for answers fail."""
         self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} is closed"))
         self.release()

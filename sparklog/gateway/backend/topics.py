@@ -1,4 +1,4 @@
-"""Topics of the gateway: the properties that it needs to convert records."""
+"""The gateway's cache of topics: the properties that it needs to convert records."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, 
 
 TOPICS_KEPT_MAX = 10_000
 KEPT_S = 60.0
-"""Settings that change without a new schema, such as the type of timestamps, are seen after this time."""
+"""Age in s after which a topic is looked up again, to notice changed settings, such as the type of timestamps."""
 PAGES_MAX = 100_000
 
 
 class Topics:
-    """Topics of one gateway by name. Permissions are not checked here: the broker checks each request."""
+    """The cached topics of one gateway, by name. The cache checks no permissions, because the broker checks each
+    request."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
@@ -28,15 +29,15 @@ class Topics:
         self._names: OrderedDict[UUID, str] = OrderedDict()
 
     async def get(self, connection: BrokerConnection, name: str) -> TopicInfo:
-        """Return a topic; the broker is asked if the topic is not known. Raises UnknownTopicOrPartitionError, and the
-        broker's errors."""
+        """Return a topic, from the cache if it is new enough. Raises UnknownTopicOrPartitionError, and the broker's
+        errors."""
         found = self._by_name.get(name)
         if found is not None and self._clock_s() - found[0] < KEPT_S:
             return found[1]
         return await self.look_up(connection, name)
 
     async def look_up(self, connection: BrokerConnection, name: str) -> TopicInfo:
-        """Return a topic's present state. Raises the errors of `get`."""
+        """Ask the broker for a topic, and cache it. Raises the errors of `get`."""
         answer = await read_metadata(connection, MetadataRequest([name], paged=True))
         state = next((t for t in answer.topics if t.name == name), None)
         if state is None or state.error_code:
@@ -51,28 +52,28 @@ class Topics:
         return info
 
     def peek(self, name: str) -> TopicInfo | None:
-        """Return a topic if it is known."""
+        """Return the cached topic, of any age; None if it is not cached."""
         found = self._by_name.get(name)
         return None if found is None else found[1]
 
     def forget(self, name: str) -> None:
-        """Ask for the topic again before its next use."""
+        """Remove a topic from the cache."""
         self._by_name.pop(name, None)
 
     def note_id(self, topic_id: UUID, name: str) -> None:
-        """Remember the topic of an id that a client gets."""
+        """Remember the name of a topic whose id is sent to a client."""
         self._names[topic_id] = name
         self._names.move_to_end(topic_id)
         if len(self._names) > TOPICS_KEPT_MAX:
             self._names.popitem(last=False)
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """Return the name of the topic with this id; None if no client has got the id."""
+        """Return the name of the topic with this id; None if `note_id` has not noted the id."""
         return self._names.get(topic_id)
 
 
 async def read_metadata(connection: BrokerConnection, request: MetadataRequest) -> MetadataResponse:
-    """Return all pages of an answer. Raises the broker's errors."""
+    """Send a paged METADATA request and return all pages as one answer. Raises the broker's errors."""
     answer = await connection.ask(Api.METADATA, request, MetadataResponse)
     topics = list(answer.topics)
     for _ in range(PAGES_MAX):
@@ -99,7 +100,8 @@ async def read_metadata(connection: BrokerConnection, request: MetadataRequest) 
 
 
 async def read_topics(connection: BrokerConnection, names: list[str] | None) -> MetadataResponse:
-    """Return any number of topics without their schemas; None: all. Raises the broker's errors."""
+    """Return topics without their schemas, in as many requests as necessary. `names` None: all topics. Raises the
+    broker's errors."""
     first = names if names is None else names[:TOPICS_PER_REQUEST_MAX]
     answer = await read_metadata(connection, MetadataRequest(first, paged=True, with_schemas=False))
     for start in range(TOPICS_PER_REQUEST_MAX, len(names or ()), TOPICS_PER_REQUEST_MAX):
@@ -110,7 +112,7 @@ async def read_topics(connection: BrokerConnection, names: list[str] | None) -> 
 
 
 def topic_uuid(state: TopicState) -> UUID | None:
-    """Return the topic's id as Kafka's clients know ids; None if the broker's has another form."""
+    """Return the topic's id as a UUID, as Kafka's clients expect; None if the broker's id is no UUID."""
     try:
         return UUID(state.topic_id)
     except ValueError:

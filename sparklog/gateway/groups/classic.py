@@ -6,8 +6,8 @@
     COMPLETING  -                                  → STABLE              → PREPARING
     STABLE      -                                  -                     → PREPARING
 
-A generation begins when PREPARING ends. Members prove the generation with heartbeats and commits. The leader among the
-members computes the assignment; the coordinator hands it out and does not read it.
+A generation begins when PREPARING ends. Members name their generation in heartbeats and commits. One member is the
+leader: it computes the assignment, which the coordinator distributes without reading it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from sparklog.gateway.wire.errors import Kafka
 
 
 class ClassicGroup:
-    """The state of one group. Methods return the answers that become due; `new_id` makes the rest of a member's id."""
+    """The state of one group. Methods return the answers that have become due. `new_id` returns the random part of a
+    member id."""
 
     def __init__(self, group_id: str, new_id: Callable[[], str]) -> None:
         self.group_id = group_id
@@ -46,13 +47,14 @@ class ClassicGroup:
         self._new_id = new_id
         self._static: dict[str, str] = {}
         self._pending: dict[str, int] = {}
-        """Member ids that were given out, with the time at which they are forgotten."""
+        """Issued member ids that no join has used yet, with the time in ms at which they expire."""
         self._rebalance_deadline_ms = 0
 
     # --- joins -------------------------------------------------------------------------------------------------------
 
     def join(self, join: Join, token: Any, now_ms: int) -> list[Reply]:
-        """Handle a join of a new or a known member. The answer follows at the end of the rebalance."""
+        """Handle a JoinGroup request of a new or a known member. `token` names the request in its Reply, which comes at
+        once or at the end of the rebalance."""
         error = self._refusal(join)
         if error is not None:
             return [Reply(token, JoinAnswer(error, join.member_id))]
@@ -95,7 +97,7 @@ class ClassicGroup:
         return self._add_and_rebalance(member_id, join, token, now_ms)
 
     def _replace_static(self, known: str, member_id: str, join: Join, token: Any, now_ms: int) -> list[Reply]:
-        """Replace a static member after its restart: it keeps its place under a new id, and its predecessor is
+        """Replace a static member after its restart. It keeps its place in the group under a new id; its former id is
         fenced."""
         member = self.members.pop(known)
         replies = self._refuse_waiting(member, Kafka.FENCED_INSTANCE_ID)
@@ -180,7 +182,7 @@ class ClassicGroup:
         return replies + self._complete_join(now_ms, is_late=False)
 
     def _complete_join(self, now_ms: int, *, is_late: bool) -> list[Reply]:
-        """Begin the next generation if all members have joined, or with `is_late` with those that have."""
+        """Begin the next generation if all members have joined. With `is_late`, begin it with the members that have."""
         if self.state is not GroupState.PREPARING:
             return []
         if not self.members:
@@ -230,7 +232,8 @@ class ClassicGroup:
         return set.intersection(*names) if names else set()
 
     def _chosen_protocol(self) -> str | None:
-        """Return the assignor that all members have and most prefer."""
+        """Return the assignor that most members prefer, among those that all members have; None if they have none in
+        common."""
         common = self._common_protocols(self.members.values())
         votes = Counter(
             next(name for name, _ in m.protocols if name in common) for m in self.members.values() if common
@@ -254,8 +257,9 @@ class ClassicGroup:
         token: Any,
         now_ms: int,
     ) -> list[Reply]:
-        """Handle a member's request for its assignment; the leader's request contains the assignments of all members.
-        `protocols`: type and name, None if the client does not send them."""
+        """Handle a SyncGroup request, by which a member asks for its assignment. The leader's request has the
+        assignments of all members. `protocols`: protocol type and assignor; None for a value that the client does not
+        send."""
         error = self.check_generation(member_id, instance_id, generation)
         kind, name = protocols
         if error is None and ((kind or self.protocol_type), (name or self.protocol)) != (
@@ -293,7 +297,8 @@ class ClassicGroup:
         return SyncAnswer(Kafka.NONE, member.assignment, self.protocol_type, self.protocol)
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Kafka:
-        """Handle a heartbeat; the answer says if a rebalance is in progress."""
+        """Handle a heartbeat. Returns REBALANCE_IN_PROGRESS if the member has to join again, NONE, or an error of
+        `check_generation`."""
         error = self.check_generation(member_id, instance_id, generation)
         if error is not None:
             return error
@@ -302,7 +307,7 @@ class ClassicGroup:
         return Kafka.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else Kafka.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[Kafka, list[Reply]]:
-        """Remove a member, by its id, or a static one by its instance id alone."""
+        """Remove a member, by its id, or a static member by its instance id with an empty member id."""
         if member_id in self._pending:
             del self._pending[member_id]
             return Kafka.NONE, self._complete_join(now_ms, is_late=False)
@@ -337,7 +342,7 @@ class ClassicGroup:
             self.leader = None
 
     def close(self, error: Kafka) -> list[Reply]:
-        """End the group here: another gateway coordinates it, or it is deleted."""
+        """End the group, because another gateway coordinates it or this one stops. Requests that wait get `error`."""
         replies = [reply for member in self.members.values() for reply in self._refuse_waiting(member, error)]
         self.members.clear()
         self._static.clear()
@@ -348,8 +353,8 @@ class ClassicGroup:
     # --- checks and time ---------------------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None) -> Kafka | None:
-        """Return the error for a member that is unknown, or fenced by a newer one with the same instance id; None for a
-        valid member."""
+        """Return the error for a member that is unknown, or fenced by a newer member with the same instance id; None
+        for a valid member."""
         if instance_id is not None and instance_id in self._static and self._static[instance_id] != member_id:
             return Kafka.FENCED_INSTANCE_ID
         if member_id not in self.members:
@@ -359,15 +364,15 @@ class ClassicGroup:
         return None
 
     def check_generation(self, member_id: str, instance_id: str | None, generation: int) -> Kafka | None:
-        """Check the member as `check_member`, and return an error for another generation than the current one."""
+        """Check the member as `check_member` does. Return ILLEGAL_GENERATION if `generation` is not the current one."""
         error = self.check_member(member_id, instance_id)
         if error is None and generation != self.generation:
             return Kafka.ILLEGAL_GENERATION
         return error
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Kafka | None:
-        """Return the error of a commit that is not allowed; None if it is allowed. A client that is no member may
-        commit to a group without members."""
+        """Return the error of a commit that is not allowed; None if it is allowed. A client that is not a member may
+        commit while the group has no members. A member's commit counts as a heartbeat."""
         if generation < 0 and not member_id:
             return None if not self.members else Kafka.UNKNOWN_MEMBER_ID
         error = self.check_generation(member_id, instance_id, generation)
@@ -380,7 +385,7 @@ class ClassicGroup:
         return None
 
     def expire(self, now_ms: int) -> list[Reply]:
-        """Remove members without heartbeats, and end a rebalance whose time is over."""
+        """Remove members without heartbeats and expired member ids, and end a rebalance whose time is over."""
         replies: list[Reply] = []
         for member_id in [i for i, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
             del self._pending[member_id]
@@ -393,7 +398,7 @@ class ClassicGroup:
             self._pending.clear()
             replies += self._complete_join(now_ms, is_late=True)
         elif self.state is GroupState.COMPLETING and self._rebalance_deadline_ms <= now_ms:
-            # members that have joined and ask for no assignment are gone, or the leader is
+            # members that have not asked for their assignment are gone; one of them can be the leader
             silent = [m for m in self.members.values() if m.sync_token is None]
             for member in silent:
                 replies += self._refuse_waiting(member, Kafka.UNKNOWN_MEMBER_ID)
@@ -403,7 +408,7 @@ class ClassicGroup:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Time of the next `expire` that may have an effect; None: none is due."""
+        """Time in ms at which `expire` has to be called next; None: no deadline is set."""
         deadlines = [*self._pending.values()]
         deadlines += [m.deadline_ms for m in self.members.values() if m.join_token is None]
         if self.state in (GroupState.PREPARING, GroupState.COMPLETING):

@@ -13,15 +13,15 @@ from sparklog.gateway.wire.errors import Kafka
 SESSION_TIMEOUT_MS_MAX = 1_800_000
 GROUP_SIZE_MAX = 10_000
 PENDING_MAX = 10_000
-"""Limit of a group's member ids that were issued and not used yet."""
+"""Largest number of issued member ids of a group that no join has used yet."""
 METADATA_BYTES_MAX = 16 * 1024 * 1024
-"""Subscriptions and assignments of one group together."""
+"""Largest size of all subscriptions and assignments of one group together, in bytes."""
 UNKNOWN_GENERATION = -1
 NO_GENERATION = 0
 
 
 class GroupState(StrEnum):
-    """States, by Kafka's names."""
+    """States of a classic group, with Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -34,24 +34,25 @@ class Join(NamedTuple):
     """A JoinGroup request."""
 
     member_id: str
-    """"": the member is new."""
+    """Id of the member; "": it is new."""
     instance_id: str | None
-    """Name of a static member; None: the member is dynamic."""
+    """Instance id of a static member; None: the member is dynamic."""
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: Sequence[tuple[str, bytes]]
-    """Names and metadata of the assignors, the preferred one first."""
+    """Names of the assignors with the member's metadata for them, the preferred one first."""
     needs_member_id: bool
-    """True if the client can repeat the request with a member id that it is given."""
+    """True if a new client has to join again with the member id that it gets in the error MEMBER_ID_REQUIRED (version
+    4)."""
     can_skip_assignment: bool = False
-    """True if the client understands that its earlier assignment stays (version 9)."""
+    """True if the client understands `skip_assignment` in the answer (version 9)."""
 
 
 class JoinAnswer(NamedTuple):
-    """The answer to a join."""
+    """The answer to a JoinGroup request."""
 
     error: Kafka
     member_id: str = ""
@@ -60,12 +61,12 @@ class JoinAnswer(NamedTuple):
     protocol: str | None = None
     leader: str = ""
     members: Sequence[tuple[str, str | None, bytes]] = ()
-    """Ids, instance ids and metadata of all members, for the leader."""
+    """Member ids, instance ids and metadata of all members, for the leader; empty for other members."""
     skip_assignment: bool = False
 
 
 class SyncAnswer(NamedTuple):
-    """The answer to a sync."""
+    """The answer to a SyncGroup request."""
 
     error: Kafka
     assignment: bytes = b""
@@ -74,14 +75,14 @@ class SyncAnswer(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An effect: the answer to the request that waits with `token`."""
+    """The answer to the waiting request `token`."""
 
     token: Any
     answer: JoinAnswer | SyncAnswer
 
 
 class Member(Struct):
-    """One member."""
+    """One member of a group."""
 
     member_id: str
     instance_id: str | None
@@ -100,9 +101,9 @@ class Member(Struct):
 
     @property
     def metadata_bytes(self) -> int:
-        """Size of the member's assignment and subscriptions, which the client chooses."""
+        """Size in bytes of the member's assignment and subscriptions, which clients choose."""
         return len(self.assignment) + sum(len(metadata) for _, metadata in self.protocols)
 
     def metadata_of(self, protocol: str) -> bytes:
-        """Return the subscription for one assignor."""
+        """Return the member's metadata for one assignor; empty if the member does not have the assignor."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")

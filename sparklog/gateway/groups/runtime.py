@@ -1,4 +1,4 @@
-"""The classic groups of one gateway at work: waiting requests, time, and effects of other coordinators."""
+"""The classic groups of one gateway, with their waiting requests and timers."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Groups:
 
     @property
     def now_ms(self) -> int:
-        """The time of the groups."""
+        """Present time of the groups' clock in ms."""
         return int(self._clock_s() * 1000)
 
     def find(self, group_id: str) -> ClassicGroup | None:
-        """Return a group with members; None if the gateway knows none."""
+        """Return a group that has members or issued member ids; None if the gateway has no such group."""
         return self._groups.get(group_id)
 
     def all(self) -> list[ClassicGroup]:
-        """Return all groups with members."""
+        """Return all groups that have members or issued member ids."""
         return list(self._groups.values())
 
     async def join(self, group_id: str, join: Join) -> JoinAnswer:
-        """Join, and wait until the rebalance is over."""
+        """Join a group, and wait until the rebalance is over."""
         group = self._groups.get(group_id)
         if group is None:
             if len(self._groups) >= GROUPS_MAX:
@@ -60,7 +60,7 @@ class Groups:
         protocols: tuple[str | None, str | None],
         assignments: Iterable[tuple[str, bytes]],
     ) -> SyncAnswer:
-        """Wait for the member's assignment."""
+        """Return a member's assignment; wait until the leader has sent it."""
         group = self._groups.get(group_id)
         if group is None:
             return SyncAnswer(Kafka.UNKNOWN_MEMBER_ID)
@@ -72,7 +72,7 @@ class Groups:
         return answer
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Kafka:
-        """Handle a heartbeat of a member."""
+        """Handle a heartbeat of a member. Returns NONE or an error."""
         group = self._groups.get(group_id)
         if group is None:
             return Kafka.UNKNOWN_MEMBER_ID
@@ -81,7 +81,7 @@ class Groups:
         return error
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> Kafka:
-        """Remove a member."""
+        """Remove a member. Returns NONE or an error."""
         group = self._groups.get(group_id)
         if group is None:
             return Kafka.UNKNOWN_MEMBER_ID
@@ -90,20 +90,20 @@ class Groups:
         return error
 
     def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Kafka:
-        """Return the error for a commit that the group does not allow."""
+        """Return the error of a commit that the group does not allow; NONE if it is allowed."""
         group = self._groups.get(group_id)
         if group is None:
             return Kafka.NONE if generation < 0 and not member_id else Kafka.UNKNOWN_MEMBER_ID
         return group.check_commit(member_id, instance_id, generation, self.now_ms) or Kafka.NONE
 
     def drop(self, group_id: str, error: Kafka) -> None:
-        """Forget a group that is coordinated elsewhere; waiting members get `error`."""
+        """Remove a group that another broker's gateway coordinates. Requests that wait get `error`."""
         group = self._groups.get(group_id)
         if group is not None:
             self._apply(group, group.close(error))
 
     def close(self) -> None:
-        """Forget all groups, because the gateway stops."""
+        """Remove all groups, because the gateway stops. Requests that wait get NOT_COORDINATOR."""
         for group_id in list(self._groups):
             self.drop(group_id, Kafka.NOT_COORDINATOR)
 

@@ -1,1 +1,1 @@
-"""One handler per API of Kafka."""
+"""The handlers of Kafka's APIs, one function for each API."""

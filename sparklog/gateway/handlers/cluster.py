@@ -13,11 +13,11 @@ from sparklog.protocol.topic_messages import MetadataRequest
 from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 BROKERS = 1
-"""Type of the endpoints that clients of brokers ask for."""
+"""Endpoint type of brokers, which ordinary clients request; the other type is that of controllers."""
 
 
 async def describe_cluster(session: Session, request: Body, version: int) -> Body:
-    """Answer with all gateways by the ids of their brokers."""
+    """Answer with the addresses of all gateways. A gateway has the id of its broker."""
     if request.get("endpoint_type", BROKERS) != BROKERS:
         return {
             "error_code": Kafka.INVALID_REQUEST,
@@ -39,8 +39,8 @@ async def describe_cluster(session: Session, request: Body, version: int) -> Bod
 
 
 async def describe_log_dirs(session: Session, request: Body, version: int) -> Body:
-    """Describe the directories of the gateway's broker. Sizes of partitions stand in the first directory, because the
-    broker reports one size over all its directories."""
+    """Describe the log directories of the gateway's broker. The answer lists all partitions in the first directory,
+    because the broker reports the size of a partition over all directories."""
     wanted = None if request["topics"] is None else {t["topic"]: set(t["partitions"]) for t in request["topics"]}
     broker = await session.broker()
     try:

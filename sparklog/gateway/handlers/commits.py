@@ -1,4 +1,5 @@
-"""OFFSET_COMMIT and OFFSET_FETCH: the offsets are the broker's, shared with sparklog's consumers."""
+"""OFFSET_COMMIT and OFFSET_FETCH. The broker stores the offsets, so that Kafka's and sparklog's consumers share
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ PAGES_MAX = 10_000
 
 
 def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> list[CommittedOffset]:
-    """Return the offsets of a request that the broker can store; `outcomes` gets the errors of the others."""
+    """Return the offsets of a request that the broker can store. The errors of the others are added to `outcomes`, by
+    topic and partition."""
     found = []
     for topic in topics:
         for p in topic["partitions"]:
@@ -45,7 +47,8 @@ def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> l
 
 
 def commit_answer(topics: list[Body], outcomes: dict[tuple[str, int], Kafka], default: Kafka) -> list[Body]:
-    """Return the answer's topics, in the order of the request."""
+    """Return the topics of the answer, in the order of the request. `outcomes`: codes by topic and partition;
+    partitions without one get `default`."""
     return [
         {
             "name": t["name"],
@@ -62,7 +65,7 @@ def commit_answer(topics: list[Body], outcomes: dict[tuple[str, int], Kafka], de
 
 
 async def offset_commit(session: Session, request: Body, version: int) -> Body:
-    """Store offsets for members of the current generation, or for anyone while the group has no members."""
+    """Commit offsets. Members need the current generation; other clients may commit while the group has no members."""
     topics, group_id = request["topics"], request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
     default = (
@@ -92,7 +95,7 @@ async def offset_commit(session: Session, request: Body, version: int) -> Body:
 
 
 async def offset_fetch(session: Session, request: Body, version: int) -> Body:
-    """Answer with the committed offsets of one group, or from version 8 on of several."""
+    """Answer with the committed offsets of one group; from version 8 on, of several groups."""
     stable = request.get("require_stable", False)
     if version < 8:
         code, topics = await _fetch(session, request["group_id"], request["topics"], stable=stable)
@@ -144,7 +147,7 @@ async def _fetch(
 
 
 async def _read(session: Session, request: OffsetFetchRequest) -> list[FetchedOffset]:
-    """Return all offsets, page by page. Raises the broker's errors."""
+    """Return all committed offsets, which the broker sends in pages. Raises the broker's errors."""
     broker = await session.broker()
     request.paged = True
     found: list[FetchedOffset] = []

@@ -27,7 +27,7 @@ from sparklog.settings import Scope, Setting, settings_of
 from sparklog.types import check_topic_name
 
 TOPIC, BROKER = 2, 4
-"""Types of resources."""
+"""Kafka's numbers of the resource types."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
 FIXED = {
     "compression.type": "producer",
@@ -35,7 +35,7 @@ FIXED = {
     "message.format.version": "3.0-IV1",
     "message.downconversion.enable": "true",
 }
-"""Settings of Kafka that have one value here."""
+"""Kafka's topic settings that have a fixed value here."""
 
 
 class Operation(IntEnum):
@@ -48,11 +48,11 @@ class Operation(IntEnum):
 
 
 _TYPES = {bool: 1, str: 2, int: 5, float: 6}
-"""Kafka's numbers of the types BOOLEAN, STRING, LONG and DOUBLE."""
+"""Kafka's numbers of the types BOOLEAN, STRING, LONG and DOUBLE, by Python type."""
 
 
 def config_entries(state: TopicState, names: list[str] | None = None) -> list[Body]:
-    """Return all settings of a topic with their values, or those of `names`."""
+    """Return the settings of a topic as Kafka's entries. `names` None: all settings."""
     found = []
     for name, setting in settings_of(Scope.TOPIC).items():
         if names is None or name in names:
@@ -95,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 async def describe_configs(session: Session, request: Body, version: int) -> Body:
-    """Describe all settings of topics, and of this gateway's broker without their secrets."""
+    """Describe the settings of topics and of the gateway's broker. Secrets have no value."""
     found = []
     for i, resource in enumerate(request["resources"]):
         outcome: Body = {
@@ -119,7 +119,7 @@ async def describe_configs(session: Session, request: Body, version: int) -> Bod
 
 
 async def _described(session: Session, resource: Body) -> list[Body]:
-    """Return the settings of a resource. Raises InvalidRequestError, and the errors of `_state`."""
+    """Return the requested settings of a topic or broker. Raises InvalidRequestError, and the broker's errors."""
     kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     if kind == BROKER:
         return await _described_broker(session, name, keys)
@@ -129,7 +129,8 @@ async def _described(session: Session, resource: Body) -> list[Body]:
 
 
 async def _described_broker(session: Session, name: str, keys: list[str] | None) -> list[Body]:
-    """Return the settings of a broker (name "": those of all brokers). Raises the broker's errors."""
+    """Return the settings of the broker with the id `name`; "": the values for all brokers. Raises InvalidRequestError,
+    and the broker's errors."""
     broker = await session.broker()
     request = DescribeBrokerConfigsRequest(_broker_id(name))
     answer = await broker.ask(Api.DESCRIBE_BROKER_CONFIGS, request, DescribeBrokerConfigsResponse)
@@ -151,7 +152,7 @@ def _broker_entry(entry: BrokerConfigEntry) -> Body:
 
 
 def _broker_id(name: str) -> int:
-    """Return the id of a broker resource; ALL_BROKERS for the empty name. Raises InvalidRequestError."""
+    """Return the broker id in a resource's name; ALL_BROKERS for the empty name. Raises InvalidRequestError."""
     if not name:
         return ALL_BROKERS
     if not name.isascii() or not name.isdigit():
@@ -172,7 +173,7 @@ async def _state(session: Session, name: str) -> TopicState:
 
 
 async def alter_configs(session: Session, request: Body, version: int) -> Body:
-    """Set all settings of topics: those that are missing in the request get their defaults."""
+    """Replace all settings of topics. Settings that are missing in the request get their defaults."""
 
     async def change(name: str, configs: list[Body]) -> dict[str, Any]:
         state = await _state(session, name)
@@ -214,8 +215,8 @@ def _changed_list(state: TopicState, name: str, value: str, *, append: bool) -> 
 
 
 def parse_configs(given: dict[str, str | None], *, keep_null: bool = False) -> dict[str, Any]:
-    """Return settings of a topic from their texts; with `keep_null` also settings without a value. Raises
-    InvalidConfigError."""
+    """Return a topic's settings from their texts. A setting with the text None is left out, or with `keep_null` is None
+    in the result. Raises InvalidConfigError."""
     if len(given) > CONFIGS_MAX:
         raise InvalidConfigError(f"{len(given)} settings; at most {CONFIGS_MAX} are allowed")
     known = settings_of(Scope.TOPIC)
@@ -234,7 +235,7 @@ def parse_configs(given: dict[str, str | None], *, keep_null: bool = False) -> d
 
 
 async def _alter_broker(session: Session, name: str, configs: list[Body], *, validate_only: bool) -> None:
-    """Raises InvalidConfigError, InvalidRequestError, and the broker's errors."""
+    """Set or delete settings of a broker. Raises InvalidConfigError, InvalidRequestError, and the broker's errors."""
     changes: dict[str, Any] = {}
     for config in configs:
         operation = config["config_operation"]

@@ -1,4 +1,4 @@
-"""FIND_COORDINATOR, and the check that the gateway's own broker coordinates a group."""
+"""FIND_COORDINATOR, and the check of a client's access to a group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_MEMBER = "kafka-gateway"
 
 
 async def find_coordinator(session: Session, request: Body, version: int) -> Body:
-    """Answer with the gateway beside the broker that coordinates each group or transactional id."""
+    """Answer with the address of the gateway whose broker coordinates the group or transactional id, for each key."""
     kind = request.get("key_type", GROUP)
     if version < 4:
         return await _find(session, request["key"], kind)
@@ -62,16 +62,16 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
 
 
 async def ask_coordinator(session: Session, key: str, kind: int) -> FindCoordinatorResponse:
-    """Return the broker's answer. Raises its errors."""
+    """Ask the broker for the coordinator of a key. Raises the broker's errors."""
     broker = await session.broker()
     return await broker.ask(Api.FIND_COORDINATOR, FindCoordinatorRequest(key, kind), FindCoordinatorResponse)
 
 
 async def refuse_group(session: Session, group_id: str) -> Kafka | None:
-    """Return the error that keeps the client from being a member of the group here; None if nothing does.
+    """Return the error for a client that cannot be a member of the group at this gateway; None if it can.
 
-    The broker knows if it coordinates the group, and if the client may read it. The second check is a heartbeat without
-    effect: a member that does not exist leaves.
+    The gateway's broker has to coordinate the group, and the client has to be allowed to read it. The gateway tests the
+    permission with a heartbeat that changes nothing: a member that does not exist leaves.
     """
     if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
         return Kafka.INVALID_GROUP_ID

@@ -1,16 +1,16 @@
-"""The limit on the entries of a request that cost the broker a request each."""
+"""The limit for requests that name many things, where the gateway sends at least one request to the broker for each."""
 
 from __future__ import annotations
 
 from sparklog.errors import InvalidRequestError
 
 ENTRIES_MAX = 1_000
-"""Largest number of topics, groups, keys, resources or transactional ids that one request may name."""
+"""Number of entries (topics, groups, keys, resources or transactional ids) of one request that are handled. Each
+further entry gets an error as its result."""
 
 
 def check_entry(index: int) -> None:
-    """Check the number of an entry. Raises InvalidRequestError beyond the limit; that entry gets the error as its
-    result."""
+    """Raise InvalidRequestError if `index`, the place of an entry in its request, is ENTRIES_MAX or more."""
     if index >= ENTRIES_MAX:
         raise InvalidRequestError(
             f"entry {index + 1} of the request; at most {ENTRIES_MAX} are allowed: name it in a further request"

@@ -1,4 +1,4 @@
-"""FETCH."""
+"""The API FETCH."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
 WAIT_MS_MAX = 60_000
 NO_SESSION = 0
 INLINE_BYTES = 64 * 1024
-"""More is converted on a thread."""
+"""Largest payload in bytes that is converted on the event loop; larger ones are converted on a thread."""
 ZSTD_FROM = 10
-"""First version whose clients know zstd."""
+"""First version of FETCH whose clients understand zstd."""
 
 
 async def fetch(session: Session, request: Body, version: int) -> Body:
-    """Answer with whole batches from each partition's offset on. There are no fetch sessions: each request names all
-    partitions."""
+    """Answer with whole batches, from the requested offset of each partition on. The gateway has no fetch sessions, so
+    each request names all partitions."""
     if request.get("session_id", NO_SESSION) != NO_SESSION:
         return {"error_code": Kafka.FETCH_SESSION_ID_NOT_FOUND, "responses": []}
     isolation = READ_COMMITTED if request["isolation_level"] == READ_COMMITTED else 0

@@ -1,7 +1,7 @@
 """Administration of groups: LIST_GROUPS, DESCRIBE_GROUPS, DELETE_GROUPS.
 
-The broker's groups and the classic groups of this gateway are shown together: a group has members of one kind at a
-time, and the same offsets.
+The answers combine the broker's groups with the classic groups of this gateway. A group has members of one of the two
+kinds at a time, and the broker stores its offsets in both cases.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from sparklog.protocol.messages import Api
 
 CONSUMER = "consumer"
 _STATES = {"Reconciling": "CompletingRebalance"}
-"""Kafka's classic names of the broker's states."""
+"""Kafka's classic names of broker states; other states have equal names."""
 
 
 def classic_state(state: str) -> str:
-    """Return the state of a broker's group by a name that classic clients know."""
+    """Return the state of a broker's group under the name that classic clients know."""
     return _STATES.get(state, state)
 
 
@@ -97,7 +97,7 @@ async def _described(session: Session, group_id: str, index: int) -> Body:
 
 
 async def _details(session: Session, group_id: str) -> GroupDetails:
-    """Return a group with all its members, page by page. Raises the broker's errors."""
+    """Return a group with all its members, which the broker sends in pages. Raises the broker's errors."""
     broker = await session.broker()
     message = DescribeGroupsRequest([group_id], paged=True)
     answer = await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)
@@ -142,7 +142,7 @@ def _of_classic(group: ClassicGroup) -> Body:
 
 
 def _of_broker(details: GroupDetails) -> Body:
-    """Return the members of sparklog's consumers, with subscription and assignment as classic clients write them."""
+    """Return a group of sparklog's consumers, with subscriptions and assignments in the encoding of classic clients."""
     return {
         "error_code": Kafka.NONE,
         "group_id": details.group_id,
@@ -171,7 +171,7 @@ def _assigned(partitions: list[TopicPartitions]) -> list[Body]:
 
 
 async def delete_groups(session: Session, request: Body, version: int) -> Body:
-    """Delete groups without members, with their offsets."""
+    """Delete groups that have no members, together with their offsets."""
     found = []
     for i, group_id in enumerate(request["groups_names"]):
         found.append({"group_id": group_id, "error_code": await _delete(session, group_id, i)})

@@ -12,12 +12,12 @@ from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGrou
 from sparklog.protocol.messages import Api
 
 COORDINATOR_CHECK_S = 3.0
-"""Heartbeats find out after this time that another broker coordinates the group now."""
+"""Time in s between two checks, by a session's heartbeats, that the gateway's broker still coordinates the group."""
 CLIENT_ID_CHARS_MAX = 100
 
 
 async def join_group(session: Session, request: Body, version: int) -> Body:
-    """Join, and wait for the other members."""
+    """Join a group. The answer waits for the other members to join."""
     group_id = request["group_id"]
     error = await refuse_group(session, group_id)
     if error is None and session.gateway.groups.find(group_id) is None:
@@ -54,8 +54,8 @@ async def join_group(session: Session, request: Body, version: int) -> Body:
 
 
 async def _refuse_mixed(session: Session, group_id: str) -> Kafka | None:
-    """Return the error for a first classic member if sparklog's consumers are members; None if the group has no
-    members."""
+    """Return the error for the first classic member of a group, such as INCONSISTENT_GROUP_PROTOCOL if sparklog's
+    consumers are members; None if the group has no members."""
     request = DescribeGroupsRequest([group_id], paged=True)
     try:
         answer = await (await session.broker()).ask(Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse)
@@ -73,7 +73,7 @@ def _not_joined(error: Kafka, member_id: str) -> Body:
 
 
 async def sync_group(session: Session, request: Body, version: int) -> Body:
-    """Answer with the member's assignment; wait until the leader has sent it."""
+    """Answer with the member's assignment, after the leader has sent it."""
     synced = await session.gateway.groups.sync(
         request["group_id"],
         request["member_id"],
@@ -91,7 +91,8 @@ async def sync_group(session: Session, request: Body, version: int) -> Body:
 
 
 async def heartbeat(session: Session, request: Body, version: int) -> Body:
-    """Handle a heartbeat of a member. From time to time the gateway checks that it still coordinates the group."""
+    """Handle a heartbeat of a member. Every COORDINATOR_CHECK_S, also check that the gateway's broker coordinates the
+    group."""
     group_id = request["group_id"]
     now_s = session.gateway.clock_s()
     if now_s - session.checked_groups.get(group_id, -COORDINATOR_CHECK_S) >= COORDINATOR_CHECK_S:
@@ -106,7 +107,7 @@ async def heartbeat(session: Session, request: Body, version: int) -> Body:
 
 
 async def leave_group(session: Session, request: Body, version: int) -> Body:
-    """Remove members that leave."""
+    """Remove members from a group at their own request."""
     error = await refuse_group(session, request["group_id"])
     if error is not None:
         return {"error_code": error, "members": []}

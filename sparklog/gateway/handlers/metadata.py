@@ -1,4 +1,4 @@
-"""METADATA."""
+"""The API METADATA."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sparklog.protocol.topic_messages import (
 from sparklog.types import INTERNAL_TOPICS, check_topic_name
 
 UNNAMED_FROM = 12
-"""First version whose answers may have topics without names."""
+"""First version of METADATA whose answers can have topics without names."""
 
 
 async def metadata(session: Session, request: Body, version: int) -> Body:
-    """Answer with the brokers at the addresses of their gateways, and the topics with their partitions."""
+    """Answer with the brokers, under the addresses of their gateways, and the topics with their partitions."""
     asked = request["topics"]
     if asked is None or (version == 0 and not asked):
         answer = await _read(session, None, create=False)
@@ -65,14 +65,14 @@ async def _read(session: Session, names: list[str] | None, *, create: bool) -> M
                 broker, MetadataRequest(part, paged=True, with_schemas=False, create_missing=True)
             )
         except SparklogError:
-            break  # the missing topics are told as they are
+            break  # the answer says that the rest is missing
         found = {t.name: t for t in made.topics}
         answer.topics = [found.get(t.name, t) for t in answer.topics]
     return answer
 
 
 async def name_of_topic(session: Session, topic_id: UUID) -> str | None:
-    """Return the name of the topic with this id, or None."""
+    """Return the name of the topic with this id; None if the client sees no such topic."""
     name = session.gateway.topics.name_of(topic_id)
     if name is None:
         answer = await _read(session, None, create=False)

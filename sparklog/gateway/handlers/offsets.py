@@ -1,4 +1,4 @@
-"""LIST_OFFSETS and OFFSET_FOR_LEADER_EPOCH."""
+"""The APIs LIST_OFFSETS and OFFSET_FOR_LEADER_EPOCH."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
 
 TIMESTAMP_MIN = -5
 TIMESTAMP_MAX = 2**62
-"""No record is younger, so that a later time finds none either. The broker takes no larger number."""
+"""Largest timestamp that the broker accepts. Larger ones are replaced by it; the result is the same, because no record
+is as late."""
 
 
 def is_partition(name: str, partition: int) -> bool:
-    """True if a partition of this number is possible: the broker closes a connection that names another one."""
+    """Return True if topic name and partition number are within the limits of the protocol. The broker closes a
+    connection that sends others."""
     return 0 < len(name) <= TOPIC_NAME_CHARS_MAX and 0 <= partition < PARTITIONS_PER_TOPIC_MAX
 
 
 async def list_offsets(session: Session, request: Body, version: int) -> Body:
-    """Answer with offsets by time, and with a partition's first and last offsets."""
+    """Answer with the offsets of timestamps, and with the first and last offsets of partitions."""
     asked = [(t["name"], p) for t in request["topics"] for p in t["partitions"]]
     wanted = [
         ListOffsetsPartition(
@@ -76,7 +78,7 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
 
 
 async def offset_for_leader_epoch(session: Session, request: Body, version: int) -> Body:
-    """Answer with the ends of leader epochs, by which a consumer checks that its position is still in the log
+    """Answer with the end offsets of leader epochs. A consumer learns from them if its position is still in the log
     (KIP-320)."""
     wanted = [
         EpochPartition(t["topic"], p["partition"], p["current_leader_epoch"], p["leader_epoch"])

@@ -1,4 +1,4 @@
-"""PRODUCE and INIT_PRODUCER_ID."""
+"""The APIs PRODUCE and INIT_PRODUCER_ID."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from sparklog.types import TOPIC_NAME_CHARS_MAX
 ACKS = (-1, 0, 1)
 INLINE_BYTES = 64 * 1024
 INLINE_COMPRESSED_BYTES = 1024
-"""Larger batches are converted on a thread; a compressed one may hold much more than its size."""
+"""Largest compressed batch in bytes that is converted on the event loop. The limit is lower than INLINE_BYTES, because
+the records can be much larger than the batch."""
 TIMEOUT_MS_MAX = 86_400_000
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 
 
 class _RequestedPartition(NamedTuple):
-    """One partition of a request. `error` None: it is sent on to the broker."""
+    """One partition of a request. `error`: the reason why the gateway does not send it to the broker; None: it does."""
 
     topic: str
     partition: int
@@ -38,7 +39,8 @@ class _RequestedPartition(NamedTuple):
 
 
 async def produce(session: Session, request: Body, version: int) -> Body | None:
-    """Append; each partition has its own outcome. With acks 0 there is no answer, and an error ends the connection."""
+    """Append the records of each partition. Each partition has its own result. With acks 0 there is no answer, and an
+    error ends the connection."""
     acks = request["acks"]
     if acks not in ACKS:
         return _response(request, {}, Kafka.INVALID_REQUIRED_ACKS)
@@ -98,7 +100,8 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
 
 
 async def _convert(session: Session, where: tuple[str, int], records: memoryview | None) -> list[memoryview]:
-    """Return the batches of one partition as the broker stores them. Raises the error of the partition."""
+    """Return the batches of one partition in the broker's format. Raises the error that becomes the partition's
+    result."""
     name, partition = where
     if not records:
         raise InvalidRequestError(

@@ -1,7 +1,7 @@
-"""SASL_HANDSHAKE and SASL_AUTHENTICATE: passed on to the broker, which knows the users.
+"""SASL_HANDSHAKE and SASL_AUTHENTICATE. The gateway passes both on to the broker, which knows the users.
 
 The broker authenticates the session's own connection to it. So the gateway keeps no secret, and the broker applies the
-client's permissions and quotas to each of its requests.
+client's permissions and quotas to each request of the session.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sparklog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_
 
 MECHANISM_CHARS_MAX = 64
 STEPS = {PLAIN: 1, OAUTHBEARER: 1, SCRAM_SHA_256: 2, SCRAM_SHA_512: 2}
-"""Messages of a client in an exchange."""
+"""Number of messages that a client sends in an exchange, by mechanism."""
 
 
 async def sasl_handshake(session: Session, request: Body, version: int) -> Body:
-    """Choose a mechanism."""
+    """Choose a mechanism. PLAIN needs a listener with TLS."""
     if not session.listener.protocol.sasl:
         return {"error_code": Kafka.ILLEGAL_SASL_STATE, "mechanisms": []}
     mechanism = request["mechanism"][:MECHANISM_CHARS_MAX]
@@ -44,7 +44,8 @@ async def sasl_handshake(session: Session, request: Body, version: int) -> Body:
 
 
 async def sasl_authenticate(session: Session, request: Body, version: int) -> Body:
-    """Take one step of the exchange. After a failure the broker ends its connection, and the client ends this one."""
+    """Pass one message of the exchange on to the broker. After a failure the broker closes its connection; the client
+    is expected to close its own."""
     token = request["auth_bytes"]
     if len(token) > TOKEN_BYTES_MAX:
         raise ConnectionEndError(f"a SASL message of {len(token)} bytes; at most {TOKEN_BYTES_MAX} are allowed")
@@ -64,8 +65,8 @@ async def sasl_authenticate(session: Session, request: Body, version: int) -> Bo
 
 
 def _is_over(session: Session, answer: SaslAuthenticateResponse) -> bool:
-    """True after the last step of the exchange. The broker decides about the client; this only raises the limits of
-    requests."""
+    """Return True after the last message of the exchange. The result only raises the gateway's limits for requests; the
+    broker itself decides if the client is authenticated."""
     if answer.error_code:
         return False
     session.steps += 1

@@ -73,7 +73,8 @@ def _created(topic: Body, state: TopicState | None) -> Body:
 
 
 async def _create(session: Session, topic: Body, *, validate_only: bool) -> TopicState | None:
-    """Create a topic and return it; None if the request only validates. Raises the error of an invalid topic."""
+    """Create a topic and return its state; with `validate_only`, only check the request and return None. Raises the
+    error of an invalid topic, and the broker's errors."""
     name, partitions, factor = topic["name"], topic["num_partitions"], topic["replication_factor"]
     check_topic_name(name)
     assignment = None
@@ -125,7 +126,7 @@ async def delete_topics(session: Session, request: Body, version: int) -> Body:
 
 
 async def create_partitions(session: Session, request: Body, version: int) -> Body:
-    """Add partitions to topics; the broker places their replicas."""
+    """Add partitions to topics. The cluster places their replicas; a request with an assignment is refused."""
     found = []
     for i, topic in enumerate(request["topics"]):
         outcome: Body = {"name": topic["name"], "error_code": Kafka.NONE}
@@ -159,7 +160,7 @@ async def _add_partitions(session: Session, topic: Body, *, validate_only: bool)
 
 
 async def delete_records(session: Session, request: Body, version: int) -> Body:
-    """Delete the records below offsets; -1 stands for the high watermark."""
+    """Delete the records below the requested offsets; -1: below the high watermark."""
     wanted = [
         DeleteRecordsPartition(t["name"], p["partition_index"], p["offset"])
         for t in request["topics"]

@@ -1,7 +1,8 @@
-"""Transactions: ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, END_TXN, and what operators ask.
+"""Transactions: ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, END_TXN, and the APIs that describe
+transactions and producers.
 
-The broker adds a partition to a transaction when the first batch is written, so that the two requests that add
-something only check that it exists.
+The broker adds a partition to a transaction when the first batch is written, and a group when its offsets arrive. So
+the two ADD APIs only check their requests.
 """
 
 from __future__ import annotations
@@ -32,38 +33,41 @@ from sparklog.protocol.transaction_messages import (
 from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 BUMPS_FROM = 5
-"""First version of END_TXN whose clients take a new epoch."""
+"""First version of END_TXN whose clients continue with the epoch in the answer."""
 ABORTABLE_FROM = {"Produce": 12, "EndTxn": BUMPS_FROM, "TxnOffsetCommit": 5}
-"""First versions of clients that abort a transaction and take the new epoch with the answer. The others need an error
-that makes them ask for one: with their old epoch they would never write again. UNKNOWN_PRODUCER_ID is that error:
-INVALID_PRODUCER_EPOCH ends librdkafka's producers."""
+"""First version of each API whose clients abort the transaction after TRANSACTION_ABORTABLE, and then use the epoch in
+the answer of END_TXN. Older clients would keep their old epoch, with which they could never write again, so they need
+an error after which they request a new epoch. That error is UNKNOWN_PRODUCER_ID; after INVALID_PRODUCER_EPOCH,
+librdkafka's producers would end."""
 FENCED_FROM = {"InitProducerId": 4, "EndTxn": 2}
-"""First versions whose answers may have PRODUCER_FENCED. Others have INVALID_PRODUCER_EPOCH, as in Kafka: librdkafka
-takes PRODUCER_FENCED in PRODUCE and TXN_OFFSET_COMMIT for an error after which the producer can abort and continue."""
+"""First version of each API whose answers can have PRODUCER_FENCED. Older versions and other APIs have
+INVALID_PRODUCER_EPOCH instead, as in Kafka: after PRODUCER_FENCED in PRODUCE or TXN_OFFSET_COMMIT, librdkafka would let
+the producer abort and continue."""
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 
 
 def transaction_error(error: SparklogError, api: str, version: int) -> Kafka:
-    """Return Kafka's code for an error in a transaction; a producer can still abort a transaction that was aborted."""
+    """Return Kafka's code for an error in a transaction. If the coordinator has aborted the transaction, the code lets
+    the producer abort it and continue."""
     if isinstance(error, TransactionAbortedError):
         return aborted_code(api, version)
     return fenced_code(coordinator_code(error), api, version)
 
 
 def aborted_code(api: str, version: int) -> Kafka:
-    """Return Kafka's code for a transaction that the coordinator has aborted."""
+    """Return the code for a transaction that the coordinator has aborted; see ABORTABLE_FROM."""
     return Kafka.TRANSACTION_ABORTABLE if version >= ABORTABLE_FROM[api] else Kafka.UNKNOWN_PRODUCER_ID
 
 
 def fenced_code(code: Kafka, api: str, version: int) -> Kafka:
-    """Return `code`; for a fenced producer the code that this version of the API has."""
+    """Return `code`, but replace PRODUCER_FENCED if this version of the API does not have it; see FENCED_FROM."""
     is_fenced = code is Kafka.PRODUCER_FENCED
     return Kafka.INVALID_PRODUCER_EPOCH if is_fenced and not 0 <= FENCED_FROM.get(api, -1) <= version else code
 
 
 async def add_partitions_to_txn(session: Session, request: Body, version: int) -> Body:
-    """Check that the partitions exist."""
+    """Answer with an error for each partition that does not exist or cannot be used. Nothing is added yet."""
     topics = request["v3_and_below_topics"]
     names = list(dict.fromkeys(t["name"] for t in topics if 0 < len(t["name"]) <= TOPIC_NAME_CHARS_MAX))
     counts: dict[str, int] = {}
@@ -96,13 +100,13 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
 
 
 async def add_offsets_to_txn(session: Session, request: Body, version: int) -> Body:
-    """Accept the request; the work is done when the offsets arrive."""
+    """Check the group id. The offsets themselves are added by TXN_OFFSET_COMMIT."""
     is_group = 0 < len(request["group_id"]) <= GROUP_ID_CHARS_MAX
     return {"error_code": Kafka.NONE if is_group else Kafka.INVALID_GROUP_ID}
 
 
 async def txn_offset_commit(session: Session, request: Body, version: int) -> Body:
-    """Commit offsets with the transaction."""
+    """Add offsets to a transaction, which commits them at its end."""
     topics, group_id = request["topics"], request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
     default = Kafka.NONE if 0 < len(group_id) <= GROUP_ID_CHARS_MAX else Kafka.INVALID_GROUP_ID
@@ -132,7 +136,7 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
 
 
 async def end_txn(session: Session, request: Body, version: int) -> Body:
-    """Commit or abort; answered when all markers are in."""
+    """Commit or abort a transaction. The broker answers after all markers are written."""
     message = EndTxnRequest(
         request["transactional_id"],
         request["producer_id"],
@@ -186,7 +190,7 @@ async def list_transactions(session: Session, request: Body, version: int) -> Bo
 
 
 async def describe_transactions(session: Session, request: Body, version: int) -> Body:
-    """Describe transactions, one by one."""
+    """Describe transactions by their ids, with one request to the broker for each."""
     found = []
     for i, transactional_id in enumerate(request["transactional_ids"]):
         try:
@@ -219,8 +223,8 @@ async def describe_transactions(session: Session, request: Body, version: int) -
 
 
 async def _details(session: Session, transactional_id: str) -> TransactionDetails:
-    """Return a transaction with all its partitions, page by page. Raises InvalidRequestError, and the broker's
-    errors."""
+    """Return a transaction with all its partitions, which the broker sends in pages. Raises InvalidRequestError, and
+    the broker's errors."""
     if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_CHARS_MAX:
         raise InvalidRequestError(f"a transactional id of {len(transactional_id)} characters")
     broker = await session.broker()
@@ -248,7 +252,7 @@ def _no_transaction(transactional_id: str, code: Kafka) -> Body:
 
 
 async def describe_producers(session: Session, request: Body, version: int) -> Body:
-    """Describe the producers that partitions know."""
+    """Describe the producers that partitions remember."""
     topics = []
     for topic in request["topics"]:
         partitions = [await _producers(session, topic["name"], p) for p in topic["partition_indexes"]]

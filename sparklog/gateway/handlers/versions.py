@@ -1,4 +1,4 @@
-"""API_VERSIONS."""
+"""The API API_VERSIONS."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from sparklog.gateway.wire.errors import Kafka
 
 UNKNOWN_VERSION = -1
 FEATURES = (("transaction.version", 2),)
-"""Features of Kafka that clients may use: with transactions of version 2 each end raises the producer's epoch."""
+"""Kafka features that clients can use, with their levels. In transactions of version 2, each end raises the producer's
+epoch."""
 
 
 async def api_versions(session: Session, request: Body, version: int) -> Body:
-    """Answer with the served versions. A client with an unknown version gets them in the oldest form, and asks
-    again."""
+    """Answer with the served versions. A client whose request has an unknown version gets the answer in version 0 with
+    an error, and asks again."""
     return {
         "error_code": Kafka.UNSUPPORTED_VERSION if version == UNKNOWN_VERSION else Kafka.NONE,
         "api_keys": [_range(served) for _, served in sorted(session.apis.items())],

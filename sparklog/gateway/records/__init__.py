@@ -1,1 +1,1 @@
-"""Kafka's record batches and sparklog's batches, each converted into the other."""
+"""Conversion between Kafka's record batches and sparklog's batches."""

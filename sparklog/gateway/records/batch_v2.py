@@ -42,7 +42,7 @@ CONTROL = 0x20
 
 
 class BatchV2(NamedTuple):
-    """A decoded head."""
+    """The decoded head of a batch."""
 
     base_offset: int
     length_bytes: int
@@ -65,24 +65,24 @@ class BatchV2(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """Number of the compression."""
+        """Kafka's number of the compression."""
         return self.attributes & COMPRESSION
 
     @property
     def is_transactional(self) -> bool:
-        """True for records of a transaction."""
+        """True if the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """True for a transaction's marker."""
+        """True if the batch is a transaction's marker."""
         return bool(self.attributes & CONTROL)
 
 
 def read_head(data: memoryview, position: int = 0) -> BatchV2:
-    """Decode and check the head at `position` and the batch's checksum.
+    """Decode the head at `position`, and check it and the batch's checksum.
 
-    Raises CorruptBatchError, or InvalidRequestError for a message set of Kafka before 0.11.
+    Raises CorruptBatchError, or InvalidRequestError for a message set in the format before Kafka 0.11.
     """
     left = len(data) - position
     if left >= _CRC_FROM and data[position + 16] != MAGIC:
@@ -106,7 +106,7 @@ def read_head(data: memoryview, position: int = 0) -> BatchV2:
 
 
 def iterate_batches(data: memoryview) -> Iterator[tuple[BatchV2, memoryview]]:
-    """Return the heads and records of the batches that fill `data`. Raises as `read_head`."""
+    """Yield the head and the records of each batch in `data`. Raises as `read_head`."""
     position = 0
     while position < len(data):
         head = read_head(data, position)
@@ -128,7 +128,7 @@ def write_batch(
     base_sequence: int,
     record_count: int,
 ) -> list[bytes | bytearray | memoryview]:
-    """Return a batch with its head, as parts."""
+    """Return a batch as parts: its head, then `records`."""
     body = _BODY.pack(
         attributes,
         last_offset_delta,

@@ -1,6 +1,6 @@
 """The codecs of Kafka's batches: none, gzip, snappy (raw and in xerial's frames), lz4 and zstd.
 
-A batch may be hostile, so nothing is decompressed to more than `inflated_bytes_max`.
+A batch can be an attack, so decompression stops with an error above `inflated_bytes_max`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _CODECS = {LZ4: pa.Codec("lz4"), ZSTD: pa.Codec("zstd", 1)}
 
 
 def decompress(codec: int, data: memoryview, inflated_bytes_max: int) -> Any:
-    """Return the records of a compressed batch, as a buffer.
+    """Decompress the records of a batch; return a buffer. `codec`: Kafka's number, not NONE.
 
-    Raises CorruptBatchError, MessageTooLargeError.
+    Raises CorruptBatchError, or MessageTooLargeError for more than `inflated_bytes_max` bytes.
     """
     try:
         if codec == GZIP:
@@ -46,7 +46,7 @@ def decompress(codec: int, data: memoryview, inflated_bytes_max: int) -> Any:
 
 
 def compress(codec: int, parts: Sequence[Any]) -> bytes:
-    """Return the records of a batch compressed with lz4 or zstd."""
+    """Compress the joined `parts` with lz4 or zstd."""
     data = parts[0] if len(parts) == 1 else b"".join(parts)
     compressed: bytes = _CODECS[codec].compress(data, asbytes=True)
     return compressed

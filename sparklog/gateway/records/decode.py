@@ -1,7 +1,7 @@
-"""Kafka's records as Arrow columns (the envelope), whole batches at a time.
+"""Decoder of Kafka's records into Arrow columns (the envelope), a whole batch at a time.
 
-The one loop over records finds where they begin. All else is NumPy at these places: each field's numbers together, then
-keys and values with `take` from an array whose elements are the spans of the batch's bytes.
+A loop over the records only finds their ends. Everything else is vectorized: NumPy reads the same field of all records
+at once, and `take` copies keys and values out of one array, whose elements are spans of the batch's bytes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from sparklog.gateway.records.varints import VARLONG_BYTES_MAX, Array, read_vari
 NO_TIMESTAMP_MS = -1
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 ROUNDS_MAX = 64
-"""Headers of one record that are read as columns; of more, all headers are read one by one."""
+"""Largest number of headers of a record that is read with NumPy. If a record of the batch has more, a loop reads all
+headers of the batch one by one."""
 _ENTRY_TYPE = HEADER_TYPE.value_type
 
 
 def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.RecordBatch:
-    """Return the records in `data` (anything with the buffer protocol) as rows of an envelope topic.
+    """Return the records in `data` (a buffer of decompressed records) as rows of an envelope topic.
 
     Raises CorruptBatchError, InvalidTimestampError.
     """
@@ -54,7 +55,7 @@ def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.R
 
 
 def record_ends(raw: memoryview, record_count: int) -> list[int]:
-    """Return the positions after the records. Raises CorruptBatchError."""
+    """Return the end position of each record. Raises CorruptBatchError."""
     data = bytes(raw)
     ends: list[int] = []
     append = ends.append
@@ -87,7 +88,7 @@ def record_ends(raw: memoryview, record_count: int) -> list[int]:
 
 
 def spans(buffer: pa.Buffer, starts: Array, sizes: Array) -> Any:
-    """Return a binary array of the bytes at `starts`, in ascending order; a size below 0 is a null."""
+    """Return a binary array of the spans of `buffer` at `starts`, which must ascend. A size below 0 is a null."""
     n = len(starts)
     offsets = np.empty(2 * n, np.int32)
     offsets[0::2] = starts
@@ -110,7 +111,7 @@ def _timestamps(deltas: Array, base_timestamp_ms: int) -> Any:
 
 
 def _headers(buffer: pa.Buffer, octets: Array, position: Array, counts: Array, ends: Array) -> Any:
-    """Return the column of headers. A record without headers has null."""
+    """Return the column of headers; null for a record without headers. Raises CorruptBatchError."""
     total = int(counts.sum())
     first = np.concatenate(([0], np.cumsum(counts)))
     key_at, key_sizes, value_at, value_sizes = (np.empty(total, np.int64) for _ in range(4))

@@ -1,14 +1,14 @@
-"""Arrow columns of an envelope topic as Kafka's records, whole batches at a time.
+"""Encoder of an envelope topic's Arrow columns into Kafka's records, a whole batch at a time.
 
-Numbers are NumPy columns of varints; Arrow joins them with keys and values::
+NumPy writes the numbers of all records as columns of varints. Arrow joins these columns with keys and values::
 
     prefix: the header count of the record before, length, attributes, timestamp delta, offset delta, key size
     key
     middle: value size
     value
 
-The header count of the record before stands in the prefix, so that a batch without headers needs no column after the
-value. Without keys, the middle is part of the prefix.
+The prefix begins with the header count of the preceding record, so that a batch without headers needs no column after
+the value. Without keys, the value size is part of the prefix.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparklog.gateway.records.varints import Array, VarintColumns, varint_sizes,
 
 _SEPARATOR = pa.scalar(b"", pa.binary())
 _NULL_SIZE = 1
-"""The varint of -1."""
+"""The varint of the size -1, which means null."""
 
 
 def timestamps_ms(column: Any) -> Array:
@@ -37,7 +37,7 @@ def timestamps_ms(column: Any) -> Array:
 
 
 def encode_records(rows: pa.RecordBatch, offset_deltas: Array, timestamp_deltas: Array) -> list[memoryview]:
-    """Return the records of `rows` (columns key, value, headers, timestamp), as parts.
+    """Return the encoded records of `rows` (columns key, value, headers, timestamp), as parts to join.
 
     Args:
         rows: At least one row in the envelope's layout.
@@ -89,7 +89,8 @@ def _offsets(array: Any) -> Array:
 
 
 def _sizes(array: Any) -> tuple[Array, Array, Array]:
-    """Return for each value its encoded size, the bytes of the size itself, and the value's bytes."""
+    """Return three arrays: each value's size as the number to write (-1 for null), the bytes of its varint, and the
+    size itself (0 for null)."""
     lengths = np.diff(_offsets(array)).astype(np.int64)
     if array.null_count:
         null = array.is_null().to_numpy(zero_copy_only=False)
@@ -108,7 +109,7 @@ def _binary(columns: VarintColumns) -> Any:
 
 
 def _header_bytes(headers: Any) -> Any:
-    """Return the headers of each record with their count, as a binary array."""
+    """Return a binary array of the encoded headers of each record, beginning with their count."""
     lists = _offsets(headers).astype(np.int64)
     counts = np.diff(lists)
     if headers.null_count:
@@ -125,7 +126,7 @@ def _header_bytes(headers: Any) -> Any:
     joined = pc.binary_join_element_wise(
         _binary(head), keys, _binary(middle), values, _SEPARATOR, null_handling="replace", null_replacement=""
     )
-    # a record's entries stand one after the other: its bytes are a span of theirs
+    # the entries of a record are contiguous, so the record's bytes are one span of all entries' bytes
     at = _offsets(joined)
     start, size = at[lists[:-1] - first].astype(np.int64), np.zeros(len(counts), np.int64)
     size = at[lists[:-1] - first + counts] - start

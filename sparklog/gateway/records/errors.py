@@ -1,4 +1,4 @@
-"""Errors of single records."""
+"""Errors of single records in a batch."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import pyarrow as pa
 from sparklog.errors import SchemaMismatchError
 
 RECORDS_NAMED_MAX = 1_000
-"""Records of one batch that an answer names."""
+"""Largest number of records of one batch whose errors an answer contains."""
 
 
 class InvalidRecordError(SchemaMismatchError):
-    """Records of one batch that the topic does not accept. The message describes the first of them."""
+    """The error of a batch with records that the topic does not accept. Its message is that of the first such
+    record."""
 
     def __init__(self, records: Mapping[int, str]) -> None:
         super().__init__(next(iter(records.values())))
         self.records = records
-        """Messages by the place of the record in its batch, in ascending order; at most RECORDS_NAMED_MAX."""
+        """Messages by the index of the record in its batch, in ascending order; at most RECORDS_NAMED_MAX."""
 
 
 def places(mask: pa.BooleanArray) -> list[int]:
-    """Return the places of the first RECORDS_NAMED_MAX records of which `mask` is true."""
+    """Return the indices of the first RECORDS_NAMED_MAX records for which `mask` is true."""
     found: list[int] = np.flatnonzero(mask)[:RECORDS_NAMED_MAX].tolist()
     return found

@@ -1,4 +1,5 @@
-"""Batches of few records, converted one by one: for these NumPy's and Arrow's calls cost more than the records."""
+"""Conversion of small batches in a Python loop: for few records, the calls of NumPy and Arrow take longer than the
+loop."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class SmallRecords(NamedTuple):
 
 
 def read_small(data: bytes, record_count: int, base_timestamp_ms: int) -> SmallRecords | None:
-    """Return the records of a batch; None if one has headers. Raises CorruptBatchError."""
+    """Decode the records of a batch; return None if one of them has headers. Raises CorruptBatchError."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     stamps: list[int] = []
@@ -52,7 +53,14 @@ def read_small(data: bytes, record_count: int, base_timestamp_ms: int) -> SmallR
 def write_small(
     keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], deltas_ms: Sequence[int], first_delta: int = 0
 ) -> bytes:
-    """Encode records without headers, with offsets from `first_delta` on; `keys` is None if no record has a key."""
+    """Encode records without headers.
+
+    Args:
+        keys: Key of each record; None if no record has a key.
+        values: Value of each record.
+        deltas_ms: Timestamp of each record, less the batch's base timestamp.
+        first_delta: Offset of the first record, less the batch's base offset. The following offsets are consecutive.
+    """
     found = bytearray()
     for i, value in enumerate(values):
         key = None if keys is None else keys[i]

@@ -1,5 +1,8 @@
-"""Kafka's batches as batches of an envelope topic: one batch each, so that offsets, sequences and the recognition of
-repeated batches stay as the producer means them."""
+"""Conversion of Kafka's batches into batches of an envelope topic.
+
+One batch becomes one batch, so that offsets, sequence numbers and the detection of duplicates work as the producer
+expects.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +26,23 @@ from sparklog.gateway.records.small import SMALL_RECORDS_MAX, SmallRecords, read
 
 RECORDS_MAX = 1_000_000
 STORED = ("none", "zstd", "lz4", "lz4", "zstd")
-"""Compression of a stored batch, by the number of Kafka's compression."""
+"""Name of the stored batch's compression, by Kafka's number of the received compression."""
 
 
 def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
-    """Return the batch as the broker stores it.
+    """Return the batch in the broker's format.
 
     Args:
         head: The head of the client's batch.
         data: The records after the head.
         topic: The topic; an envelope topic.
-        inflated_bytes_max: Largest size of the records without their compression.
+        inflated_bytes_max: Largest size of the records after decompression, in bytes.
 
     Raises:
         CorruptBatchError: The batch is damaged.
-        InvalidRecordError: The topic does not take some of the records.
+        InvalidRecordError: The topic does not accept some of the records.
         InvalidRequestError: No producer sends such a batch.
+        InvalidTimestampError: A timestamp is out of range.
         MessageTooLargeError: The records are too large.
     """
     check_head(head)
@@ -74,7 +78,8 @@ def batch_attributes(head: BatchV2, topic: TopicInfo) -> int:
 
 
 def _small_batch(head: BatchV2, records: SmallRecords, topic: TopicInfo) -> memoryview | None:
-    """Return the batch without Arrow; None if only Arrow can write it."""
+    """Return the batch, encoded without Arrow; None if a record needs Arrow (null values, keys of some records only,
+    unusual timestamps). Raises InvalidRecordError."""
     stamps = records.timestamps_ms
     has_keys = records.keys[0] is not None
     if (
@@ -93,7 +98,7 @@ def _small_batch(head: BatchV2, records: SmallRecords, topic: TopicInfo) -> memo
 
 
 def envelope_batch(head: BatchV2, rows: pa.RecordBatch, topic: TopicInfo, stored: str) -> memoryview:
-    """Return the rows of an envelope topic as the broker stores them. Raises InvalidRecordError."""
+    """Return a batch of `rows` in the broker's format. `stored`: name of its compression. Raises InvalidRecordError."""
     keys = rows.column(0)
     if topic.is_compacted and keys.null_count:
         raise keyless(topic, places(keys.is_null()))

@@ -1,4 +1,5 @@
-"""Batches of the broker as Kafka's: one batch each, with its offsets, producer and markers."""
+"""Conversion of the broker's batches into Kafka's batches. One batch becomes one batch with the same offsets and
+producer; a marker becomes a control batch."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _ABORT, _COMMIT = 0, 1
 
 Part = bytes | bytearray | memoryview
 Rows = Callable[[pa.RecordBatch, BatchHeader], pa.RecordBatch]
-"""Makes envelope rows of a topic's rows; rows of an envelope topic stay unchanged."""
+"""Function that converts a topic's rows into rows of the envelope."""
 
 
 def client_batches(
@@ -40,8 +41,8 @@ def client_batches(
     rows_of: Rows,
     codecs: Collection[int] = (compression.LZ4, compression.ZSTD),
 ) -> list[Part]:
-    """Return the batches that fill `data` as Kafka's batches, in parts. A batch that is stored compressed is sent
-    compressed, with one of `codecs`.
+    """Return the batches in `data` as Kafka's batches, in parts to join. A stored batch that is compressed stays
+    compressed, with its own codec if that is in `codecs`, otherwise with the first of `codecs`.
 
     Raises CorruptBatchError, UnknownSchemaError.
     """
@@ -87,13 +88,13 @@ def _client_batch(
 
 
 def _codec(message: memoryview, codecs: Collection[int]) -> int:
-    """Return the number of Kafka's compression for a batch."""
+    """Return Kafka's number of the compression with which to send a stored batch."""
     stored = compression.NAMES.index(compression_of_batch(message))
     return stored if stored in codecs else next(iter(codecs), compression.NONE) if stored else compression.NONE
 
 
 def as_they_are(rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
-    """Return the rows of an envelope topic."""
+    """Return the rows unchanged: the `Rows` function of envelope topics."""
     return rows
 
 
@@ -127,7 +128,8 @@ def _batch(
 
 
 def _marker(header: BatchHeader) -> list[Part]:
-    """Return a transaction's marker: a record with the kind as key, and the coordinator's epoch as value."""
+    """Return a transaction's marker as a control batch. It has one record, whose key has the kind (commit or abort),
+    and whose value has the coordinator's epoch."""
     kind = _COMMIT if header.attributes & ATTRIBUTE_COMMIT else _ABORT
     record = write_small([_MARKER_KEY.pack(0, kind)], [_MARKER_VALUE.pack(0, max(header.base_sequence, 0))], [0])
     return _batch(header, [record], 1, header.max_timestamp_ms, header.max_timestamp_ms)

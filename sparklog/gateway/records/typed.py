@@ -47,7 +47,8 @@ _SCHEMAS_KEPT = 1_000
 
 
 def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
-    """Return the batch as the broker stores it. Arguments and errors are those of `broker_batch`."""
+    """Return the batch in the broker's format. Arguments and errors are those of `broker_batch`, but `topic` is a typed
+    topic."""
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
     envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
@@ -84,8 +85,8 @@ def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byte
 
 
 def parse_rows(values: Any, topic: TopicInfo) -> pa.RecordBatch:
-    """Return the JSON objects as rows of the topic's newest schema. Raises InvalidRecordError with records and
-    fields."""
+    """Parse JSON objects into rows of the topic's newest schema. Raises InvalidRecordError, whose messages name the
+    records and fields."""
     decode = _decoder(topic.schema).decode
     found = []
     refused: dict[int, str] = {}
@@ -127,7 +128,7 @@ def _which(column: list[Any], field: pa.Field, topic: TopicInfo, error: Exceptio
 
 
 def _plain(value: Any) -> Any:
-    """Return structures as dictionaries by the columns' names."""
+    """Return the value with structures as dictionaries, keyed by the columns' names, and maps as lists of pairs."""
     if isinstance(value, msgspec.Struct):
         names = dict(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True))
         return {names[f]: _plain(getattr(value, f)) for f in value.__struct_fields__}
@@ -146,7 +147,8 @@ def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
 
 
 def _structure(name: str, fields: list[pa.Field]) -> Any:
-    """Return a type with the columns as fields f0, f1, …: a column's name need not be a name in Python."""
+    """Return a msgspec type whose fields f0, f1, … stand for the columns, because a column's name need not be valid in
+    Python."""
     members: list[Any] = [(f"f{i}", _type_of(f.type) | None, None) for i, f in enumerate(fields)]
     return msgspec.defstruct(
         name, members, rename={f"f{i}": f.name for i, f in enumerate(fields)}, forbid_unknown_fields=True
@@ -186,13 +188,13 @@ def _type_of(t: Any) -> Any:
 
 
 class TypedRows:
-    """Makes envelope rows with JSON values of a typed topic's rows."""
+    """Converter from a typed topic's rows into envelope rows with JSON values; a `Rows` function."""
 
     def __init__(self, topic: TopicInfo) -> None:
         self._topic = topic
 
     def __call__(self, rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
-        """Convert the rows of a batch. Raises CorruptBatchError for a value that Python has no object for."""
+        """Convert the rows of a batch. Raises CorruptBatchError for a value that cannot be written as JSON."""
         n = rows.num_rows
         try:
             objects = rows.to_pylist(maps_as_pydicts=None)
@@ -233,7 +235,7 @@ def _is_map_inside(t: Any) -> bool:
 
 
 def _for_json(value: Any) -> Any:
-    """Convert Arrow's maps, which are lists of pairs, into JSON objects if their keys are text."""
+    """Convert Arrow's maps, which are lists of pairs in Python, into JSON objects if their keys are text."""
     if isinstance(value, dict):
         return {k: _for_json(v) for k, v in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,5 @@
-"""Kafka's varints (zigzag, seven bits a byte, the lowest first), many at a time."""
+"""Encoding and decoding of many of Kafka's varints at once. They are zigzag numbers of seven bits per byte, lowest bits
+first."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ Array = np.ndarray[Any, Any]
 
 
 def read_varints(data: Array, positions: Array, bytes_max: int = VARINT_BYTES_MAX) -> tuple[Array, Array]:
-    """Return the numbers at `positions` of `data`, and the positions after them, both int64.
+    """Return two int64 arrays: the numbers at `positions` of `data`, and the positions after them.
 
-    A position after the end reads the last byte: the caller checks the position after the last field of a record.
+    A position behind the end of `data` reads the last byte, so the caller must check the end position of each record.
     Raises CorruptBatchError for a number of more than `bytes_max` bytes.
     """
     last = len(data) - 1
@@ -39,12 +40,12 @@ def read_varints(data: Array, positions: Array, bytes_max: int = VARINT_BYTES_MA
 
 
 def zigzag(values: Array) -> Array:
-    """Return signed numbers as the unsigned numbers that are written."""
+    """Return the zigzag form of signed numbers, as unsigned numbers for `VarintColumns.add`."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
 def varint_sizes(unsigned: Array) -> Array:
-    """Return the bytes that each number takes as a varint."""
+    """Return the size in bytes of each number as a varint."""
     sizes = np.ones(len(unsigned), np.int64)
     bound = np.uint64(128)
     top = unsigned.max(initial=0)
@@ -57,23 +58,24 @@ def varint_sizes(unsigned: Array) -> Array:
 
 
 class VarintColumns:
-    """Rows of bytes, each of which is a sequence of varints and constants: one column after the other."""
+    """Builder of byte strings, one per row. All rows have the same sequence of varints and constant bytes, which are
+    added column by column."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._columns: list[Array] = []
         self._masks: list[Array | None] = []
         self.sizes = np.zeros(rows, np.int64)
-        """Bytes of each row."""
+        """Size in bytes of each row."""
 
     def constant(self, byte: int) -> None:
-        """Add a byte that is the same in all rows."""
+        """Add a byte that is equal in all rows."""
         self._columns.append(np.full(self._rows, byte, np.uint8))
         self._masks.append(None)
         self.sizes += 1
 
     def add(self, unsigned: Array, sizes: Array | None = None) -> None:
-        """Add a column of numbers; `sizes` are their `varint_sizes`, if they are known."""
+        """Add a column of varints. `sizes`: their `varint_sizes`; None: computed here."""
         sizes = varint_sizes(unsigned) if sizes is None else sizes
         width = int(sizes.max(initial=1))
         rest = unsigned

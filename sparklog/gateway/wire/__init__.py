@@ -1,1 +1,1 @@
-"""Kafka's requests and responses as bytes: their fields, their versions, their errors."""
+"""Kafka's requests and responses as bytes: fields, versions and error codes."""

@@ -1,8 +1,9 @@
-"""The APIs that the gateway serves, and a request's header.
+"""The APIs that the gateway serves, and the header of a request.
 
-A request begins with its API and version (i16 each), a correlation id (i32) and the client's id (nullable string); a
-flexible version adds tagged fields. A response begins with the correlation id; a flexible one adds tagged fields, but
-for API_VERSIONS, whose answer has to be read by clients that do not know the version yet.
+A request begins with its API and version (i16 each), a correlation id (i32) and the client's id (nullable string). In a
+flexible version tagged fields follow. A response begins with the correlation id, and in a flexible version tagged
+fields. The response of API_VERSIONS never has tagged fields there, because clients read it before they know the
+version.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ CLIENT_ID_CHARS_MAX = 255
 API_VERSIONS = "ApiVersions"
 PRODUCE = "Produce"
 PRODUCE_ADVERTISED_FROM = 0
-"""librdkafka does not compress for a broker that does not say that it has the first versions (KAFKA-18659). Requests
-of these versions are refused."""
+"""First version of PRODUCE that the gateway reports. librdkafka does not compress unless the broker has the first
+versions (KAFKA-18659). A request in a version that is reported but not served ends the connection."""
 
 
 class Api(NamedTuple):
@@ -40,7 +41,7 @@ class Api(NamedTuple):
 
 
 class RequestHead(NamedTuple):
-    """The head of a request; `body_from` is the position after it, if the version is served."""
+    """The head of a request. `body_from`: position after the head, which is only right if the version is served."""
 
     api_key: int
     version: int
@@ -78,7 +79,8 @@ _by_key: dict[int, Message] = {}
 
 
 def frame(head: RequestHead, name: str, body: list[Part], *, version: int | None = None) -> list[Part]:
-    """Return the parts of a response's frame. `version`: of the answer, if it is not the request's."""
+    """Return the parts of a response's frame. `body`: the encoded answer. `version`: version of the answer; None: that
+    of the request."""
     spoken = head.version if version is None else version
     message = messages()[REQUEST, name]
     start = _CORRELATION.pack(head.correlation_id)

@@ -1,8 +1,8 @@
-"""Decoders and encoders of Kafka's messages, compiled per version from the table of messages.
+"""Decoders and encoders of Kafka's messages, compiled for each version from the table of messages.
 
-A message is a dictionary by field names; a structure in it, too. Decoders take any bytes: each length is held against
-the bytes that are left, so no message makes more objects than `ELEMENTS_MAX`. `records` are views into the request and
-stay views in a response, which is a list of parts.
+A message, or a structure in it, is a dictionary by field names. A decoder accepts any bytes: it checks each length
+against the remaining bytes, and the lists of a message have at most `ELEMENTS_MAX` elements. In a request, `records`
+are a view of the received bytes; in a response, they are a list of parts, which are not copied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparklog.errors import InvalidRequestError
 from sparklog.gateway.wire.schema import Field, Message, messages
 
 ELEMENTS_MAX = 200_000
-"""Elements of all lists of one message together."""
+"""Largest number of elements in all lists of one message together."""
 _VARINT_BYTES_MAX = 5
 NO_UUID = UUID(int=0)
 
@@ -31,7 +31,7 @@ Encode = Callable[[Body], list[Part]]
 
 
 class _Reader:
-    """A cursor over the bytes of one message."""
+    """A cursor over the bytes of a message."""
 
     __slots__ = ("data", "end", "pos", "room")
 
@@ -61,7 +61,8 @@ class _Reader:
         raise InvalidRequestError(f"a length of more than {_VARINT_BYTES_MAX} bytes")
 
     def count(self, number: int) -> int:
-        """Return the number of a list's elements, each of which takes a byte at least."""
+        """Check and return the number of elements in a list. Each element takes at least one byte. Raises
+        InvalidRequestError."""
         self.room -= number
         if number > self.end - self.pos or self.room < 0:
             raise InvalidRequestError(f"a list of {number} elements; at most {ELEMENTS_MAX} in one message are allowed")
@@ -100,12 +101,12 @@ _VARINTS = [_varint_bytes(value) for value in range(1024)]
 
 
 def varint(value: int) -> bytes:
-    """Return a number as an unsigned varint."""
+    """Encode a number as an unsigned varint."""
     return _VARINTS[value] if value < 1024 else _varint_bytes(value)
 
 
 class _Source:
-    """Python source under construction, with the objects that it names."""
+    """Python source under construction, with the objects to which it refers."""
 
     def __init__(self, flexible: bool, version: int) -> None:
         self.flexible = flexible
@@ -138,7 +139,7 @@ class _Source:
         return self.names[name]
 
     def fields(self, fields: tuple[Field, ...]) -> tuple[list[Field], list[Field]]:
-        """Return the version's fields: those in order, and the tagged ones by their numbers."""
+        """Return the fields of the version: the untagged ones in their order, and the tagged ones by their numbers."""
         present = [f for f in fields if self.version in f.versions]
         plain = [f for f in present if f.tag is None]
         return plain, sorted((f for f in present if f.tag is not None), key=lambda f: f.tag or 0)
@@ -146,7 +147,8 @@ class _Source:
 
 @cache
 def decoder(kind: str, name: str, version: int) -> Decode:
-    """Return the decoder of a message in a version. The decoder raises InvalidRequestError."""
+    """Return the decoder of a message in a version. Raises InvalidRequestError for a version that is not served; so
+    does the decoder for bytes that are no such message."""
     message = messages()[kind, name]
     _check_version(message, version)
     source = _Source(message.is_flexible(version), version)
@@ -266,8 +268,9 @@ def _emit_list(source: _Source, indent: int, field: Field, target: str, may_be_n
 
 @cache
 def encoder(kind: str, name: str, version: int) -> Encode:
-    """Return the encoder of a message in a version, which turns a dictionary into the parts of its bytes. Fields that
-    the dictionary lacks have their defaults; one without a default raises KeyError."""
+    """Return the encoder of a message in a version. It converts a dictionary into parts of bytes. A field that is
+    missing in the dictionary has its default; KeyError if it has none. Raises InvalidRequestError for a version that is
+    not served."""
     message = messages()[kind, name]
     _check_version(message, version)
     source = _Source(message.is_flexible(version), version)
@@ -350,7 +353,7 @@ def _write_value(source: _Source, indent: int, field: Field, value: str) -> None
 
 
 def _write_null(source: _Source, indent: int, value: str, code: str, may_be_null: bool) -> None:
-    """Begin the branch of a value that is not None."""
+    """Write the source for a null, and begin the branch for a value that is not None."""
     if may_be_null:
         null = b"\0" if source.flexible else struct.pack(">" + code, -1)
         source.add(indent, f"if {value} is None: w.append({null!r})")

@@ -1,4 +1,4 @@
-"""Kafka's error codes, and the one for each error of the broker."""
+"""Kafka's error codes, and the mapping from the broker's errors to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 from sparklog import errors
 
 TEXT_CHARS_MAX = 1_000
-"""Longest text of an error that goes to a client."""
+"""Largest number of characters of an error text that is sent to a client."""
 
 
 class Kafka(IntEnum):
@@ -149,7 +149,8 @@ _CODES: dict[int, Kafka] = {
     errors.SecurityDisabledError.code: Kafka.SECURITY_DISABLED,
 }
 _RETRIABLE_DATA = {errors.BrokerNotAvailableError.code: Kafka.NOT_LEADER_OR_FOLLOWER}
-"""Errors of brokers that are away: the client asks other brokers for the partition's leader."""
+"""Codes for requests to partition leaders. If the broker is not available, the client then asks other brokers for the
+leader."""
 _OF_COORDINATORS = {
     Kafka.NOT_LEADER_OR_FOLLOWER: Kafka.NOT_COORDINATOR,
     Kafka.FENCED_LEADER_EPOCH: Kafka.NOT_COORDINATOR,
@@ -162,11 +163,12 @@ _OF_COORDINATORS = {
 
 
 def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:
-    """Return Kafka's code for a code of the broker.
+    """Return Kafka's code for an error code of the broker.
 
     Args:
         code: The broker's code; 0: no error.
-        of_partition: True if a partition's leader was asked rather than a coordinator.
+        of_partition: True if the request was for the leader of a partition. It changes the code of a broker that is not
+            available.
     """
     if not code:
         return Kafka.NONE
@@ -176,17 +178,18 @@ def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:
 
 
 def code_of(error: errors.SparklogError, *, of_partition: bool = False) -> Kafka:
-    """Return Kafka's code for an error."""
+    """Return Kafka's code for an error. `of_partition`: as in `kafka_code`."""
     return kafka_code(error.code, of_partition=of_partition)
 
 
 def coordinator_code(error: errors.SparklogError) -> Kafka:
-    """Return Kafka's code for an error of a coordinator. As in Kafka, errors of its log become errors of the
-    coordinator: clients do not expect the others there, and some end."""
+    """Return Kafka's code for an error of a coordinator. As in Kafka, the errors of the coordinator's own log become
+    NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE: some clients end at errors that they do not expect from a
+    coordinator."""
     code = code_of(error)
     return _OF_COORDINATORS.get(code, code)
 
 
 def text_of(message: object) -> str | None:
-    """Return a text that fits into an answer; None for an empty text."""
+    """Return the text of an error for an answer, cut to TEXT_CHARS_MAX characters; None for an empty text."""
     return str(message)[:TEXT_CHARS_MAX] or None

@@ -30,18 +30,18 @@ class Field(NamedTuple):
     is_list: bool
     versions: Versions
     null: Versions | None
-    """Versions in which the value may be None."""
+    """Versions in which the value may be None; None: it never may."""
     tag: int | None
     """Number of a tagged field; None: the field is not tagged."""
     default: Any
-    """Value that the encoder writes if the caller gives none."""
+    """Value that the encoder writes if the caller gives none. Only valid with `has_default`."""
     has_default: bool
     fields: tuple[Field, ...]
-    """Fields of the structure."""
+    """Fields of a structure; empty for a simple type."""
 
 
 class Message(NamedTuple):
-    """One request or response."""
+    """One request, response, or data structure (DATA)."""
 
     kind: str
     name: str
@@ -58,7 +58,7 @@ class Message(NamedTuple):
 
 @cache
 def messages() -> dict[tuple[str, str], Message]:
-    """Return all messages by kind and name."""
+    """Return all messages of the table, by kind (REQUEST, RESPONSE, DATA) and name."""
     text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     found = {}
@@ -82,7 +82,7 @@ def _message(head: str, lines: list[str]) -> Message:
 
 
 def _fields(lines: list[str], depth: int, spoken: Versions) -> tuple[tuple[Field, ...], list[str]]:
-    """Return the fields at `depth`, and the lines after them."""
+    """Return the fields at the indentation `depth`, and the remaining lines."""
     found = []
     while lines and _depth(lines[0]) == depth:
         words = lines[0].split(" ")[2 * depth :]
