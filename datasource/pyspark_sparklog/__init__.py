@@ -45,10 +45,13 @@ class DefaultSource(DataSource):
 
     @in_one_line
     def schema(self) -> StructType:
-        """Return the columns of the subscribed topics, or of those in the option `columns`.
+        """Return the columns of the subscribed topics, limited to the option `columns` if it is given.
 
         Returns:
             The schema.
+
+        Raises:
+            InvalidConfigError: An option is wrong.
         """
         from pyspark_sparklog.source.source import infer_schema
 

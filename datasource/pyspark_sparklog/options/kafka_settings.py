@@ -76,8 +76,8 @@ def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
 
 
 def _batch_size(text: str, setting: Setting | None) -> ConvertedValue:
-    """Convert `batch.size`, at least to the smallest useful size: Arrow batches of a few records cost several times the
-    records."""
+    """Convert `batch.size`. A value below BATCH_SIZE_BYTES_MIN is raised to it, because an Arrow batch of a few records
+    is several times as large as the records."""
     asked = within_bounds(text, setting)
     if int(asked.value) >= BATCH_SIZE_BYTES_MIN:
         return asked
@@ -280,8 +280,9 @@ KAFKA_SETTINGS = _table()
 
 
 def kafka_setting(name: str, value: str) -> KafkaSetting | None:
-    """Return the setting of this name; None if Kafka has no such setting. Names of a provider of secrets (KIP-297) have
-    the provider's name in them."""
+    """Return the setting of this name; None if Kafka has no such setting. `config.providers.X.…` (KIP-297) contains a
+    name X that the user chooses, so any such name is a setting. The `value` decides if a provider's class is
+    refused."""
     if not name.startswith("config.providers."):
         return KAFKA_SETTINGS.get(name)
     is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_KNOWN

@@ -1,5 +1,5 @@
-"""The writers for Spark: checks before the first write, then the work of tasks and driver (`sink_task`,
-`publication`)."""
+"""The writers for Spark. They check options and columns before the first write; `sink_task` does the work of tasks,
+`publication` that of the driver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SparklogBatchWriter(DataSourceArrowWriter):
         self._tells_new_tables = tells_new_tables()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's rows. Raises InvalidConfigError for a write that makes a table of the catalog."""
+        """Write one task's rows. Raises InvalidConfigError for a write that creates a table of the catalog."""
         if self._tells_new_tables:
             refuse_new_table()
         return self._task.write(iterator)
@@ -62,8 +62,8 @@ class SparklogBatchWriter(DataSourceArrowWriter):
 
 @all_in_one_line
 class SparklogStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream`: appends every micro-batch once. Spark makes one to write, and another one to
-    commit."""
+    """The writer of `df.writeStream`: appends every micro-batch once. Spark creates a writer that its tasks use, and
+    another one that commits."""
 
     def __init__(self, task: SinkTask, make_task: Callable[[], SinkTask] | None = None) -> None:
         """Keep the task. With `make_task`, `task` serves to commit and abort only; for writing, `make_task` creates
@@ -126,7 +126,7 @@ def stream_writer(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool, ends_only: bool = False
 ) -> SparklogStreamWriter:
     """Return the writer of one micro-batch. Raises InvalidConfigError or SchemaMismatchError before anything is
-    written. `ends_only`: Spark will only call commit or abort, so no request to the broker is needed yet.
+    written. `ends_only`: Spark is expected to call only commit or abort, so no request is sent to the broker yet.
     """
     if overwrite:
         raise InvalidConfigError(
@@ -170,7 +170,7 @@ def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str, quer
 
 class _Kind(NamedTuple):
     """The kind of the target topic. `keyed`: the topic is typed and has key columns. `names`: names of the columns in
-    the log, if they differ from those of the rows."""
+    the log; None if the rows have the same names."""
 
     envelope: bool
     keyed: bool
@@ -178,7 +178,7 @@ class _Kind(NamedTuple):
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
-    """Return the target of the rows. Raises SchemaMismatchError if they do not fit."""
+    """Look up the target topic and check the rows against it. Raises SchemaMismatchError if they do not fit."""
     shape, keyed = None, False
     if options.topic is not None:
         catalog = Catalog(options.address, wait_ms)

@@ -51,8 +51,8 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStrea
 
 
 def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType) -> ReadSchema:
-    """Return the columns `schema` picks. Raises SchemaMismatchError if it does not fit or contradicts the option
-    `columns`."""
+    """Return the columns of `full` that `schema` names. Raises SchemaMismatchError if `schema` does not fit the topics,
+    or names other columns than the option `columns`."""
     picked = project(full, schema)
     if options.columns is not None and options.columns != tuple(schema.fieldNames()):
         raise SchemaMismatchError(
