@@ -62,7 +62,7 @@ sparklog.Consumer(group_id=…) or Spark.
 
 **Positions** (--from, --until): earliest, latest, an offset, -N for N offsets before the end, or a time: -1h, 30m ago,
 now, today, yesterday 10:30, 2026-11-27, 2026-11-27T10:00, with a zone as in '2026-11-27 10:00 Europe/Berlin' (without one:
-UTC). A time is the first record that is not older; records are in the order of their offsets, so later ones may be.
+UTC). A time is the first record that is not older; records are in the order of offsets, so later ones can be older.
 
 **--output-format**: %t topic, %p partition, %o offset, %T timestamp in ms, %k key, %s value (of a typed topic the row as
 JSON), %K and %S their sizes in bytes (-1: null), %h headers; \\n, \\r, \\t, \\0.
@@ -379,7 +379,8 @@ def _copy(
 ) -> int:
     """Copy records until every partition's `end` (None: forever) or until `max_records`.
 
-    Returns the number of copied records. Raises RequestTimedOutError if no record arrives before the end.
+    Returns the number of copied records. Raises RequestTimedOutError if an `end` is not reached and no record arrives
+    within --timeout.
     """
     from sparklog.errors import RequestTimedOutError
     from sparklog.types import TopicPartition

@@ -169,7 +169,8 @@ def _is_open(text: bytes, delimiter: str) -> bool:
 
 
 def _is_regular(text: bytes, quotes: Any, delimiter: str) -> bool:
-    """True if quotes at odd places open a field and those at even places close it; `""` inside a field fits, too."""
+    """True if each first quote of a pair can open a field and each second can close it: it stands beside a delimiter,
+    a line end or another quote. `""` inside a field is regular, too."""
     data = np.frombuffer(text, np.uint8)
     beside = np.frombuffer(f'"\r\n{delimiter}'.encode(), np.uint8)
     opening, closing = quotes[0::2], quotes[1::2]
@@ -178,7 +179,8 @@ def _is_regular(text: bytes, quotes: Any, delimiter: str) -> bool:
 
 
 def _records(text: bytes, delimiter: str, line: int) -> Iterator[Piece]:
-    """Yield the records, each with its lines. Empty lines are skipped. `line` is the number of the first line."""
+    """Yield the records of `text` with their line numbers, without empty lines. `line` is the number of the first
+    line."""
     lines = lines_of(text)
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader((part.decode("latin-1") for part in lines), delimiter=delimiter)

@@ -36,8 +36,8 @@ from sparklog.types import TopicPartition
 log = logging.getLogger("pyspark_sparklog")
 
 IDLE_WAIT_MS = 100
-"""Longest wait in ms for new data in a call of `latestOffset`. Without a wait Spark would ask an idle source about every
-12 ms."""
+"""Longest wait in ms for new data in a call of `latestOffset`. Without a wait Spark would ask an idle source every
+12 ms or so."""
 
 
 @all_in_one_line

@@ -1,4 +1,4 @@
-"""Collects facts about a cluster. Only reads; a failed request becomes a fact, too."""
+"""Collects facts about a cluster, with requests that change nothing. The error of a failed request is a fact, too."""
 
 from __future__ import annotations
 
