@@ -284,7 +284,7 @@ AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and
 @app.command("run", epilog=_RUN_EPILOG)
 def run(
     topic: Annotated[list[str] | None, typer.Argument(help="Topics for --once; all with a table if none.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Fill the tables up to the topics' present end, and stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Fill the tables up to the topics' end, then stop.")] = False,
     end_with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
