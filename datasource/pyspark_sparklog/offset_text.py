@@ -38,7 +38,7 @@ _BLANKS = str.maketrans(" \t", "01")
 
 
 class OffsetDict(dict[str, Any]):
-    """Positions `{"topic": {"0": 12}}`. `beside` is the hidden state (JSON values); `text` holds the text of both."""
+    """Positions `{"topic": {"0": 12}}`. `beside`: the hidden state (JSON values). `text`: both as one text."""
 
     def __init__(self, positions: Mapping[str, Any], beside: Mapping[str, Any], text: str = "") -> None:
         super().__init__(positions)

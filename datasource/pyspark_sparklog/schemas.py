@@ -1,7 +1,8 @@
 """The schema of a read: columns of the topics, the choice of a user's schema or `columns`, Spark's and Arrow's types.
 
 An envelope topic has exactly the columns of Spark's Kafka source; a typed topic has its own, after which
-`includeMetadata` adds `_topic`, `_partition`, `_offset`, `_timestamp`. All columns are nullable.
+`includeMetadata` adds `_topic`, `_partition`, `_offset`, `_timestamp`. All columns are nullable unless a user's schema
+declares them NOT NULL.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ def project(schema: ReadSchema, wanted: StructType) -> ReadSchema:
     """Return the columns a user's schema names, in its order.
 
     Raises SchemaMismatchError that names every column that is not there or has another type. A column declared NOT NULL
-    is accepted; a null in it fails the read (`check_not_null`).
+    is accepted; a null in it fails the read (`BatchAssembler`).
     """
     by_name = {c.name: c for c in schema.columns}
     spark = {f.name: f.dataType for f in schema.spark().fields}

@@ -1,8 +1,7 @@
-"""Shorter pauses of Spark's Python processes between tasks.
+"""Exclusion of imported objects from garbage collection, so that Spark's Python processes need less time between tasks.
 
 Spark's daemon runs a full garbage collection after each job of a reused process. The collection walks over all imported
-objects (PySpark, Arrow, NumPy: 20 to 30 ms), in four processes per micro-batch. Meanwhile the micro-batch goes on, and
-the processes compete for CPU.
+objects (PySpark, Arrow, NumPy: 20 to 30 ms), in four processes per micro-batch, while the micro-batch goes on.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class OutputFormat(StrEnum):
 
 
 LIVE_FORMATS = (OutputFormat.json, OutputFormat.csv)
-"""Formats whose records are written one by one, for a terminal or a growing file."""
+"""Formats that are written as the records arrive, to a terminal or a growing file."""
 
 TopicNames = Annotated[
     list[str],
@@ -98,7 +98,9 @@ def consume(
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="POSITION", help="First record: earliest, latest, 100, -100, or a time: -1h, yesterday."
+            "--from",
+            metavar="POSITION",
+            help="First record: earliest, latest, 100, -100 (100 before the end), or a time: -1h, yesterday.",
         ),
     ] = "earliest",
     until: Annotated[
@@ -433,7 +435,8 @@ def _remark(
     end: dict[TopicPartition, int] | None,
     begin: dict[TopicPartition, int],
 ) -> None:
-    """Print the number of written, left out or missing records on stderr."""
+    """Print a note on stderr: the number of records in the file, the records that the table lacks, or that there was no
+    record to read."""
     if output is not None:
         print(f"wrote {count:,} records to {output}", file=sys.stderr)
         return

@@ -113,7 +113,8 @@ class _Reader:
 
 
 def _names(header: Piece, options: CsvOptions) -> list[str]:
-    """Return the column names of the first line. Raises InputError if one of them is not a column of the topic."""
+    """Return the column names of the first line. Raises InputError if a name is not a column of the topic, or is there
+    twice."""
     try:
         text = header.text.decode("utf-8-sig")
     except UnicodeDecodeError as e:

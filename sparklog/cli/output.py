@@ -84,9 +84,9 @@ class JsonWriter:
 
 
 def _envelope_view(table: pa.Table, *, topic: bool, always_headers: bool = False) -> pa.Table:
-    """Return envelope records with the log's timestamp, and with headers only if a record has some.
+    """Return envelope records with the log's timestamp, and with the column of headers only if a record has headers.
 
-    `topic` adds the topic's name, `always_headers` an empty column of headers.
+    `topic` adds the topic's name. `always_headers` keeps the column of headers also if no record has headers.
     """
     wanted = {"_topic": "topic"} if topic else {}
     wanted |= {

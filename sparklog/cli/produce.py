@@ -51,7 +51,7 @@ SKIP = "skip"
 
 
 class InputFormat(StrEnum):
-    """The formats of the input. json is jsonl."""
+    """The formats of the input. json means the same as jsonl."""
 
     csv = "csv"
     jsonl = "jsonl"

@@ -154,7 +154,8 @@ class GroupWatch:
         return self._groups
 
     def measure(self) -> None:
-        """Measure once. A failure is logged, and kept in `problem`. Calls must not overlap."""
+        """Measure once. If the groups cannot be listed, the error is logged and kept in `problem`. The error of a
+        single group is kept in `WatchedGroup.problem`. Calls must not overlap."""
         try:
             listed = self._source.list_groups()
         except SparklogError as e:

@@ -1,9 +1,8 @@
 """The address of a cluster and the security settings of its connections, in the form that Spark sends to its tasks.
 
-Spark pickles both into its messages to executors, which go over Spark's own connections and not through files.
-References (`${file:/path}`, `${env:NAME}`) are sent unchanged, and each process that connects resolves them. A secret
-that an option holds literally is sent in clear. The `repr` shows no secret, nor do the names of partitions, plans or
-errors.
+Spark pickles both into its messages to executors, over its own connections. References (`${file:/path}`,
+`${env:NAME}`) are sent unchanged, and each process that connects resolves them. A secret that an option holds literally
+is sent in clear. The `repr` shows no secret, nor do the names of partitions, plans or errors.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ConvertedValue(NamedTuple):
 
 
 BATCH_SIZE_BYTES_MIN = 16_384
-"""Kafka's default."""
+"""Smallest size of a batch in bytes that a given `batch.size` leads to. It is Kafka's default."""
 
 Convert = Callable[[str, Setting | None], ConvertedValue]
 
@@ -43,8 +43,9 @@ class KafkaSetting(NamedTuple):
     """One setting of Kafka's clients.
 
     `where`: the side (read or write) to which the treatment applies; the setting has no effect on the other side.
-    `text`: for MAPPED the option's name, else the reason, which for REFUSED is the whole message. `elsewhere`: the
-    reason why the setting has no effect on the other side.
+    `text`: for MAPPED the option's name, else the reason, which for REFUSED is the whole message. `convert`: for MAPPED
+    the conversion of Kafka's value to the option's. `elsewhere`: the reason why the setting has no effect on the other
+    side.
     """
 
     name: str
@@ -60,8 +61,8 @@ class KafkaSetting(NamedTuple):
 
 
 def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
-    """Return Kafka's whole number, limited to the bounds of `setting`. Raises InvalidConfigError if the text is no
-    whole number."""
+    """Convert a whole number, and limit it to the bounds of `setting` (None: no bounds). Raises InvalidConfigError if
+    the text is no whole number."""
     try:
         value = int(text)
     except ValueError as e:

@@ -17,7 +17,7 @@ BOOTSTRAP_ENVIRONMENT = "SPARKLOG_BOOTSTRAP_SERVERS"
 
 
 class OptionUse(Flag):
-    """The uses of an option."""
+    """The kinds of queries in which an option has an effect. Kinds can be combined."""
 
     STREAM = 1
     BATCH = 2

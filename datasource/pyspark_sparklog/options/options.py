@@ -49,7 +49,7 @@ LATEST_OFFSET = -1
 
 @dataclass(frozen=True)
 class Subscription:
-    """The topics to read: exactly one of the three is given."""
+    """The topics to read. Exactly one of the three fields is set."""
 
     topics: tuple[str, ...] = ()
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -94,7 +94,8 @@ class Position:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Checked options of a read. `remarks`: notes for the user about options without effect here."""
+    """Checked options of a read; None: the option is not given. `remarks`: notes for the user about options without
+    effect in this read."""
 
     address: ClusterAddress
     subscription: Subscription

@@ -156,7 +156,8 @@ def _text(schema: StructType) -> str:
 
 
 def _of_table(text: str, where: OptionUse) -> dict[str, str]:
-    """Return the table's options for this use, without those for its other uses."""
+    """Return the options in a column's metadata, without those that only other uses than `where` have. Raises
+    InvalidConfigError if `text` is no JSON object."""
     try:
         options = {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as e:

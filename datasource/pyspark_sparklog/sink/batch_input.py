@@ -53,7 +53,8 @@ class BatchInput(NamedTuple):
         return cls(found["query"], found["offsets"], int(found["rows"]), checksum)
 
     def is_same(self, other: BatchInput) -> bool:
-        """True if both inputs are known to be the same: by offsets if both have them, else by rows and checksum."""
+        """True if both inputs are known to be of the same query and batch: by offsets if both have them, else by number
+        of rows and checksum. Without offsets, an input without rows equals any other of the query."""
         if self.query_id != other.query_id:
             return False
         if self.offsets and other.offsets:

@@ -1,18 +1,18 @@
 """The publication of a write: the records of its tasks become visible all at once and exactly once, or never.
 
-A micro-batch (or a batch write) is one shared transaction (docs/internals/delivery.md, section 3). It is named by the
-application and a version: in a stream query id (or txnAppId) and batch id, in a batch write txnAppId and txnVersion, or
-a random name.
+A micro-batch (or a batch write) is one shared transaction (docs/internals/delivery.md, section 3). An application and a
+version name the transaction. In a stream these are the query id (or txnAppId) and the batch id; in a batch write
+txnAppId and txnVersion, or without them a random name and 0.
 
 - The driver draws a fencing token when the writer is created; later runs have larger ones, and fence earlier ones.
 - A task with rows joins and writes with a producer id of its own. If the version is committed already, it writes
   nothing.
 - `commit` names the producer ids of the attempts that Spark accepted, the committed participants. All other records are
   aborted: those of failed attempts, speculative copies, zombies of an earlier run.
-- The decision is final: the same commit gets the same decision again, an abort after it changes nothing. So a driver
-  that is killed between the decision and Spark's own commit log does no harm: the batch runs again, and finds it
-  committed.
-- A batch of a stream that finds its number committed with other input fails (`batch_input`).
+- The decision is final: the same commit gets the same decision again, and a later abort changes nothing. So it does no
+  harm if the driver is killed after the decision and before Spark's own commit: the micro-batch runs again, and finds
+  its version committed.
+- If a micro-batch finds its number committed with other input, it fails (`batch_input`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ NOWHERE = TaskPlace("", "", -1, 0, 0)
 @dataclass
 class SinkCommitMessage(WriterCommitMessage):
     """The report of one task about its records. `offsets` maps (topic, partition) to (first, last) offset; records of
-    other writers may be in between.
+    other writers can lie between.
 
     `transaction` None: at-least-once. `producer_id` -1: there is no transaction, the task had no rows, or it dropped
     its rows because the version had been committed before (`committed_before`). `rows`: number of rows written.
@@ -232,7 +232,7 @@ class Publisher:
         """Make the records of the tasks of `messages` visible, and no others.
 
         Raises ProducerFencedError, TransactionAbortedError or StaleCheckpointError if none of the records becomes
-        visible. After another SparklogError (the coordinator cannot be reached) the outcome is unknown.
+        visible. After another SparklogError (the coordinator cannot be reached) the outcome can be unknown.
         """
         ending = end_request_of(messages)
         if ending is None:
@@ -366,7 +366,7 @@ def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
 def stream_publisher(
     options: SinkOptions, checkpoint: str = "", query_name: str = "", *, ends_only: bool = False
 ) -> Publisher:
-    """Return the publisher of one micro-batch, with a fencing token that the coordinator has drawn for it.
+    """Return the publisher of one micro-batch. With exactly-once it draws a fencing token from the cluster.
 
     `checkpoint`: the query's option checkpointLocation, "" without. `ends_only`: no task writes with the publisher, so
     no fencing token is drawn yet. Raises SparklogError.

@@ -31,7 +31,8 @@ log = logging.getLogger("pyspark_sparklog")
 
 @all_in_one_line
 class SparklogBatchWriter(DataSourceArrowWriter):
-    """The writer of `df.write`: appends all rows, or none."""
+    """The writer of `df.write`. With exactly-once it appends all rows or none; with at-least-once a failed write can
+    leave some rows."""
 
     def __init__(self, task: SinkTask) -> None:
         self._task = task
@@ -44,7 +45,8 @@ class SparklogBatchWriter(DataSourceArrowWriter):
         return self._task.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the records of all tasks visible. Raises ProducerFencedError, TransactionAbortedError."""
+        """Make the records of all tasks visible. Raises SparklogError, such as ProducerFencedError or
+        TransactionAbortedError."""
         found = checked(messages)
         self._task.publisher.commit(found)
         batch_id = max((m.place.batch_id for m in found), default=-1)
@@ -56,14 +58,14 @@ class SparklogBatchWriter(DataSourceArrowWriter):
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the failed write: none of its records becomes visible."""
+        """Abort the failed write: none of its records becomes visible. With at-least-once, stored records stay."""
         _abort(self._task, messages, "the write")
 
 
 @all_in_one_line
 class SparklogStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream`: appends every micro-batch once. Spark creates a writer that its tasks use, and
-    another one that commits."""
+    """The writer of `df.writeStream`. With exactly-once it appends every micro-batch once. Spark creates a writer that
+    its tasks use, and another one that commits."""
 
     def __init__(self, task: SinkTask, make_task: Callable[[], SinkTask] | None = None) -> None:
         """Keep the task. With `make_task`, `task` serves to commit and abort only; for writing, `make_task` creates
@@ -85,8 +87,8 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         return self._writing_task().write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Make the records of a micro-batch visible, after all its tasks have written. Raises ProducerFencedError,
-        TransactionAbortedError, StaleCheckpointError.
+        """Make the records of a micro-batch visible, after all its tasks have written. Raises SparklogError, such as
+        ProducerFencedError, TransactionAbortedError or StaleCheckpointError.
         """
         found = checked(messages)
         for message in found:
@@ -97,7 +99,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         self._task.publisher.commit(found)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort the micro-batch; a commit that has succeeded stays."""
+        """Abort the micro-batch. A commit that has succeeded stays; with at-least-once, stored records stay."""
         _abort(self._task, messages, f"batch {batchId}", batchId)
 
 

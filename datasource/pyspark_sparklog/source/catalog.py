@@ -100,7 +100,7 @@ class Catalog:
     def topics(
         self, subscription: Subscription, *, missing_is_error: bool, to_write: bool = False
     ) -> dict[str, TopicInfo]:
-        """Return the existing subscribed topics by name; a pattern can match no topic. `to_write`: the broker is
+        """Return the existing subscribed topics by name; empty if a pattern matches no topic. `to_write`: the broker is
         allowed to create a named topic that does not exist.
 
         Raises UnknownTopicOrPartitionError if a named topic does not exist and `missing_is_error`, and
@@ -174,7 +174,7 @@ class Catalog:
         return extents
 
     def offsets_for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offset with at least that timestamp, None where there is none."""
+        """Return the first offset in each partition with at least the given timestamp; None if there is none."""
         asked = {tp: (min(timestamps_ms[tp], TIMESTAMP_MS_MAX),) for tp in sorted(timestamps_ms)}
         return {tp: next((o for o in found if o >= 0), None) for tp, found in self._list_offsets(asked).items()}
 
@@ -200,8 +200,8 @@ class Catalog:
         return {tp: [o.offset for o in offsets] for tp, offsets in found.items()}
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
-        """Wait until any partition grows beyond its position, at most `max_wait_ms`. Returns False only if no partition
-        has grown and every leader answered without an error."""
+        """Wait until any partition grows beyond its position, at most `max_wait_ms`. Returns False if every leader
+        answered that no partition has grown; else True, also without partitions to wait for."""
         if not positions:
             time.sleep(max_wait_ms / 1000)
             return True

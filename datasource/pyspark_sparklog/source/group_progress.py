@@ -18,7 +18,7 @@ from sparklog.types import GroupMetadata
 log = logging.getLogger("pyspark_sparklog")
 
 ONE_ATTEMPT = RetryPolicy(timeout_ms=0, request_timeout_ms=5_000)
-"""A single attempt: the next position is published anyway."""
+"""A single attempt, because the next micro-batch publishes newer positions anyway."""
 
 
 class GroupProgress:

@@ -150,9 +150,9 @@ def next_end(
 ) -> tuple[Positions, Positions, list[Loss]]:
     """Return (the start of the next micro-batch, its largest possible end, the losses) for a query at `start`.
 
-    The returned start differs from `start` by the losses. Both positions cover exactly the existing partitions
-    (`extents`). Partitions that only `start` has are lost, because the topic was deleted, or because the query does not
-    subscribe to the topic any more (`subscribed`).
+    The returned start is `start` behind the losses; a new partition starts at its first offset. Both positions cover
+    exactly the existing partitions (`extents`). Partitions that only `start` has are lost, because the topic was
+    deleted, or because the query does not subscribe to the topic any more (`subscribed`).
     """
     begin: Positions = {}
     losses = []

@@ -40,7 +40,7 @@ QUIET_RETRY_MS = 5_000
 
 class RangePartition(InputPartition):
     """Offsets [start, end) of one partition, and the topic id to which they belong. `edges`: the ends of the range that
-    each action on `frame`, the DataFrame's read, decides anew; the other ends are fixed."""
+    are not fixed, but looked up by each action on `frame`, the DataFrame's read."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class RangeRead:
     def read(self, task: RangePartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range as batches in Spark's layout.
 
-        If the broker is away, the task waits `sparklog.broker.wait.ms` for it and continues after the last batch.
+        If the broker is away, the task waits for it, at most `sparklog.broker.wait.ms`, and continues where it stopped.
         Raises DataLossError if part of the range is gone; with failOnDataLoss=false it logs a warning and continues
         after the gap. Raises other SparklogErrors, for example after the wait.
         """

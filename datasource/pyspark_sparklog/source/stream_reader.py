@@ -129,7 +129,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends of the topics at the last question, shown as `latestOffset` in the query's progress."""
+        """Return the ends of the topics at the last call of `latestOffset`, which the query's progress shows under that
+        name; None before the first call."""
         return None if self._latest is None else nested(self._latest.positions)
 
     def _warn_if_nameless(self, begin: SourceOffset | None) -> None:

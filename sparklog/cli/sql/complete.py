@@ -19,9 +19,9 @@ def complete(
 ) -> tuple[int, list[str]]:
     """Return the completions of the word that ends at the cursor; `before` is the text in front of the cursor.
 
-    In a command (`.schema`) these are commands, and topics after the command's first blank. In SQL these are topics
-    after FROM and similar words. Elsewhere in SQL these are columns of the topics that `before` names, all topics, and
-    `words` (SQL keywords and functions); none if the word is empty.
+    In a command, which begins with a dot or a backslash, these are commands, and topics after the first blank. In SQL
+    these are topics after FROM and similar words. Elsewhere in SQL these are columns of the topics that `before` names,
+    all topics, and `words` (SQL keywords and functions); none if the word is empty.
 
     Returns:
         The number of characters before the cursor to replace, and their possible replacements.

@@ -82,7 +82,8 @@ class Wish:
         return "read_uncommitted" if self.uncommitted else "read_committed"
 
     def link(self, path: str, **changed: object) -> str:
-        """Return a link to `path` with the parameters of this request, except those in `changed`."""
+        """Return a link to `path` with this request's parameters, except `dir`, `at` and `tail`. `changed` replaces or
+        adds parameters."""
         given: dict[str, object] = {
             "partition": "" if self.partition < 0 else self.partition,
             "start": self.start,

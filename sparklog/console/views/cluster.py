@@ -31,9 +31,9 @@ class BrokerRow(NamedTuple):
     state: str
     """State in words; empty if the broker is up and not the controller."""
     leads: int
-    """Number of the partitions."""
+    """Number of these partitions."""
     size_bytes: int
-    """Size of the partitions."""
+    """Size of these partitions."""
     share: float
     """Share of the bytes of all partitions, 0 to 1."""
     skew: float
