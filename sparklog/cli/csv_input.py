@@ -202,7 +202,7 @@ def _csv_type(field: pa.Field) -> Any:
 def wide_type(t: Any) -> Any:
     """Return the type with double in place of float, at any depth.
 
-    PyArrow reads a number beyond float's range as infinity; `parse_as` refuses the double instead.
+    PyArrow would read a number beyond float's range as infinity. Read as double, the number is refused by `parse_as`.
     """
     if pa.types.is_float32(t):
         return pa.float64()

@@ -60,8 +60,9 @@ def _rows(batch: ConsumedBatch, rows: int, *, metadata: bool) -> pa.Table:
 
 
 class JsonWriter:
-    """Writes a JSON object per record. An object of a typed topic has its columns, after the metadata if `metadata`. An
-    object of an envelope topic has partition, offset, timestamp, key, value and, if there are any, headers."""
+    """Writes a JSON object per record. For a typed topic the object has the row's columns, after the metadata if
+    `metadata`. For an envelope topic it has partition, offset, timestamp, key, value and, if there are any, headers;
+    with `metadata` also the topic."""
 
     def __init__(self, out: BinaryIO, *, envelope: bool, metadata: bool) -> None:
         self._out = out

@@ -180,7 +180,8 @@ def _send(
 def _choose_format(
     topic: TopicDescription, path: Path | None, format: InputFormat | None, key_separator: str | None
 ) -> str:
-    """Return the input's format: of the option, else of the file's ending, else (stdin) of the topic's kind."""
+    """Return the input's format: of the option, else of the file's ending, else (stdin) of the topic's kind. Raises
+    typer.BadParameter."""
     envelope = topic.kind == "envelope"
     decided = file_format(path, format, InputFormat)
     if decided is not None:

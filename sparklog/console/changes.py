@@ -48,7 +48,7 @@ class Plan:
     typed: str = ""
     """Text that the user has to type as a confirmation; empty: none."""
     moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
-    """Offsets to set."""
+    """Offsets that a reset sets; empty for other changes."""
 
 
 def plan_of(kind: str, fields: Mapping[str, str], admin: Admin) -> Plan:

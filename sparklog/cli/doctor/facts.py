@@ -92,7 +92,7 @@ class GroupFacts(NamedTuple):
 
     group_id: str
     kind: str
-    """"consumer", or "offsets" if the group never had members, as that of a Spark query."""
+    """"consumer", or "offsets" if the group never had members, such as the group of a Spark query."""
     members: int
     partitions: tuple[GroupPartition, ...]
 
@@ -160,7 +160,7 @@ class ClusterFacts(NamedTuple):
     refused_users: tuple[tuple[str, str], ...] = ()
     """Names of users that cannot log in, with the reasons."""
     is_refused: bool = False
-    """True if `problem` is a refusal that another attempt meets again, such as wrong credentials: a program listens."""
+    """True if `problem` is a refusal, such as wrong credentials: a program listens, and would refuse again."""
 
 
 class PageFacts(NamedTuple):
