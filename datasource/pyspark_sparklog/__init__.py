@@ -1,7 +1,7 @@
 """The PySpark data source `format("sparklog")`.
 
-Spark imports every `pyspark_*` package on its path and registers its `DefaultSource`. A failing import here would
-disable that for all sources, so this module imports PySpark only. A method imports the rest on demand.
+Spark imports every `pyspark_*` package on its path and registers the package's `DefaultSource`. A failing import here
+would stop this registration for all packages. So this module imports PySpark only, and its methods import the rest.
 """
 
 from __future__ import annotations
@@ -45,10 +45,14 @@ class DefaultSource(DataSource):
 
     @in_one_line
     def schema(self) -> StructType:
-        """Return the columns of the subscribed topics, or of those in the option `columns`.
+        """Return the columns of the subscribed topics, limited to the option `columns` if it is given.
 
         Returns:
             The schema.
+
+        Raises:
+            InvalidConfigError: An option is wrong.
+            SparklogError: Another error, for example a topic that does not exist.
         """
         from pyspark_sparklog.source.source import infer_schema
 
@@ -63,6 +67,10 @@ class DefaultSource(DataSource):
 
         Returns:
             The batch reader.
+
+        Raises:
+            InvalidConfigError: An option is wrong.
+            SchemaMismatchError: The columns do not fit the topics.
         """
         from pyspark_sparklog.source.source import batch_reader
 

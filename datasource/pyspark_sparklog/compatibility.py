@@ -1,4 +1,7 @@
-"""Names that Spark 4.2 has and 4.0 and 4.1 lack: with those the source works without the features."""
+"""Names of PySpark's data source API that 4.2 has and older versions lack.
+
+Under an older version the source works without the features that need the missing names.
+"""
 
 from __future__ import annotations
 
@@ -64,13 +67,13 @@ def arrow_type_of(data_type: Any) -> Any:
 
 
 READERS_ARE_TOLD_THEIR_START: bool = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
-"""True if Spark asks a Python source for the end of a micro-batch with a given beginning; older versions only ask for
-the largest end."""
+"""True if Spark passes the start of a micro-batch when it asks a Python source for the batch's end, as 4.2 does. Older
+versions ask only for the latest offset."""
 
 
 def check_read_limits(given: bool) -> None:
-    """Refuse a stream's read limits that are `given` to a Spark under which they cannot be kept. Raises
-    InvalidConfigError."""
+    """Refuse a stream's read limits under a PySpark that cannot keep them. `given`: True if the stream has a limit.
+    Raises InvalidConfigError."""
     if given and not READERS_ARE_TOLD_THEIR_START:
         raise InvalidConfigError(
             f"maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2: PySpark {pyspark.__version__} does not "

@@ -61,7 +61,7 @@ def _offsets(source: Any, name: str) -> dict[str, dict[str, int]]:
 
 
 def _parse(text: str) -> Any:
-    """Parse JSON, or the text of a Python value that PySpark 4.0 and 4.1 make of it."""
+    """Parse offsets as JSON, or as the Python literal that PySpark 4.0 and 4.1 report in place of JSON."""
     try:
         return json.loads(text)
     except ValueError:

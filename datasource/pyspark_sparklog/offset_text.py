@@ -1,16 +1,17 @@
-"""Source offsets as text: topics and numbers for every reader, and in white space the further state of the source.
+"""The text of source offsets: JSON with topics and positions, and the rest of the source's state hidden in white space.
 
 Spark keeps nothing of a Python source except the text of its offsets. Other tools read that text, too: they sum over
 the numbers of a query's progress to find its lag. Therefore all state that is no position stands in the white space
 before the last brace, which JSON readers skip: a space or a tab for each bit. Spark passes the text on unchanged, in
-the checkpoint as in the progress.
+the checkpoint and in the progress.
 
-Errors of a query show the offsets, so the text is short: the ids in binary, in the order of the topics, and a checksum.
-State of any other form is compressed JSON, as all state was before.
+Errors of a query show the offsets, so the hidden state has a short form: the topic ids in binary in the order of the
+topics, the initial offsets if there are any, and a checksum. State that does not fit this form is compressed JSON;
+earlier versions wrote all state so.
 
-The Python process of a streaming source converts offsets to text and back by the module under its name `json`.
-`install` puts a module there that reads and writes the white space. If that is not possible, offsets hold the same
-state as entries.
+The Python process of a streaming source converts offsets to text and back with the module that it imported as `json`.
+`install` replaces that module in the process by one that reads and writes the white space. Where `install` finds no
+such process, offsets hold the same state as entries beside the topics.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from types import ModuleType
 from typing import Any
 
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The main program of the processes of streaming sources."""
+"""Name of the module that Spark runs as the main program of a streaming source's Python process."""
 
 IDS = "$ids"
 INITIAL = "$initial"
 BESIDE_BYTES_MAX = 64 << 20
 ID_BYTES = 16
 _PLAIN, _WITH_INITIAL = b"\1", b"\2"
-"""First bytes of the short form; compressed JSON begins with an x."""
+"""First byte of the short form without and with initial offsets. Compressed JSON begins with `x`."""
 _CHECKSUM_BYTES = 2
 _BITS = str.maketrans("01", " \t")
 _BLANKS = str.maketrans(" \t", "01")
 
 
 class OffsetDict(dict[str, Any]):
-    """Positions `{"topic": {"0": 12}}`, with the state `beside` (JSON values) that other readers do not see."""
+    """Positions `{"topic": {"0": 12}}`. `beside`: the hidden state (JSON values). `text`: both as one text."""
 
     def __init__(self, positions: Mapping[str, Any], beside: Mapping[str, Any], text: str = "") -> None:
         super().__init__(positions)
@@ -46,7 +47,7 @@ class OffsetDict(dict[str, Any]):
 
 
 class OffsetJson(ModuleType):
-    """The runner's module under the name `json`."""
+    """Replacement for the module `json` in the runner: converts an OffsetDict with its hidden state."""
 
     def __init__(self, *, beside_bytes_max: int = BESIDE_BYTES_MAX) -> None:
         super().__init__("json")
@@ -75,7 +76,7 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """True if the state beside the positions of an OffsetDict reaches Spark."""
+    """True if this process passes the hidden state of an OffsetDict on to Spark."""
     modules = (sys.modules.get("__main__"), sys.modules.get(RUNNER))
     return any(isinstance(getattr(module, "json", None), OffsetJson) for module in modules)
 
@@ -108,7 +109,8 @@ def _beside(text: str, positions: Mapping[str, Any], bytes_max: int) -> dict[str
 
 
 def _short(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> bytes | None:
-    """Return the state of exactly the topics and partitions of `positions`; None for any other state."""
+    """Encode the state `beside` in the short form. Returns None if it does not fit: it must hold the ids, and at most
+    the initial offsets, of exactly the topics and partitions of `positions`."""
     ids, initial = beside.get(IDS, {}), beside.get(INITIAL)
     if beside.keys() - {IDS, INITIAL} or ids.keys() != positions.keys() or not positions:
         return None
@@ -128,7 +130,7 @@ def _short(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> bytes | N
 
 
 def _from_short(packed: bytes, positions: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the state; None if it was damaged or belongs to other topics."""
+    """Decode state in the short form. Returns None if it is damaged or belongs to other topics."""
     body, checksum = packed[:-_CHECKSUM_BYTES], packed[-_CHECKSUM_BYTES:]
     end = 1 + ID_BYTES * len(positions)
     if len(body) < end or _checksum(body) != checksum:

@@ -1,15 +1,15 @@
-"""Source offsets: positions per topic partition as Spark's checkpoint keeps them.
+"""Source offsets: positions per topic partition, in the form that Spark's checkpoint keeps.
 
 The form is Kafka's `{"topic": {"0": 12}}` (the next offset to read). Two things are kept beside the positions:
 
 - `"$ids": {"topic": topic_id}`: the incarnation of the topic that the offsets belong to, so that a topic that was
   deleted and created again is recognised;
-- `"$initial": {"topic": {"0": 5}}`, only in the end of a query's first batch: the beginning of that batch. Spark does
-  not keep a query's initial offsets. If the first batch dies, Spark asks for them again, and "latest" would then be a
-  later offset and skip the batch's records.
+- `"$initial": {"topic": {"0": 5}}`, only in the end offset of a query's first micro-batch: the start offset of that
+  micro-batch. Spark does not keep a query's initial offsets. If the first micro-batch dies, Spark asks for them again,
+  and "latest" would then be a later offset and skip records.
 
-They are invisible to other readers of the JSON (`offset_text`). Checkpoints of earlier versions have them as entries
-like a topic's, with names that no topic can have; so has a process whose offsets cannot carry hidden state.
+Both are hidden from other readers of the JSON (`offset_text`). Checkpoints of earlier versions hold them as entries
+like a topic's, with names that no topic can have. A process that cannot hide state also writes such entries.
 
 Topics, and partitions within a topic, are in ascending order: Spark compares offsets as text.
 """
@@ -30,8 +30,8 @@ Positions = dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class SourceOffset:
-    """Positions of a source; `ids` maps topic to topic id, as far as known; `initial` is set only in the end of a first
-    batch."""
+    """Positions of a source. `ids` maps topic to topic id, as far as known. `initial` is set only in the end offset of
+    a query's first micro-batch."""
 
     positions: Positions
     ids: dict[str, str]
@@ -47,7 +47,8 @@ class SourceOffset:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SourceOffset:
-        """Read the result of `to_dict`, also after a round through JSON. Raises InvalidConfigError."""
+        """Return the offset of a result of `to_dict`, also after conversion to JSON and back. Raises
+        InvalidConfigError."""
         if isinstance(data, OffsetDict):
             data = {**data, **data.beside}
         try:
@@ -61,7 +62,7 @@ class SourceOffset:
             ) from e
 
     def same_place(self, other: SourceOffset) -> bool:
-        """True if nothing lies between the two offsets."""
+        """True if both offsets have the same positions and topic ids; `initial` is not compared."""
         return self.positions == other.positions and self.ids == other.ids
 
 

@@ -1,13 +1,13 @@
-"""`python -m pyspark_sparklog.precompile`: puts bytecode into Spark's `pyspark.zip`, so that Python processes start
-sooner.
+"""`python -m pyspark_sparklog.precompile`: adds bytecode to the archives in Spark's `python/lib` (`pyspark.zip` and
+Py4J's), so that Python processes start sooner.
 
 Every Python process that Spark starts (one per start of a stream that has a Python source, one per kind of worker, and
 workers again after a minute without work) imports PySpark from `$SPARK_HOME/python/lib/pyspark.zip`, even if PySpark
-was installed with pip. The archive has sources only, and Python keeps no bytecode of modules from archives: each
-process compiles a hundred modules, about a second. Python uses bytecode inside the archive. It compares the bytecode
-with the source and with its own version, so outdated bytecode is ignored and never wrong: run this command again then,
-for example after an installation of Spark. Pass the directory of Spark as an argument if it is not that of the PySpark
-that is imported here.
+was installed with pip. The archive has sources only, and Python stores no bytecode of modules from archives: each
+process compiles a hundred modules, which takes about a second. Python uses bytecode that is inside the archive. It
+compares the bytecode with the source and with its own version, so outdated bytecode is ignored and never wrong. Run
+this command again after each installation of Spark or Python. Spark's directory is the argument, else SPARK_HOME, else
+the directory of the PySpark that this Python imports.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def spark_home() -> Path:
 
 
 def precompile(archive: Path) -> int:
-    """Write the archive again with the bytecode of this Python beside its sources. Returns the number of modules.
+    """Write the archive again with the bytecode of this Python beside its sources. Returns the number of modules
+    compiled.
 
-    The new archive takes the old one's place at once; processes that have it open go on with the old one. Raises
-    OSError (it cannot be written) and zipfile.BadZipFile.
+    The new archive replaces the old one atomically; processes that have the old one open go on reading it. Raises
+    OSError if an archive cannot be read or written, and zipfile.BadZipFile.
     """
     compiled = 0
     with tempfile.TemporaryDirectory(prefix=f".{archive.name}.", dir=archive.parent) as directory:
@@ -73,7 +74,7 @@ def _bytecode(source: bytes, name: str, directory: Path) -> bytes | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit status."""
+    """Add bytecode to all archives of Spark's directory. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m pyspark_sparklog.precompile", description=__doc__)
     parser.add_argument(
         "spark_home", nargs="?", type=Path, help="Spark's directory (default: SPARK_HOME, else PySpark's)"

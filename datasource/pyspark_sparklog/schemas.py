@@ -1,7 +1,8 @@
 """The schema of a read: columns of the topics, the choice of a user's schema or `columns`, Spark's and Arrow's types.
 
 An envelope topic has exactly the columns of Spark's Kafka source; a typed topic has its own, after which
-`includeMetadata` adds `_topic`, `_partition`, `_offset`, `_timestamp`. All columns are nullable.
+`includeMetadata` adds `_topic`, `_partition`, `_offset`, `_timestamp`. All columns are nullable unless a user's schema
+declares them NOT NULL.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class TopicShape(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadSchema:
-    """The columns of a read, and the Arrow schema its batches must have."""
+    """The columns of a read. `arrow`: the schema that its batches must have. `cheapest`: the stored column that is
+    decoded if the read needs none."""
 
     kind: str
     columns: tuple[OutputColumn, ...]
@@ -77,7 +79,7 @@ class ReadSchema:
 
     @property
     def stored_layout(self) -> pa.Schema:
-        """`stored_columns` with the types this read was planned with, which all its batches must have."""
+        """Schema of `stored_columns`, with the types that the read was planned with."""
         fields = [pa.field(c.name, c.type) for c in self.columns if c.origin == STORED]
         if self.kind == KIND_ENVELOPE and any(c.origin == TIMESTAMP for c in self.columns):
             fields.append(pa.field("timestamp", TIMESTAMP_TYPE))
@@ -85,7 +87,7 @@ class ReadSchema:
 
     @property
     def decoded_columns(self) -> list[str]:
-        """Return `stored_columns`, or one cheap column for a read of metadata only: the rows have to be counted."""
+        """Return `stored_columns`; for a read of metadata only `cheapest`, because the rows have to be counted."""
         return self.stored_columns or [self.cheapest]
 
     def spark(self) -> StructType:
@@ -126,7 +128,8 @@ def _difference(a: pa.Schema, b: pa.Schema) -> str:
 
 
 def join_schema(name: str, shape: TopicShape, topics: Mapping[str, TopicShape], read: ReadSchema) -> None:
-    """Check that a new topic may join a running query of `topics`. Raises SchemaMismatchError."""
+    """Check that a running query of `topics`, with the columns `read`, can also read the new topic `name`. Raises
+    SchemaMismatchError."""
     if not topics and shape.kind != read.kind:
         raise SchemaMismatchError(
             f"topic {name!r} is {shape.kind}; the query began when no topic matched, with the columns of envelope "
@@ -136,8 +139,8 @@ def join_schema(name: str, shape: TopicShape, topics: Mapping[str, TopicShape], 
 
 
 def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSchema) -> None:
-    """Check that a running query that was planned with the shape `planned` can go on reading a topic of the shape
-    `now`: columns that are new are left out.
+    """Check that a running query can go on reading a topic whose shape was `planned` and is `now`. The query does not
+    read columns that are new.
 
     Raises SchemaMismatchError if a column the query reads has become wider, or if `now` is no later version of
     `planned`.
@@ -159,8 +162,8 @@ def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSch
 
 
 def changed_columns(name: str, schemas: Mapping[int, pa.Schema], read: ReadSchema) -> str:
-    """Return a warning for a query that continues from a checkpoint: its columns that older records lack, or have with
-    a narrower type; "" if there are none.
+    """Return a warning for a query that continues from a checkpoint: it names the columns of `read` that the topic's
+    first schema lacks, or has with a narrower type. "" if there are none, and for envelope topics.
     """
     first = schemas[min(schemas)]
     layout = read.stored_layout
@@ -187,7 +190,7 @@ def _cast(before: pa.Field) -> str:
 
 
 def full_schema(shape: TopicShape, *, include_headers: bool, include_metadata: bool) -> ReadSchema:
-    """Return all columns of topics of `shape`."""
+    """Return all columns of topics of `shape`; `headers` (envelope) and metadata columns (typed) only as asked for."""
     if shape.kind == KIND_ENVELOPE:
         columns = ENVELOPE_COLUMNS + ((HEADERS_COLUMN,) if include_headers else ())
     else:
@@ -218,7 +221,7 @@ def project(schema: ReadSchema, wanted: StructType) -> ReadSchema:
     """Return the columns a user's schema names, in its order.
 
     Raises SchemaMismatchError that names every column that is not there or has another type. A column declared NOT NULL
-    is accepted; a null in it fails the read (`check_not_null`).
+    is accepted; a null in it fails the read (`BatchAssembler`).
     """
     by_name = {c.name: c for c in schema.columns}
     spark = {f.name: f.dataType for f in schema.spark().fields}
@@ -251,9 +254,9 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """Return the Arrow layout Spark hands a DataFrame of `schema` over in, with UTC timestamps.
+    """Return the Arrow schema in which Spark hands over a DataFrame of `schema`, with UTC timestamps.
 
-    Raises SchemaMismatchError for a type Spark has no Arrow layout for.
+    Raises SchemaMismatchError for a type that Spark cannot convert to Arrow.
     """
     fields = []
     for f in schema.fields:

@@ -1,4 +1,4 @@
-"""The form of errors for the user of Spark: one line, the message first.
+"""The form in which Spark's user sees errors: one line that begins with the message.
 
 A Python worker sends the JVM the text of the traceback, in which the message comes last. With `SPARK_HIDE_TRACEBACK` in
 its environment it sends the exception alone (pyspark/util.py, `handle_worker_exception`), and exits. The variable is

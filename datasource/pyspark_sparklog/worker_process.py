@@ -1,7 +1,7 @@
-"""Keeps Spark's Python processes quick between tasks.
+"""Exclusion of imported objects from garbage collection, so that Spark's Python processes need less time between tasks.
 
-Spark's daemon runs a full garbage collection after each job of a reused process. It walks over all that was ever
-imported (PySpark, Arrow, NumPy: 20 to 30 ms), in four processes per micro-batch, beside the next step of the batch.
+Spark's daemon runs a full garbage collection after each job of a reused process. The collection walks over all imported
+objects (PySpark, Arrow, NumPy: 20 to 30 ms), in four processes per micro-batch, while the micro-batch goes on.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 import sys
 
 FREEZES_MAX = 4
-"""Largest number of freezes per process: code that creates modules all the time must not take more and more objects out
-of garbage collection."""
+"""Largest number of freezes per process. Without a limit, code that keeps importing modules would take more and more
+objects out of garbage collection."""
 
 
 class ImportedObjects:
@@ -25,9 +25,9 @@ class ImportedObjects:
     def freeze(self) -> None:
         """Take all living objects out of garbage collection if modules were imported since the last call.
 
-        It is called at the end of a task, when little else is alive. Reference counting still frees those objects, and
-        later objects are collected as usual. The call does nothing in a process that Spark does not use again, or that
-        is not Spark's.
+        Called at the end of a task, when few other objects are alive. Reference counting still frees frozen objects,
+        and later objects are collected as usual. The call does nothing outside a Python worker that Spark reuses
+        (SPARK_REUSE_WORKER).
         """
         if len(sys.modules) <= self._modules or self._freezes >= FREEZES_MAX:
             return

@@ -1,1 +1,1 @@
-"""The `sparklog` command. Only this package may import every layer."""
+"""The `sparklog` command. Only this package is allowed to import every layer."""

@@ -207,7 +207,8 @@ def _report_encoding(error: UnicodeEncodeError, arguments: Sequence[str]) -> int
 
 
 def _report_failure(error: OSError) -> int:
-    """Print the operating system's error. An error without a file name is of standard output or of the network."""
+    """Print an OSError with its file name, if it has one. Without a file name, the error numbers _WRITE_ERRNOS are
+    reported as errors of standard output."""
     what = error.strerror or str(error) or type(error).__name__
     if isinstance(error.filename, (str, bytes)):
         what = f"{what}: {os.fsdecode(error.filename)}"
@@ -235,7 +236,8 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 def _flush(code: int) -> int:
-    """Flush stdout before the interpreter exits, so that a closed pipe and a write error get different exit codes."""
+    """Flush stdout before the interpreter exits, so that a closed pipe (0) and a write error (1) get their own exit
+    codes. Returns the exit code."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

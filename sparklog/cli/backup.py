@@ -90,7 +90,7 @@ def restore(
     options: Options = "",
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Create the topics and groups of a backup, in a broker without them."""
+    """Create the topics and groups of a backup, in a cluster that does not have them."""
     from sparklog.cli import console
     from sparklog.client.backup.backup import newest_manifest
     from sparklog.client.backup.restore import restore as run

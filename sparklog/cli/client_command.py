@@ -76,7 +76,8 @@ def default_address(ctx: Any) -> str | None:
 
 
 class CommandGroup(TyperGroup):
-    """A group whose error for an unknown command names the commands that begin so: typer names similar words only."""
+    """A group whose error for an unknown command names the commands that begin with the typed word. Typer itself names
+    only commands of similar spelling."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:
@@ -137,13 +138,13 @@ def _command_config() -> Any:
             ),
         ] = None,
     ) -> None:
-        """Declare the options of every client command; the function itself is never called."""
+        """Declare the option `--command-config`; the function itself is never called."""
 
     return next(p for p in typer.main.get_command(probe).params if p.name == "command_config")
 
 
 def secure_commands(app: typer.Typer) -> None:
-    """Add `--command-config` to the commands of `app` and of its groups, and better errors to the groups."""
+    """Add `--command-config` to the client commands of `app` and of its groups, and better errors to the groups."""
     app.info.cls = CommandGroup
     for command in app.registered_commands:
         command.cls = ClientCommand

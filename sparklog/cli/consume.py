@@ -62,7 +62,7 @@ sparklog.Consumer(group_id=…) or Spark.
 
 **Positions** (--from, --until): earliest, latest, an offset, -N for N offsets before the end, or a time: -1h, 30m ago,
 now, today, yesterday 10:30, 2026-11-27, 2026-11-27T10:00, with a zone as in '2026-11-27 10:00 Europe/Berlin' (without one:
-UTC). A time is the first record that is not older; records are in the order of their offsets, so later ones may be.
+UTC). A time is the first record that is not older; records are in the order of offsets, so later ones can be older.
 
 **--output-format**: %t topic, %p partition, %o offset, %T timestamp in ms, %k key, %s value (of a typed topic the row as
 JSON), %K and %S their sizes in bytes (-1: null), %h headers; \\n, \\r, \\t, \\0.
@@ -83,7 +83,7 @@ class OutputFormat(StrEnum):
 
 
 LIVE_FORMATS = (OutputFormat.json, OutputFormat.csv)
-"""Formats whose records are written one by one, for a terminal or a growing file."""
+"""Formats that are written as the records arrive, to a terminal or a growing file."""
 
 TopicNames = Annotated[
     list[str],
@@ -98,7 +98,9 @@ def consume(
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="POSITION", help="First record: earliest, latest, 100, -100, or a time: -1h, yesterday."
+            "--from",
+            metavar="POSITION",
+            help="First record: earliest, latest, 100, -100 (100 before the end), or a time: -1h, yesterday.",
         ),
     ] = "earliest",
     until: Annotated[
@@ -379,7 +381,8 @@ def _copy(
 ) -> int:
     """Copy records until every partition's `end` (None: forever) or until `max_records`.
 
-    Returns the number of copied records. Raises RequestTimedOutError if no record arrives before the end.
+    Returns the number of copied records. Raises RequestTimedOutError if an `end` is not reached and no record arrives
+    within --timeout.
     """
     from sparklog.errors import RequestTimedOutError
     from sparklog.types import TopicPartition
@@ -432,7 +435,8 @@ def _remark(
     end: dict[TopicPartition, int] | None,
     begin: dict[TopicPartition, int],
 ) -> None:
-    """Print the number of written, left out or missing records on stderr."""
+    """Print a note on stderr: the number of records in the file, the records that the table lacks, or that there was no
+    record to read."""
     if output is not None:
         print(f"wrote {count:,} records to {output}", file=sys.stderr)
         return

@@ -113,7 +113,8 @@ class _Reader:
 
 
 def _names(header: Piece, options: CsvOptions) -> list[str]:
-    """Return the column names of the first line. Raises InputError if one of them is not a column of the topic."""
+    """Return the column names of the first line. Raises InputError if a name is not a column of the topic, or is there
+    twice."""
     try:
         text = header.text.decode("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -169,7 +170,8 @@ def _is_open(text: bytes, delimiter: str) -> bool:
 
 
 def _is_regular(text: bytes, quotes: Any, delimiter: str) -> bool:
-    """True if quotes at odd places open a field and those at even places close it; `""` inside a field fits, too."""
+    """True if each first quote of a pair can open a field and each second can close it: it stands beside a delimiter,
+    a line end or another quote. `""` inside a field is regular, too."""
     data = np.frombuffer(text, np.uint8)
     beside = np.frombuffer(f'"\r\n{delimiter}'.encode(), np.uint8)
     opening, closing = quotes[0::2], quotes[1::2]
@@ -178,7 +180,8 @@ def _is_regular(text: bytes, quotes: Any, delimiter: str) -> bool:
 
 
 def _records(text: bytes, delimiter: str, line: int) -> Iterator[Piece]:
-    """Yield the records, each with its lines. Empty lines are skipped. `line` is the number of the first line."""
+    """Yield the records of `text` with their line numbers, without empty lines. `line` is the number of the first
+    line."""
     lines = lines_of(text)
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader((part.decode("latin-1") for part in lines), delimiter=delimiter)
@@ -199,7 +202,7 @@ def _csv_type(field: pa.Field) -> Any:
 def wide_type(t: Any) -> Any:
     """Return the type with double in place of float, at any depth.
 
-    PyArrow reads a number beyond float's range as infinity; `parse_as` refuses the double instead.
+    PyArrow would read a number beyond float's range as infinity. Read as double, the number is refused by `parse_as`.
     """
     if pa.types.is_float32(t):
         return pa.float64()

@@ -61,8 +61,9 @@ def decommission(
 
 
 def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the new replicas of each partition of the broker. Raises typer.BadParameter for an unknown broker or a
-    lost partition, and InvalidReplicationFactorError if too few brokers remain."""
+    """Return the new replicas of each partition of the broker. Raises typer.BadParameter for an unknown broker, and if
+    the broker is down and has the only replica of a partition. Raises InvalidReplicationFactorError if too few brokers
+    remain."""
     from sparklog.replication.controller.moves import plan_moves
 
     cluster = admin.describe_cluster()

@@ -29,7 +29,8 @@ def delete_records(
         str,
         typer.Option(
             metavar="POSITION",
-            help="The first record that stays: an offset, -100, or a time as -30d; latest deletes all records.",
+            help="The first record that stays: an offset, -100 (100 before the end), or a time such as -30d; latest "
+            "deletes all records.",
         ),
     ],
     partition: Annotated[
@@ -39,7 +40,7 @@ def delete_records(
     yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete the records of a topic below an offset."""
+    """Delete the records of a topic before a position: an offset or a time."""
     import sys
 
     position = position_option(before, "--before")

@@ -16,8 +16,8 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_number_or_ms(text: str, option: str, unit_ms: int, minimum_ms: int) -> int:
-    """Return a duration in ms: with a unit, or a number alone that counts units of `unit_ms`. Raises typer.BadParameter
-    that names `option`."""
+    """Parse a duration with a unit, or a plain number of units of `unit_ms`, and return it in ms. Raises
+    typer.BadParameter that names `option`, also below `minimum_ms` and from 2^31 ms on."""
     try:
         value_ms = round(float(text) * unit_ms)
     except (ValueError, OverflowError):

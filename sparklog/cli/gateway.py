@@ -48,7 +48,7 @@ def kafka(
     allow_insecure: AllowInsecure = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Speak Kafka's protocol to clients, beside the first broker of the bootstrap servers."""
+    """Serve Kafka clients from the first broker of the bootstrap servers that answers."""
     import logging
     import sys
 
@@ -82,7 +82,7 @@ def kafka(
 
 
 def _address(text: str, option: str) -> tuple[str, int]:
-    """Parse HOST:PORT; the port may be 0. Raises InvalidConfigError."""
+    """Parse HOST:PORT; port 0 is allowed. Raises InvalidConfigError."""
     from sparklog.errors import InvalidConfigError
 
     host, colon, port = text.rpartition(":")

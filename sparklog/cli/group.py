@@ -294,7 +294,7 @@ def reset_offsets(
 
 
 def _note_new_group(admin: Admin, group: str) -> None:
-    """Print a note if the group does not exist, because the name may be misspelt."""
+    """Print a note if the group does not exist, because the name can be misspelt."""
     import sys
 
     from sparklog.errors import GroupIdNotFoundError

@@ -62,7 +62,7 @@ class RefusedLines:
 
 
 def lines_of(text: bytes) -> list[bytes]:
-    """Return the lines of the text, each with its newline. The last line may lack the newline."""
+    """Return the lines of the text, each with its newline. The last line can lack the newline."""
     lines = [line + b"\n" for line in text.split(b"\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
@@ -78,8 +78,8 @@ def blocks(
 ) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole records, each with the number of bytes read so far.
 
-    The last block may lack its newline. `cut` returns the end position of the last whole record of a text; 0 if there
-    is none. Raises InputError for a line of more than `line_bytes_max` bytes.
+    The last block can lack its newline. `cut` returns the end position of the last whole record of a text; 0 if there
+    is none. Raises InputError if more than `line_bytes_max` bytes contain no end of a record.
     """
     rest = b""
     done = 0

@@ -77,7 +77,7 @@ def enable(
 
 @app.command("disable")
 def disable(topic: TopicName, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """Stop filling the table. It stays; `enable` with its location goes on with it."""
+    """Stop filling the Delta table of a topic. The table stays; `enable` with its location continues it."""
     with open_admin(bootstrap_servers) as admin:
         admin.disable_lake(topic)
     print(f"the Delta table of topic {topic} is no longer filled; the table stays")
@@ -89,7 +89,7 @@ def pause(
     reason: Annotated[str, typer.Option(help="Text that `status` shows.")] = "",
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Stop commits until `resume`."""
+    """Stop the commits to the Delta table of a topic until `resume`."""
     with open_admin(bootstrap_servers) as admin:
         admin.pause_lake(topic, reason)
     print(f"the Delta table of topic {topic} is paused")
@@ -104,7 +104,7 @@ def resume(
     ] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Resume the commits of a paused table."""
+    """Resume the commits to a paused Delta table."""
     with open_admin(bootstrap_servers) as admin:
         admin.resume_lake(topic, from_table=from_table)
     print(f"the Delta table of topic {topic} is resumed")
@@ -116,7 +116,7 @@ def rebuild(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Empty the table and fill it again from the log, with the topic's columns of now."""
+    """Empty the Delta table and fill it again from the log, with the topic's present columns."""
     if not yes:
         typer.confirm(
             f"The table of topic {topic} is emptied; rows that the log has deleted are lost. Rebuild?", abort=True
@@ -135,8 +135,8 @@ _STATUS_EPILOG = """\
 
 `sparklog lake status trips --format json`
 
-*lag* is the number of offsets that the table lacks, and *behind* the age of the newest moment whose records are all in
-the table.
+*lag* is the number of offsets that the table lacks, and *behind* the age of the newest time up to which all records are
+in the table.
 """
 
 
@@ -148,7 +148,7 @@ def status(
     format: Annotated[LakeFormat, typer.Option(help="Output format.")] = LakeFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show how far the tables are: offsets, lag, files, the last commit, errors."""
+    """Show the progress of the Delta tables: offsets, lag, files, the last commit, errors."""
     import sys
 
     with open_admin(bootstrap_servers) as admin:
@@ -248,7 +248,7 @@ def verify(
     format: Annotated[LakeFormat, typer.Option(help="Output format.")] = LakeFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Check the table: every offset once, files present, statistics true. Exit status 1 if not."""
+    """Check that the table has every offset once, all its files and true statistics. Exit status 1 if not."""
     from sparklog.client.lake.verify import verify_lake
 
     with open_admin(bootstrap_servers) as admin:
@@ -274,7 +274,7 @@ _RUN_EPILOG = """\
 
 `sparklog lake run` (until Ctrl-C; any number of workers share the topics)
 
-`sparklog lake run --once` (up to the end of now, for a scheduler)
+`sparklog lake run --once` (up to the present end of the topics, for a scheduler)
 
 Credentials of an object store are read from the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and
 AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.
@@ -284,7 +284,7 @@ AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and
 @app.command("run", epilog=_RUN_EPILOG)
 def run(
     topic: Annotated[list[str] | None, typer.Argument(help="Topics for --once; all with a table if none.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Bring the tables up to the end of now, then stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Fill the tables up to the topics' end, then stop.")] = False,
     end_with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

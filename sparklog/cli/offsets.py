@@ -65,13 +65,18 @@ def offsets(
     at: Annotated[
         str | None,
         typer.Option(
-            metavar="POSITION", help="Show the offset of a position instead: a time as -1h or yesterday, -100."
+            metavar="POSITION",
+            help="Show instead the offset of a position: a time such as -1h or yesterday, or -100: 100 before the end.",
         ),
     ] = None,
     format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show each partition's first and next offset, and its newest timestamp; or the offset of a position."""
+    """Show each partition's first offset, the offset of its next record, and its newest timestamp.
+
+    With --at, show the offset of a position instead: a time such as -1h or yesterday, or -100: 100 offsets before the
+    end.
+    """
     if at is not None:
         _show_position(topic, position_option(at, "--at"), format, bootstrap_servers)
         return

@@ -60,8 +60,9 @@ def _rows(batch: ConsumedBatch, rows: int, *, metadata: bool) -> pa.Table:
 
 
 class JsonWriter:
-    """Writes a JSON object per record. An object of a typed topic has its columns, after the metadata if `metadata`. An
-    object of an envelope topic has partition, offset, timestamp, key, value and, if there are any, headers."""
+    """Writes a JSON object per record. For a typed topic the object has the row's columns, after the metadata if
+    `metadata`. For an envelope topic it has partition, offset, timestamp, key, value and, if there are any, headers;
+    with `metadata` also the topic."""
 
     def __init__(self, out: BinaryIO, *, envelope: bool, metadata: bool) -> None:
         self._out = out
@@ -84,9 +85,9 @@ class JsonWriter:
 
 
 def _envelope_view(table: pa.Table, *, topic: bool, always_headers: bool = False) -> pa.Table:
-    """Return envelope records with the log's timestamp, and with headers only if a record has some.
+    """Return envelope records with the log's timestamp, and with the column of headers only if a record has headers.
 
-    `topic` adds the topic's name, `always_headers` an empty column of headers.
+    `topic` adds the topic's name. `always_headers` keeps the column of headers also if no record has headers.
     """
     wanted = {"_topic": "topic"} if topic else {}
     wanted |= {

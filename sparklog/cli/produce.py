@@ -51,7 +51,7 @@ SKIP = "skip"
 
 
 class InputFormat(StrEnum):
-    """The formats of the input. json is jsonl."""
+    """The formats of the input. json means the same as jsonl."""
 
     csv = "csv"
     jsonl = "jsonl"
@@ -180,7 +180,8 @@ def _send(
 def _choose_format(
     topic: TopicDescription, path: Path | None, format: InputFormat | None, key_separator: str | None
 ) -> str:
-    """Return the input's format: of the option, else of the file's ending, else (stdin) of the topic's kind."""
+    """Return the input's format: of the option, else of the file's ending, else (stdin) of the topic's kind. Raises
+    typer.BadParameter."""
     envelope = topic.kind == "envelope"
     decided = file_format(path, format, InputFormat)
     if decided is not None:

@@ -15,7 +15,8 @@ FILE_ENDINGS = (".json", ".arrow", ".ipc", ".feather", ".arrows", ".parquet", ".
 
 
 def load_schema(text: str) -> pa.Schema:
-    """Return the schema that `text` has as DDL, or that the file at the path `text` has. Raises InvalidTopicError."""
+    """Return the schema of the DDL `text`, or of the file `text` if it has an ending of FILE_ENDINGS. Raises
+    InvalidTopicError."""
     path = Path(text)
     if path.suffix.lower() not in FILE_ENDINGS:
         return parse_ddl(text)

@@ -1,4 +1,4 @@
-"""The console as an ASGI application: routes, error pages, and the background task that measures groups."""
+"""The console as an ASGI application: routes, error pages, and the background tasks that measure brokers and groups."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Static(StaticFiles):
-    """Static files of the package. A browser may cache them for an hour."""
+    """Static files of the package. Browsers are allowed to cache them for an hour."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -73,10 +73,10 @@ def make_app(
     Args:
         options: The options of `sparklog console`.
         environment: Clock, threads and randomness.
-        listen_host: The address that the console listens on; browsers may use it as a host name.
-        allow_hosts: Further host names that browsers may use.
+        listen_host: The address that the console listens on. Requests with it as their host name are accepted.
+        allow_hosts: Further host names that are accepted.
         hint: Returns the next step for an error.
-        round_s: Shortest pause between two measurements of the groups, in s.
+        round_s: Shortest pause between two measurements of the brokers or of the groups, in s.
 
     Raises:
         InvalidConfigError: The options are not valid.
@@ -144,7 +144,8 @@ def _login(
 def _lifespan(
     console: Console, login: Login | None, environment: Environment, round_s: float
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """Return the application's lifespan: it measures brokers and groups, and at the end closes threads and clients."""
+    """Return the application's lifespan, in which brokers and groups are measured. Its end closes threads and
+    clients."""
     watcher, clock = Work(environment.executors, threads=2), environment.clock
 
     async def watch(measure_of: Callable[[Console], Callable[[], None]]) -> None:

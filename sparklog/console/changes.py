@@ -48,11 +48,11 @@ class Plan:
     typed: str = ""
     """Text that the user has to type as a confirmation; empty: none."""
     moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
-    """Offsets to set."""
+    """Offsets that a reset sets; empty for other changes."""
 
 
 def plan_of(kind: str, fields: Mapping[str, str], admin: Admin) -> Plan:
-    """Return the plan of a change, a key of PLANS. Raises InvalidRequestError, and the errors of Admin."""
+    """Return the plan of the change `kind`, a key of PLANS. Raises InvalidRequestError, and the errors of Admin."""
     make = PLANS.get(kind)
     if make is None:
         raise InvalidRequestError(f"unknown change {kind!r}: use one of {', '.join(PLANS)}")
@@ -67,7 +67,8 @@ def _required_field(fields: Mapping[str, str], name: str) -> str:
 
 
 def _id(fields: Mapping[str, str], name: str) -> str:
-    """Return an id unchanged, because an id may begin or end with spaces. Raises InvalidRequestError."""
+    """Return an id unchanged, because an id can begin or end with spaces. Raises InvalidRequestError if it is
+    blank."""
     _required_field(fields, name)
     return fields[name]
 

@@ -1,7 +1,7 @@
 """Pages of a topic's records, over all partitions, towards older or newer records, within a budget of bytes and time.
 
-A `Cursor` has an offset for each partition. Paging shows every record once: the next page reads those records again
-that this page has read and not shown.
+A `Cursor` has an offset for each partition. Paging shows every record once: if a page has read records and not shown
+them, the next page reads these records again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparklog.types import TopicPartition
 
 OLDER, NEWER = "older", "newer"
 PARTITIONS_MAX = 64
-"""Largest number of partitions of a page. In a topic with more partitions, the user may choose one."""
+"""Largest number of partitions of a page. In a topic with more partitions, the user can choose one."""
 SHOWN_BYTES_MAX = 64 * MIB
 """Largest amount of data to read for one page without a filter. With large messages a page has fewer records."""
 FILTERED_BYTES_MAX = 256 * MIB
@@ -122,7 +122,7 @@ class _Part:
 def look_through(
     read: Read, bounds: Mapping[int, Bounds], cursor: Cursor, rows_max: int, filter_text: str, budget: Budget
 ) -> RecordPage:
-    """Return the page at `cursor`: at most `rows_max` records with `filter_text` in one of their columns."""
+    """Return the page at `cursor`: at most `rows_max` records with `filter_text` in one of their columns ("": all)."""
     newer = cursor.direction == NEWER
     asked = {p: min(max(cursor.offsets[p], b.start), b.end) for p, b in bounds.items() if p in cursor.offsets}
     parts: dict[int, _Part] = {}
@@ -214,7 +214,8 @@ def matching_rows(batch: ConsumedBatch, filter_text: str, rows_max: int | None) 
 
 
 def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
-    """Return a mask of the rows with `text`, in any case, in a column of text, bytes, numbers or times.
+    """Return a mask of the rows with `text` in a column of text, bytes, numbers or times, regardless of upper and lower
+    case.
 
     Lists, structs and maps are not searched.
     """
@@ -235,7 +236,8 @@ def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
 
 
 def _in_bytes(column: Any, text: str) -> Any:
-    """Return a mask of the values that contain `text`: in any case if all values are UTF-8, else its exact bytes."""
+    """Return a mask of the values that contain `text`. Case does not matter if all values are UTF-8; else the exact
+    bytes of `text` are searched."""
     try:
         as_text = column.cast(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
     except pa.ArrowInvalid:

@@ -128,7 +128,7 @@ def frame(kind: bytes, content: bytes | memoryview) -> bytes:
 
 
 def frame_head(data: bytes) -> tuple[bytes, int]:
-    """Return the kind and content length of a frame's first `HEAD_BYTES` bytes."""
+    """Return the kind and content length of a frame, from its first `HEAD_BYTES` bytes."""
     kind, length = _HEAD.unpack(data)
     return kind, length
 

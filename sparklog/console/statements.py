@@ -35,7 +35,7 @@ from sparklog.format.decoders import json_decoder
 from sparklog.settings import MIB
 
 STATEMENTS_MAX = 2
-"""Largest number of simultaneous statements. Each may use DATA_BYTES_MAX of memory."""
+"""Largest number of simultaneous statements. Each can use DATA_BYTES_MAX of memory."""
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
 """Variables of the forker: Arrow's other allocators reserve 1 GiB at once, and a process with threads should not
 fork."""
@@ -153,7 +153,7 @@ class Statement:
         self._writer.close()
 
     async def end(self) -> None:
-        """Stop the statement and wait until its process has ended, so that another statement may run."""
+        """Stop the statement and wait until its process has ended, so that another statement can start."""
         self.stop()
         await asyncio.shield(self._exit_code)
         await _wait_closed(self._writer)
@@ -217,7 +217,7 @@ class Statements:
                 self._forker = await _spawn()
 
     async def start(self, job: Job, seconds_max: float) -> Statement:
-        """Start a statement that may run for `seconds_max`.
+        """Start a statement. Its process is killed after `seconds_max`.
 
         Raises:
             BusyError: `at_once_max` statements are running, or no process can be started.

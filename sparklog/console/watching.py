@@ -121,7 +121,7 @@ class BrokerWatch:
     def measure(self) -> None:
         """Measure once. Replicas are requested once a minute, and when the registered brokers have changed.
 
-        Only one thread at a time may call this.
+        A failure is logged. Calls must not overlap.
         """
         try:
             cluster = self._source.describe_cluster()
@@ -154,7 +154,8 @@ class GroupWatch:
         return self._groups
 
     def measure(self) -> None:
-        """Measure once. Only one thread at a time may call this."""
+        """Measure once. If the groups cannot be listed, the error is logged and kept in `problem`. The error of a
+        single group is kept in `WatchedGroup.problem`. Calls must not overlap."""
         try:
             listed = self._source.list_groups()
         except SparklogError as e:
@@ -180,7 +181,7 @@ class GroupWatch:
         by_topic, sample = measured(described, self._clock.now_ms())
         watched.lag_by_topic = by_topic
         watched.topics = frozenset(p.partition.topic for p in described.partitions)
-        samples = watched.samples.copy()  # a page may be reading the old deque
+        samples = watched.samples.copy()  # a page can be reading the old deque
         samples.append(sample)
         watched.samples = samples
         return watched

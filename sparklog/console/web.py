@@ -148,8 +148,8 @@ def text(values: Mapping[str, str], name: str, default: str = "") -> str:
 
 
 def exact_text(values: Mapping[str, str], name: str, default: str = "") -> str:
-    """Return a parameter unchanged: the id of a group may begin or end with spaces. Raises InvalidRequestError if it is
-    too long."""
+    """Return a parameter unchanged: the id of a group can begin or end with spaces. Raises InvalidRequestError if the
+    parameter is too long."""
     value = values.get(name, default)
     if len(value) > PARAMETER_CHARS_MAX:
         raise InvalidRequestError(f"{name} has {len(value)} characters: at most {PARAMETER_CHARS_MAX}")
@@ -157,7 +157,7 @@ def exact_text(values: Mapping[str, str], name: str, default: str = "") -> str:
 
 
 def whole_number(values: Mapping[str, str], name: str, default: int, first: int = 0, last: int = 2**63 - 1) -> int:
-    """Return an integer parameter from `first` to `last`; `default` without one. Raises InvalidRequestError."""
+    """Return an integer parameter from `first` to `last`; `default` if it is missing. Raises InvalidRequestError."""
     given = text(values, name)
     if not given:
         return default
@@ -171,7 +171,7 @@ def whole_number(values: Mapping[str, str], name: str, default: int, first: int 
 
 
 def one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """Return a parameter that is one of `choices`; the first choice without one. Raises InvalidRequestError."""
+    """Return a parameter that is one of `choices`; the first choice if it is missing. Raises InvalidRequestError."""
     given = text(values, name) or choices[0]
     if given not in choices:
         raise InvalidRequestError(f"{name} = {given!r}: use one of {', '.join(choices)}")
@@ -184,7 +184,7 @@ def is_on(values: Mapping[str, str], name: str) -> bool:
 
 
 def url(path: str, **parameters: object) -> str:
-    """Return the path with a query. None, False and "" are left out; 0 is kept, because it may be a partition."""
+    """Return the path with a query. None, False and "" are left out; 0 is kept, because it can be a partition."""
     given = {name: value for name, value in parameters.items() if not (value is None or value is False or value == "")}
     return f"{path}?{urlencode(given)}" if given else path
 
@@ -196,7 +196,8 @@ def require_changes(console: Console) -> None:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, without its token. Raises RefusedError for a wrong token, InvalidRequestError."""
+    """Return the fields of a form, without its token. Raises RefusedError for a wrong token, and InvalidRequestError
+    for a form that is too large or cannot be read."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

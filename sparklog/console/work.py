@@ -48,7 +48,7 @@ class Work:
 
         The generator is closed at the end, also if the client has disconnected.
         """
-        lock = threading.Lock()  # `close` may be called while a step is running
+        lock = threading.Lock()  # `close` can be called while a step is running
 
         def step() -> bytes | None:
             with lock:

@@ -1,8 +1,8 @@
-"""The address of a cluster and the settings of its connections, as they go to Spark's tasks.
+"""The address of a cluster and the security settings of its connections, in the form that Spark sends to its tasks.
 
-Spark pickles them into its messages to executors: over its own connections, from memory to memory. References
-(`${file:/path}`, `${env:NAME}`) are sent unchanged, and resolved by each process that connects; only literal secrets in
-options are sent as they are. The `repr` shows no secret, nor do the names of partitions, plans or errors.
+Spark pickles both into its messages to executors, over its own connections. References (`${file:/path}`,
+`${env:NAME}`) are sent unchanged, and each process that connects resolves them. A secret that an option holds literally
+is sent in clear. The `repr` shows no secret, nor do the names of partitions, plans or errors.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ClusterAddress:
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
     def connect(self) -> Cluster:
-        """Return this process's `Cluster` for the address, without connecting. Raises InvalidConfigError with the name
-        of this host: a reference may be unresolvable here, and right on the host where the query was written."""
+        """Return this process's `Cluster` for the address, without connecting. Raises InvalidConfigError. Its text
+        names this host, because a reference can be unresolvable here and right on the driver's host."""
         try:
             return cluster(self.bootstrap_servers, self.security.resolve())
         except InvalidConfigError as e:
@@ -46,10 +46,10 @@ class ClusterAddress:
 
 
 def address_of(given: Mapping[str, str], no_options: str) -> ClusterAddress:
-    """Return the address from options by their names in lower case, else from the environment as for other clients.
+    """Return the address that the options name, else the one that the environment names.
 
-    SPARKLOG_COMMAND_CONFIG is used only if the options name neither servers nor security. `no_options` is the error's
-    text without any option. Raises InvalidConfigError.
+    `given`: options by their names in lower case. `no_options`: the error's text if `given` is empty. The file of
+    SPARKLOG_COMMAND_CONFIG is read only if the options name neither servers nor security. Raises InvalidConfigError.
     """
     prefix = "sparklog."
     named = {

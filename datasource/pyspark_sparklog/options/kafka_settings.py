@@ -34,7 +34,7 @@ class ConvertedValue(NamedTuple):
 
 
 BATCH_SIZE_BYTES_MIN = 16_384
-"""Kafka's default."""
+"""Smallest size of a batch in bytes that a given `batch.size` leads to. It is Kafka's default."""
 
 Convert = Callable[[str, Setting | None], ConvertedValue]
 
@@ -43,8 +43,9 @@ class KafkaSetting(NamedTuple):
     """One setting of Kafka's clients.
 
     `where`: the side (read or write) to which the treatment applies; the setting has no effect on the other side.
-    `text`: for MAPPED the option's name, else the reason, which for REFUSED is the whole message. `elsewhere`: the
-    reason why the setting has no effect on the other side.
+    `text`: for MAPPED the option's name, else the reason, which for REFUSED is the whole message. `convert`: for MAPPED
+    the conversion of Kafka's value to the option's. `elsewhere`: the reason why the setting has no effect on the other
+    side.
     """
 
     name: str
@@ -60,8 +61,8 @@ class KafkaSetting(NamedTuple):
 
 
 def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
-    """Return Kafka's whole number, limited to the bounds of `setting`. Raises InvalidConfigError if the text is no
-    whole number."""
+    """Convert a whole number, and limit it to the bounds of `setting` (None: no bounds). Raises InvalidConfigError if
+    the text is no whole number."""
     try:
         value = int(text)
     except ValueError as e:
@@ -76,8 +77,8 @@ def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
 
 
 def _batch_size(text: str, setting: Setting | None) -> ConvertedValue:
-    """Convert `batch.size`, at least to the smallest useful size: Arrow batches of a few records cost several times the
-    records."""
+    """Convert `batch.size`. A value below BATCH_SIZE_BYTES_MIN is raised to it, because an Arrow batch of a few records
+    is several times as large as the records."""
     asked = within_bounds(text, setting)
     if int(asked.value) >= BATCH_SIZE_BYTES_MIN:
         return asked
@@ -280,8 +281,9 @@ KAFKA_SETTINGS = _table()
 
 
 def kafka_setting(name: str, value: str) -> KafkaSetting | None:
-    """Return the setting of this name; None if Kafka has no such setting. Names of a provider of secrets (KIP-297) have
-    the provider's name in them."""
+    """Return the setting of this name; None if Kafka has no such setting. `config.providers.X.…` (KIP-297) contains a
+    name X that the user chooses, so any such name is a setting. The `value` decides if a provider's class is
+    refused."""
     if not name.startswith("config.providers."):
         return KAFKA_SETTINGS.get(name)
     is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_KNOWN

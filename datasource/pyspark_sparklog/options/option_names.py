@@ -41,7 +41,8 @@ NEAR = 0.7
 
 
 class RecognisedOptions(NamedTuple):
-    """The options in effect, by their names in lower case, and remarks for the user about the others."""
+    """The options in effect, by their names in lower case. `remarks`: notes for the user about options without effect
+    and about values that differ from those given."""
 
     values: dict[str, str]
     remarks: tuple[str, ...]
@@ -105,7 +106,8 @@ def _of_kafka(setting: KafkaSetting, value: str, where: OptionUse, given: Mappin
 
 
 def _own_name(written: str) -> str:
-    """Return the option's name in the table, or None."""
+    """Return the option's name in the table, with aliases resolved; an unknown name is returned with its prefix
+    `sparklog.` or unchanged."""
     name = OWN + written.removeprefix(KAFKA) if written.startswith(KAFKA) else written
     return ALIASES.get(name, name)
 
@@ -124,8 +126,8 @@ def _without_effect(written: str, name: str, where: OptionUse) -> str:
 
 
 def _hint(written: str, where: OptionUse) -> str:
-    """Return a hint: the nearest known name, else the place of the list of all names. Prefixes do not count: they make
-    any two names alike."""
+    """Return the end of the error for an unknown name: the most similar known name, or a note that Kafka has no such
+    setting, or all known names. Prefixes are not compared, because they make any two names similar."""
     kafka = {name: KAFKA + name for name in KAFKA_SETTINGS}
     own = {_without_prefix(lower): option.name for lower, option in options_for(where).items()}
     by_rest = {**own, **kafka} if written.startswith(KAFKA) else {**kafka, **own}
@@ -145,9 +147,8 @@ _warned: set[tuple[str, ...]] = set()
 
 
 def warn_once(remarks: tuple[str, ...]) -> None:
-    """Warn of options without a meaning here, or with another one than in Kafka: all in one line, once per process,
-    because Spark asks about the same query for every micro-batch.
-    """
+    """Log all remarks about a query's options in one warning. The same remarks are logged once per process, because
+    Spark creates a query's writer again for every micro-batch."""
     if not remarks or remarks in _warned or len(_warned) >= WARNED_MAX:
         return
     _warned.add(remarks)

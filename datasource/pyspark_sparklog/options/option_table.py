@@ -17,7 +17,7 @@ BOOTSTRAP_ENVIRONMENT = "SPARKLOG_BOOTSTRAP_SERVERS"
 
 
 class OptionUse(Flag):
-    """The uses of an option."""
+    """The kinds of queries in which an option has an effect. Kinds can be combined."""
 
     STREAM = 1
     BATCH = 2
@@ -123,15 +123,16 @@ WITHOUT_EFFECT: dict[str, str] = {
     "fetchoffset.numretries": "use sparklog.broker.wait.ms",
     "fetchoffset.retryintervalms": "use sparklog.broker.wait.ms",
 }
-"""Options of Spark's Kafka source that a job may carry over: accepted, without effect, with the reason."""
+"""Options that are accepted and have no effect, in lower case, with the reason: those of Spark's Kafka source that a
+job can carry over, and `sparklog.group.id` outside a streaming read."""
 
 NOT_IN_A_STREAM = {
     "endingoffsets": "ending offset not valid in streaming queries: leave endingOffsets out",
     "endingoffsetsbytimestamp": "ending timestamp not valid in streaming queries: leave endingOffsetsByTimestamp out",
     "endingtimestamp": "ending timestamp not valid in streaming queries: leave endingTimestamp out",
 }
-"""Options that a streaming read refuses, with the words of Spark's Kafka source. Any other option that is given where
-it means nothing has no effect."""
+"""Options that a streaming read refuses, with the error text of Spark's Kafka source. Any other known option that does
+not apply to a query is ignored with a warning."""
 
 
 def markdown_table(where: OptionUse) -> str:

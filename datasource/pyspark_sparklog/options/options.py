@@ -1,4 +1,4 @@
-"""Parsed and checked options of reader and writer. `option_names` recognises the given names before."""
+"""Parsed and checked options of reader and writer. Before parsing, `option_names` translates the names of options."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LATEST_OFFSET = -1
 
 @dataclass(frozen=True)
 class Subscription:
-    """The topics to read: exactly one of the three is given."""
+    """The topics to read. Exactly one of the three fields is set."""
 
     topics: tuple[str, ...] = ()
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -73,17 +73,17 @@ class Subscription:
 
 
 HISTORY = "history"
-"""The beginning of a read that takes the offsets of a topic's Delta table from the table."""
+"""Beginning of a read that takes the offsets which a topic's Delta table has from that table, the rest from the log."""
 NEWEST = "newest"
-"""The same for a read that needs the newest row of each key only: also from an upserted table."""
+"""Like HISTORY, for a read that needs only the newest row of each key: it can also read an upserted table."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """The beginning or the end of a read. `kind`: earliest, latest, history, offsets, timestamp (one for all) or
-    timestamps (per partition).
+    """The beginning or the end of a read. `kind`: earliest, latest, history, newest, offsets, timestamp (one for all
+    partitions) or timestamps (per partition).
 
-    `option` is the option it came from, for messages.
+    `option` is the name of the option that gave the position, for messages.
     """
 
     kind: str
@@ -94,7 +94,8 @@ class Position:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Checked options of a read. `remarks`: notes for the user about options without effect here."""
+    """Checked options of a read; None: the option is not given. `remarks`: notes for the user about options without
+    effect in this read."""
 
     address: ClusterAddress
     subscription: Subscription
@@ -223,7 +224,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 
 
 def no_headers(what: str) -> InvalidConfigError:
-    """Return the error for `includeHeaders` where records have no headers."""
+    """Return the error for `includeHeaders` where records have no headers; `what` is a clause that ends with them."""
     return InvalidConfigError(f"includeHeaders: {what}, which have no headers; leave the option out")
 
 
@@ -236,7 +237,8 @@ def _transaction_timeout_ms(given: Mapping[str, str]) -> int | None:
 
 
 def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tuple[str | None, int]:
-    """Return txnAppId and txnVersion of a batch write, as Delta has them; a stream's version is its batch id."""
+    """Return txnAppId and txnVersion, which mean the same as in Delta; None and 0 if they are not given. A stream can
+    give only txnAppId and gets version 0 here: its versions are its batch ids. Raises InvalidConfigError."""
     names = [n for n in ("txnAppId", "txnVersion") if n.lower() in given]
     if not names:
         return None, 0
@@ -323,7 +325,7 @@ def _trigger_delay_ms(given: Mapping[str, str]) -> int:
 
 
 def _consumer(given: Mapping[str, str], name: str, default: int) -> int:
-    """Return the setting `name`, which consumers and reads have with different defaults."""
+    """Return the value of the consumer's setting `name`, or `default`: reads have other defaults than consumers."""
     text = given.get(f"sparklog.{name}")
     return default if text is None else int(settings_of(Scope.CONSUMER)[name].parse(text))
 
@@ -402,7 +404,8 @@ def _where(position: Position, kind: str, offset: int) -> str | None:
 
 
 def _check_both(starting: Position, ending: Position) -> None:
-    """Check a beginning and an end that are given as numbers against each other. Raises InvalidConfigError."""
+    """Check that a beginning and an end given as numbers name the same partitions, and that no beginning lies after its
+    end. Raises InvalidConfigError."""
     if starting.kind != ending.kind or starting.kind not in ("offsets", "timestamps"):
         return
     first, last = _flat(starting), _flat(ending)
@@ -426,8 +429,8 @@ def _flat(position: Position) -> dict[tuple[str, int], int]:
 
 
 def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
-    """Return the position of an option. Precedence is as in Kafka's source: one timestamp, timestamps per partition,
-    offsets."""
+    """Return the beginning (`prefix` "starting") or the end ("ending") of a read. Precedence is as in Spark's Kafka
+    source: one timestamp, timestamps per partition, offsets; `default` without any of them."""
     timestamp, by_timestamp, offsets = (f"{prefix}{s}" for s in ("Timestamp", "OffsetsByTimestamp", "Offsets"))
     if timestamp.lower() in given:
         return Position("timestamp", timestamp, timestamp_ms=_get(given, timestamp, _count, 0))
@@ -442,8 +445,8 @@ def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
 def parse_offsets(text: str, option: str, *, lowest: int) -> dict[str, dict[int, int]]:
     """Parse Kafka's offsets JSON `{"topic": {"0": 12}}`. Raises InvalidConfigError.
 
-    The `endOffset` of a query's progress may be given unchanged: its additions are left out, and the ids of the topics
-    are not compared.
+    The `endOffset` of a query's progress is allowed unchanged: its entries `$ids` and `$initial` are ignored, so the
+    ids of the topics are not compared. `lowest` is the smallest number allowed.
     """
     example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}' if lowest < 0 else '{"topicA":{"0":1700000000000}}'
     result: dict[str, dict[int, int]] = {}

@@ -1,10 +1,10 @@
-"""Tables of Spark's catalog: `CREATE TABLE … USING sparklog OPTIONS (…)`, and the rest of them when a write creates
-one.
+"""Tables of Spark's catalog, created by `CREATE TABLE … USING sparklog OPTIONS (…)`. A write that would create a table
+without options is refused.
 
 Spark gives a Python source the table's options only once: when it asks for the columns of a new table. A later read or
-insert gets the columns, with the metadata that the catalog keeps of them, and no option. So the options are kept with
-the first column, as metadata. Every column also has a mark: only rows that have all columns of the table are an insert
-into it.
+insert gets the columns, with the metadata that the catalog keeps of them, and no option. So the options are kept in the
+metadata of the first column. The metadata of every column also has a mark. Rows are an insert into the table only if
+all their columns have its mark.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ SPARK_SUBMIT, SQL_SHELL = (
     b"org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver",
 )
 ANCESTORS_MAX = 8
-"""Number of ancestors of a Python process that may be its driver: Spark's daemon is between them."""
+"""Number of ancestors of a Python process that are searched for Spark's driver; Spark's Python daemon is one of
+them."""
 
 
 def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
     """Return the options of the table that Spark is creating; None if it is creating none.
 
-    For a new table Spark also hands over properties, and each option twice. A topic that is only written to (`topic`)
-    is read as well. Raises InvalidConfigError without a topic.
+    For a new table Spark also hands over properties, and each option twice. If the options name a topic only for writes
+    (`topic`), the table also reads that topic. Raises InvalidConfigError without a topic, and for a literal secret.
     """
     lower = {name.lower(): value for name, value in given.items()}
     if lower.get("provider", "").lower() != "sparklog":
@@ -74,12 +75,12 @@ def _check_secrets(options: Mapping[str, str]) -> None:
 
 
 def readable(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a table that a read may have."""
+    """Return a table's options without those that only writes use."""
     return _used_options(options, OptionUse.SOURCE)
 
 
 def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the columns of a table with these options."""
+    """Return `schema` with the table's options and marks in the metadata of its columns."""
     text = json.dumps(dict(sorted(options.items())))
     mark = _mark(text, schema)
     fields = [StructField(f.name, f.dataType, f.nullable, {**f.metadata, MARK: mark}) for f in schema.fields]
@@ -88,9 +89,8 @@ def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def of_read(given: Mapping[str, str], schema: StructType, where: OptionUse) -> Mapping[str, str]:
-    """Return the options of a read whose rows have `schema`: `given`, and for a table the table's options after them.
-    A read that names topics is not a read of a table.
-    """
+    """Return the options of a read whose rows have `schema`. For a table these are the table's options, replaced by
+    those `given`; else they are `given`. A read that names topics is not a read of a table."""
     text = _text(schema)
     lower = {name.lower(): value for name, value in given.items()}
     if not text or any(name in lower for name in SUBSCRIPTIONS):
@@ -99,8 +99,9 @@ def of_read(given: Mapping[str, str], schema: StructType, where: OptionUse) -> M
 
 
 def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """Return the options of a write of rows with `schema`: those of the table if they are an insert into one. It goes
-    to the topic that the table reads, unless an option or a column of the rows names one."""
+    """Return the options of a write of rows with `schema`: `given`, or the table's options if `given` is empty and the
+    rows are an insert into a table. If a table has no option `topic` and reads one topic, the insert goes to that
+    topic."""
     text = _text(schema)
     if given or not text or any(f.metadata.get(MARK) != _mark(text, schema) for f in schema.fields):
         return given
@@ -112,12 +113,11 @@ def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
 
 
 def tells_new_tables() -> bool:
-    """True if this driver shows a write that creates a table of the catalog: as an SQL execution inside another one.
-    Programs of `pyspark` and `spark-submit` do. The shell `spark-sql` runs each command inside another execution, and
-    drivers that are started in other ways are not known.
+    """True if a write that creates a table of the catalog can be recognised under this driver, by its SQL execution
+    inside another one.
 
     That holds in programs of `pyspark` and `spark-submit`. The shell `spark-sql` runs each command inside another
-    execution, and drivers that are started in other ways are not known.
+    execution. Drivers that are started in other ways are not known to behave so.
     """
     pid = os.getpid()
     for _ in range(ANCESTORS_MAX):
@@ -132,7 +132,8 @@ def tells_new_tables() -> bool:
 
 
 def refuse_new_table() -> None:
-    """Refuse to create a table in a task of a batch write, if the driver `tells_new_tables`.
+    """Refuse a batch write that creates a table of the catalog. Called in a task, only if the driver
+    `tells_new_tables`.
 
     Raises InvalidConfigError if the write creates a table: there is no way to give that table options.
     """
@@ -155,7 +156,8 @@ def _text(schema: StructType) -> str:
 
 
 def _of_table(text: str, where: OptionUse) -> dict[str, str]:
-    """Return the table's options for this use, without those for its other uses."""
+    """Return the options in a column's metadata, without those that only other uses than `where` have. Raises
+    InvalidConfigError if `text` is no JSON object."""
     try:
         options = {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as e:

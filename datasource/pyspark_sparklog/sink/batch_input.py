@@ -1,11 +1,13 @@
-"""The input of a micro-batch: it distinguishes a batch that runs again from another one with its number.
+"""The input of a micro-batch: it shows if a batch number that was committed before is the same batch or a new one.
 
-Spark runs its last batch again if the driver ended between the sink's commit and its own. Then the batch's rows are in
-the topic, although the rows of the second run may be others (a clock, a random number), and nothing is to be written. A
-checkpoint that was set back gives the same numbers to batches with new input, whose rows are not stored.
+Spark runs its last micro-batch again if the driver died after the sink's commit and before Spark's own commit. Then the
+rows are in the topic, and nothing must be written, although the second run can produce different rows (by a clock or a
+random number). A checkpoint that was set back gives used numbers to micro-batches with new input, whose rows are not in
+the topic.
 
-If the checkpoint can be read here, the batch's beginning and end in its sources distinguish the two cases. Otherwise
-the rows do, and different rows count as other input: a batch is never skipped whose rows are not in the topic.
+If this process can read the checkpoint, the start and end offsets of the sources distinguish the two cases. Otherwise
+the number of rows and their checksum do. Different rows then count as different input, so a micro-batch whose rows are
+not in the topic is never skipped.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ _TEXT = re.compile(
 class BatchInput(NamedTuple):
     """The input of one micro-batch.
 
-    `offsets`: digest of the batch's beginning and end in its sources, "" unknown; `checksum`: of its `rows` rows, None
-    if it was not needed.
+    `offsets`: digest of the start and end offsets in the sources, "" if unknown. `rows`: number of rows. `checksum`:
+    checksum of the rows, None if it was not needed.
     """
 
     query_id: str
@@ -37,7 +39,7 @@ class BatchInput(NamedTuple):
     checksum: int | None
 
     def encode(self) -> str:
-        """Encode the input as it is kept with the transaction."""
+        """Return the text that the coordinator stores with the transaction."""
         checksum = "" if self.checksum is None else f"{self.checksum:016x}"
         return f"query={self.query_id} offsets={self.offsets} rows={self.rows} checksum={checksum}"
 
@@ -51,7 +53,8 @@ class BatchInput(NamedTuple):
         return cls(found["query"], found["offsets"], int(found["rows"]), checksum)
 
     def is_same(self, other: BatchInput) -> bool:
-        """True if the two are known to be one batch."""
+        """True if both inputs are known to be of the same query and batch: by offsets if both have them, else by number
+        of rows and checksum. Without offsets, an input without rows equals any other of the query."""
         if self.query_id != other.query_id:
             return False
         if self.offsets and other.offsets:
@@ -63,8 +66,8 @@ class BatchInput(NamedTuple):
 
 
 def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
-    """Check a batch's number before the batch is written or skipped. Raises StaleCheckpointError if it is below the
-    last committed one."""
+    """Check a micro-batch's number before the batch is written or skipped. Raises StaleCheckpointError if the number is
+    below that of `last`, the application's last commit."""
     if last.version > transaction.version:
         raise StaleCheckpointError(
             f"batch {transaction.version} of {transaction.app_id} is not written: batches up to {last.version} have "
@@ -74,14 +77,14 @@ def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
 
 
 def check_input(transaction: SharedTransaction, last: LastCommit, ours: BatchInput) -> None:
-    """Check a batch's input after a batch of this number has been committed, now or before.
+    """Check that the rows of a micro-batch are in the topic, if its number had been committed before.
 
-    Raises StaleCheckpointError if the topic has another batch of that number, or a later one: the rows of this one are
-    not in it.
+    Raises StaleCheckpointError if the batch committed with that number had other input than `ours`, or if a later batch
+    is committed. If the input of the commit cannot be decoded, a warning is logged.
     """
     check_number(transaction, last)
     if last.version < transaction.version:
-        return  # a broker that does not tell
+        return  # an older broker, which does not report the last commit
     theirs = BatchInput.decode(last.input)
     if theirs is None:
         log.warning("%s: cannot check if it was committed with the same input", transaction.app_id)

@@ -1,8 +1,8 @@
-"""Leases of batch writes: a write whose driver is gone delays readers for a moment, not until its timeout.
+"""Leases of batch writes: if the driver is gone, its write is aborted after the lease and not only after the timeout.
 
-A write's transaction is renewed for the driver as long as the JVM lives (`sparklog.client.transactions.lease_keeper`),
-regardless of the time until a job's first task writes, or between two tasks. Streams have no leases: the next start of
-a query ends its open transactions.
+Until then readers with read_committed wait. A separate process (`sparklog.client.transactions.lease_keeper`) renews the
+lease as long as the driver's JVM lives, also before a job's first task writes and between two tasks. Streams have no
+leases: the next start of a query ends its open transactions.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ log = logging.getLogger("pyspark_sparklog")
 
 
 class LeaseKeepers:
-    """The keeper that this process has started: one for all writes it plans."""
+    """The lease keeper's process, which this process starts at its first batch write and uses for all later ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._keeper: subprocess.Popen[str] | None = None
 
     def keep(self, address: ClusterAddress, transaction: SharedTransaction, wait_ms: int) -> int:
-        """Keep the transaction's lease as long as the driver lives. Returns its length in ms.
+        """Start the transaction's lease, which the keeper renews as long as the driver lives. Returns the lease's
+        length in ms.
 
-        0: the transaction has no lease, because the broker has no leases, or the driver cannot be found from here.
+        Returns 0 if the transaction has no lease: the broker does not support leases, or the keeper cannot be started
+        (because the driver's process is not found, for example). Raises SparklogError if the broker refuses the lease.
         """
         try:
             renew_shared_transaction(address.connect(), transaction, policy=RetryPolicy(timeout_ms=wait_ms))
@@ -48,7 +50,7 @@ class LeaseKeepers:
         return LEASE_MS
 
     def _announce(self, lease: Lease) -> None:
-        """Send a lease to the keeper, which is started if necessary. Raises OSError if it cannot be reached."""
+        """Send a lease to the keeper, which is started if necessary. Raises OSError if that fails."""
         line = json.dumps(lease) + "\n"
         if self._keeper is not None and self._keeper.poll() is None:
             try:

@@ -1,4 +1,4 @@
-"""The producers of a Python worker: it runs many tasks, one after another, and they share connections and threads."""
+"""The producers of a Python worker. The tasks that a worker runs one after another share connections and threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ PRODUCERS_MAX = 8
 
 
 class ProducerPool:
-    """The producers of this process by address and settings."""
+    """The open producers of this process by address and settings. Above PRODUCERS_MAX the least recently used one is
+    closed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +32,8 @@ class ProducerPool:
         self._pid = os.getpid()
 
     def take(self, address: ClusterAddress, settings: Mapping[str, object]) -> Producer:
-        """Return the producer for these settings (by their Kafka names); it writes with acks=all."""
+        """Return the producer for `settings` (by their Kafka names), which is created if necessary. It writes with
+        acks=all."""
         from sparklog.client.producer.producer import Producer
 
         security = address.security.resolve()

@@ -1,18 +1,18 @@
 """The publication of a write: the records of its tasks become visible all at once and exactly once, or never.
 
-A micro-batch (or a batch write) is one shared transaction (docs/internals/delivery.md, section 3). It is named by the
-application and a version: in a stream query id (or txnAppId) and batch id, in a batch write txnAppId and txnVersion, or
-a random name.
+A micro-batch (or a batch write) is one shared transaction (docs/internals/delivery.md, section 3). An application and a
+version name the transaction. In a stream these are the query id (or txnAppId) and the batch id; in a batch write
+txnAppId and txnVersion, or without them a random name and 0.
 
 - The driver draws a fencing token when the writer is created; later runs have larger ones, and fence earlier ones.
 - A task with rows joins and writes with a producer id of its own. If the version is committed already, it writes
   nothing.
 - `commit` names the producer ids of the attempts that Spark accepted, the committed participants. All other records are
   aborted: those of failed attempts, speculative copies, zombies of an earlier run.
-- The decision is final: the same commit gets the same decision again, an abort after it changes nothing. So a driver
-  that is killed between the decision and Spark's own commit log does no harm: the batch runs again, and finds it
-  committed.
-- A batch of a stream that finds its number committed with other input fails (`batch_input`).
+- The decision is final: the same commit gets the same decision again, and a later abort changes nothing. So it does no
+  harm if the driver is killed after the decision and before Spark's own commit: the micro-batch runs again, and finds
+  its version committed.
+- If a micro-batch finds its number committed with other input, it fails (`batch_input`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ AT_LEAST_ONCE = -1
 
 class TaskPlace(NamedTuple):
     """The place of a task in Spark. Batch writes have no query: then the ids are "" and `batch_id` is -1.
-    `checkpoint_setting`: the session's."""
+    `checkpoint_setting`: the session's setting CHECKPOINT_SETTING, None if it is not set."""
 
     query_id: str
     run_id: str
@@ -78,11 +78,12 @@ NOWHERE = TaskPlace("", "", -1, 0, 0)
 @dataclass
 class SinkCommitMessage(WriterCommitMessage):
     """The report of one task about its records. `offsets` maps (topic, partition) to (first, last) offset; records of
-    other writers may be in between.
+    other writers can lie between.
 
-    `transaction` None: at-least-once. `producer_id` -1: the task had no rows, or (`committed_before`) it dropped them
-    because the version had been committed before. `given_rows`: number of rows from Spark; `checksum` of them, None if
-    it was not needed; `checkpoint`: the query's, as far as the task knows it.
+    `transaction` None: at-least-once. `producer_id` -1: there is no transaction, the task had no rows, or it dropped
+    its rows because the version had been committed before (`committed_before`). `rows`: number of rows written.
+    `given_rows`: number of rows from Spark. `checksum`: checksum of the given rows, None if it was not needed.
+    `checkpoint`: location of the query's checkpoint, "" if the task does not know it.
     """
 
     place: TaskPlace
@@ -104,7 +105,7 @@ class EndRequest(NamedTuple):
 
 
 def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMessage]:
-    """Return the messages of a commit: one from every task. Raises SparklogError if one is missing."""
+    """Return the messages of a commit if every task has sent one. Raises SparklogError if a message is missing."""
     found = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(found) != len(messages):
         raise SparklogError(f"{len(messages) - len(found)} of {len(messages)} tasks did not report their records")
@@ -126,10 +127,10 @@ def end_request_of(messages: Sequence[SinkCommitMessage]) -> EndRequest | None:
 
 
 class _Runs:
-    """The run that has committed last for each checkpoint, as this process has seen it.
+    """The last transaction that this process has committed for each checkpoint.
 
-    Spark commits and aborts all batches of a run in one process, and an abort in which no task has reported does not
-    name its run.
+    Spark commits and aborts all micro-batches of a run in one process. If no task has reported, an abort does not name
+    the run; it is then taken from the last commit.
     """
 
     def __init__(self) -> None:
@@ -152,10 +153,10 @@ _runs = _Runs()
 class Publisher:
     """The transaction of one write, on the driver and, pickled, in its tasks.
 
-    `fencing_token` AT_LEAST_ONCE: there is no transaction. None: the publisher writes nothing and only ends the
-    transactions of others; it draws a token on demand. `is_stream`: run and version are those of the query's run and
-    batch, which only tasks know, and so is `app_id` if it is None. `checkpoint` and `query_name` are the query's; "" if
-    unknown.
+    `fencing_token` AT_LEAST_ONCE: there is no transaction. None: no task writes with the publisher, which only commits
+    or aborts; it draws a token if it needs one. `is_stream`: the transaction's run and version are the run id and batch
+    id of the task's query. If `app_id` is None, the application is the query id. `checkpoint` and `query_name` are the
+    query's; "" if unknown. `lease_ms`: length of the lease, 0 without a lease.
     """
 
     address: ClusterAddress
@@ -175,8 +176,8 @@ class Publisher:
         return RetryPolicy(timeout_ms=self.wait_ms)
 
     def transaction_of(self, place: TaskPlace) -> SharedTransaction | None:
-        """Return the transaction a task at `place` writes in. Raises SparklogError if Spark does not say which batch it
-        is."""
+        """Return the transaction in which a task at `place` writes; None for at-least-once. Raises SparklogError if
+        Spark passes no query id and batch id to the task of a stream."""
         if self.fencing_token is None:
             raise SparklogError("this writer can only end a batch, tasks cannot write with it")
         if self.fencing_token == AT_LEAST_ONCE:
@@ -201,16 +202,17 @@ class Publisher:
         return location_of(self.checkpoint, place.checkpoint_setting, self.query_name) if self.is_stream else ""
 
     def needs_checksum(self, message: SinkCommitMessage) -> bool:
-        """True if nothing except its rows distinguishes the task's batch from another one."""
+        """True if the input of the task's micro-batch is known only by its rows: its source offsets cannot be read."""
         if not self.is_stream or message.transaction is None:
             return False
         return not input_digest(message.checkpoint, message.place.query_id, message.place.batch_id)
 
     def join(self, transaction: SharedTransaction) -> Participant | None:
-        """Return a producer identity for one task; None if the version is committed already: the task must write
+        """Return a producer identity for one task; None if the version is committed already. Then the task must write
         nothing.
 
-        Raises ProducerFencedError when a newer run has taken over, StaleCheckpointError for a batch below the last one.
+        Raises ProducerFencedError if a newer run has taken over, StaleCheckpointError for a micro-batch below the last
+        committed one, and other SparklogErrors if the coordinator refuses or cannot be reached.
         """
         reach("sink.before-join")
         joined = self._ask_coordinator(
@@ -229,7 +231,8 @@ class Publisher:
     def commit(self, messages: Sequence[SinkCommitMessage]) -> None:
         """Make the records of the tasks of `messages` visible, and no others.
 
-        Raises ProducerFencedError, TransactionAbortedError, StaleCheckpointError: then no record is visible.
+        Raises ProducerFencedError, TransactionAbortedError or StaleCheckpointError if none of the records becomes
+        visible. After another SparklogError (the coordinator cannot be reached) the outcome can be unknown.
         """
         ending = end_request_of(messages)
         if ending is None:
@@ -263,9 +266,10 @@ class Publisher:
             _runs.note(self.checkpoint, transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int = -1) -> None:
-        """Drop the tasks' records, unless they are committed: Spark aborts after a failed commit, too.
+        """Abort the transaction of the tasks. Committed records stay: Spark calls abort after a failed commit, too.
 
-        Raises nothing: a transaction that cannot be aborted now ends with the next run, or by its timeout.
+        A SparklogError is logged and not raised: a transaction that cannot be aborted now is ended by the next run, or
+        by its timeout.
         """
         found = next((m.transaction for m in messages if isinstance(m, SinkCommitMessage)), None)
         try:
@@ -288,8 +292,8 @@ class Publisher:
                 log.warning("%s was committed before the failure: its records stay", _describe(found))
 
     def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
-        """Return the transaction of a write without a report of a task; None if this process does not know it. Its
-        abort cannot harm a newer run: the coordinator refuses the older fencing token."""
+        """Return the transaction of a write for which no task has reported; None if this process does not know it. An
+        abort of that transaction cannot harm a newer run: the coordinator refuses the older fencing token."""
         if self.fencing_token == AT_LEAST_ONCE:
             return None
         if not self.is_stream:
@@ -301,7 +305,8 @@ class Publisher:
         return _draw(self.address, self.wait_ms) if self.fencing_token is None else self.fencing_token
 
     def _ask_coordinator(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
-        """Return the answer, with errors that name the next step."""
+        """Return the result of `ask`. Errors of the coordinator are raised again with a text that names the next
+        step."""
         try:
             return ask(self.address.connect())
         except ProducerFencedError as e:
@@ -315,7 +320,7 @@ class Publisher:
             raise self.denied(transaction.app_id, e) from e
 
     def denied(self, app_id: str, error: SparklogError) -> TransactionalIdAuthorizationFailedError:
-        """Return the denial with the option that names the transactional id."""
+        """Return the coordinator's denial, completed by the option that sets the transactional id."""
         if app_id == self.app_id and not app_id.startswith(UNNAMED_APP_PREFIX):
             origin = "the option txnAppId names it"
         elif self.is_stream:
@@ -361,10 +366,10 @@ def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
 def stream_publisher(
     options: SinkOptions, checkpoint: str = "", query_name: str = "", *, ends_only: bool = False
 ) -> Publisher:
-    """Return the publisher of one micro-batch, which draws its fencing token.
+    """Return the publisher of one micro-batch. With exactly-once it draws a fencing token from the cluster.
 
-    `checkpoint`: its location, if the query was given one. `ends_only`: no task writes with it, so it needs no fencing
-    token yet.
+    `checkpoint`: the query's option checkpointLocation, "" without. `ends_only`: no task writes with the publisher, so
+    no fencing token is drawn yet. Raises SparklogError.
     """
     fencing_token = None if ends_only and options.exactly_once else _fencing_token(options)
     made = _publisher(options, fencing_token, app_id=options.txn_app_id, version=0, run_id="")
@@ -373,7 +378,7 @@ def stream_publisher(
 
 def batch_publisher(options: SinkOptions) -> Publisher:
     """Return the publisher of one batch write: under txnAppId and txnVersion if they are given, else under a unique
-    name. It has a lease, and only the given timeout."""
+    name. If the transaction has a lease and the options give no timeout, the timeout is the maximum of 7 days."""
     run_id = uuid.uuid4().hex
     app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
     made = _publisher(options, _fencing_token(options), app_id=app_id, version=options.txn_version, run_id=run_id)
@@ -412,7 +417,7 @@ def _publisher(
 
 
 def task_place() -> TaskPlace:
-    """Return the place of this task in its stage; empty outside of a task."""
+    """Return the place of the running task; NOWHERE outside of a task."""
     context = TaskContext.get()
     if context is None:
         return NOWHERE

@@ -1,9 +1,9 @@
 """A checksum of rows that does not depend on their order, nor on their division into batches.
 
-Every row gets a 64-bit hash: a polynomial of its bytes at an odd place modulo 2^64, mixed with those of its other
-columns by the finalizer of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). The
-checksum is the sum of the rows' hashes. It distinguishes rows that differ by accident; an attacker can find others with
-the same sum.
+Every value gets a 64-bit hash: strings, bytes and lists a polynomial of their items, evaluated at an odd number modulo
+2^64; values of fixed width their 8-byte words, mixed. A row's hash mixes the hashes of its columns with the finalizer
+of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). The checksum is the sum of the
+rows' hashes. It distinguishes rows that differ by accident; an attacker can find different rows with the same sum.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _of_lists(values: pa.Array) -> np.ndarray:
 
 
 def _of_ranges(items: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the hashes of the ranges [ends[i], ends[i + 1]) of `items` (u8 or u64): each the
-    polynomial of its items."""
+    """Return the hash of each range [ends[i], ends[i + 1]) of `items` (u8 or u64): the polynomial of its items, mixed
+    with its length."""
     sums = np.zeros(max(len(ends) - 1, 0), np.uint64)
     first, last = int(ends[0]), int(ends[-1])
     powers, inverses = _powers()
@@ -113,7 +113,7 @@ def _of_ranges(items: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 @cache
 def _powers() -> tuple[np.ndarray, np.ndarray]:
-    """Return the place and its inverse to the powers of 0, 1, … _BYTES_PER_STEP."""
+    """Return the powers 0 to _BYTES_PER_STEP of _PLACE and of its inverse, modulo 2^64."""
     return _powers_of(_PLACE), _powers_of(_PLACE_INVERSE)
 
 
@@ -124,7 +124,7 @@ def _powers_of(base: int) -> np.ndarray:
 
 
 def _mix(hashes: np.ndarray) -> np.ndarray:
-    """Return the finalizer of splitmix64 on its next state."""
+    """Return the output of splitmix64 for each state in `hashes`."""
     h = hashes + np.uint64(_PLACE)
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,15 +1,15 @@
-"""The input of a write: the DataFrame's columns held against the topic, and batches brought into the log's form.
+"""The input of a write: the DataFrame's columns are checked against the topic, and its batches converted for the log.
 
-For a typed topic the columns are the topic's own, by name. For an envelope topic the name decides, in this order:
+The rows of a typed topic must have the topic's columns, by name. For an envelope topic these rules hold:
 
 =====================================  ================================================================================
 column                                 rule
 =====================================  ================================================================================
-`value` (required), `key`, `headers`,  those of Spark's Kafka sink, and the record's time: another type than
-`partition`, `topic`, `timestamp`      `_ENVELOPE_INPUT` says is an error; the option topic goes before the column
-`offset`, `timestampType`, of the      left out without a word, so that rows can be copied as they were read
+`value` (required), `key`, `headers`,  written, as by Spark's Kafka sink; `timestamp` is the record's time. A type that
+`partition`, `topic`, `timestamp`      `_ENVELOPE_INPUT` does not list is an error. The option topic overrides `topic`
+`offset`, `timestampType`, of the      left out without a remark, so that rows can be copied as they were read
 types that a source gives
-any other, of any type                 left out and named in a remark, as Kafka's sink leaves it out; an error if strict
+any other, of any type                 left out and named in a remark; an error with sparklog.strict.columns
 =====================================  ================================================================================
 """
 
@@ -36,7 +36,7 @@ _ENVELOPE_INPUT: dict[str, tuple[Any, str]] = {
     "partition": (pa.int32(), "int"),
 }
 _IGNORED = {"offset": pa.int64(), "timestampType": pa.int32()}
-"""Columns of an envelope source that a sink cannot take: left out, so that rows can be copied as they were read."""
+"""Columns that only reads of envelope topics have. A write leaves them out, so that rows can be copied as read."""
 _SOURCE_ONLY = ("offset", "timestampType", "_topic", "_partition", "_offset", "_timestamp")
 
 
@@ -48,8 +48,8 @@ class TopicBatch(NamedTuple):
 
 
 class ColumnFit(NamedTuple):
-    """The mapping of a row's columns to the log: each column's name there, "" if it is left out; the columns without a
-    place in the topic; True if all columns fit unchanged."""
+    """The mapping of a DataFrame's columns to the log. `names`: each column's name in the log, "" if it is left out.
+    `left_out`: columns to name in a remark. `unchanged`: True if all columns keep their names."""
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -57,10 +57,10 @@ class ColumnFit(NamedTuple):
 
 
 def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *, strict: bool = False) -> ColumnFit:
-    """Find the place of every column of rows for `topic` of `shape`; `topic` None: a column names the topic.
+    """Map the columns of rows to those of `topic`, which has `shape`. `topic` None: the column `topic` names it.
 
-    Names are compared as they are, then without regard to case. With `strict` a column that an envelope topic does not
-    have is an error. Raises SchemaMismatchError that names the columns and types.
+    Names are compared exactly, then without regard to case. With `strict` a column that an envelope topic does not have
+    is an error. Raises SchemaMismatchError that names the columns and types.
     """
     if topic is not None and shape is not None and shape.kind != KIND_ENVELOPE:
         names = _spelt_as(schema.names, shape.schema.names)
@@ -99,7 +99,8 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
 
 
 def _spelt_as(given: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return `given` with the spelling of `wanted` where only the case differs."""
+    """Return `given` with the spelling of `wanted` where only the case differs. Raises SchemaMismatchError if two
+    columns then have the same name."""
     exact = set(given)
     spelling = {w.lower(): w for w in wanted if w not in exact}
     result = tuple(spelling.get(g.lower(), g) for g in given)
@@ -117,7 +118,7 @@ def _rename_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def in_log_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Return `batch` with its columns under `names`, those without a name left out (see `ColumnFit`)."""
+    """Return `batch` with its columns renamed to `names`; a column whose name is "" is left out."""
     kept = [(batch.column(i), name) for i, name in enumerate(names) if name]
     return pa.RecordBatch.from_arrays([c for c, _ in kept], names=[n for _, n in kept])
 
@@ -157,9 +158,9 @@ def _accepts(name: str, given: Any) -> bool:
 
 
 def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) -> Iterator[TopicBatch]:
-    """Yield the rows of `batch` per topic, in the log's columns, order kept inside a topic.
+    """Yield the rows of `batch` per topic, in their order within a topic, without columns that the log does not have.
 
-    Raises SchemaMismatchError for a row without a topic or without a usable partition.
+    `topic` None: the column `topic` names the topic of each row. Raises SchemaMismatchError for a null in it.
     """
     if not envelope and topic is not None:
         yield TopicBatch(topic, batch)
@@ -188,7 +189,7 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) 
 
 
 def names_partitions(batch: pa.RecordBatch) -> bool:
-    """True if rows for envelope topics name their partition, by a key or a number."""
+    """True if any row has a key or a partition number, which decides the row's partition."""
     schema = batch.schema
     return any(
         (i := schema.get_field_index(name)) >= 0 and batch.column(i).null_count < batch.num_rows

@@ -21,11 +21,12 @@ from sparklog.environment.fault_points import reach
 from sparklog.settings import MIB, Scope, settings_of
 
 SPREAD_BYTES = 4 * MIB
-"""Size in bytes to which rows for several partitions or topics are gathered, so that each gets more than a few. Other
-rows are gathered to one batch of the log: larger ones leave the processor's caches. Also, libc returns memory to the
-kernel that is freed by more than two Arrow batches at a time, which costs a page fault per 4 KiB of the next ones."""
+"""Bytes of rows that a task gathers before it hands them to the producer, if the rows go to several partitions or
+topics: then each of these gets more than a few rows. Other rows are gathered up to the size of one batch of the log,
+because more would leave the processor's caches. Also, if more than two Arrow batches are freed at a time, libc returns
+their memory to the kernel, and the next batches cost a page fault per 4 KiB."""
 IN_FLIGHT_MAX = 128
-"""Number of hand-overs with an unseen outcome; `buffer.memory` bounds their bytes."""
+"""Number of hand-overs to the producer whose outcome is not yet awaited; `buffer.memory` bounds their bytes."""
 _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 
 
@@ -43,8 +44,8 @@ class SinkTask:
     def write(self, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Write all rows and wait until every in-sync replica has them. Any failure fails the task.
 
-        A task without rows takes no part in the transaction. A task that runs after the commit of the version reads its
-        rows, to see if the batch was the same, and writes nothing.
+        A task without rows does not join the transaction. If the version is committed already, the task reads its rows,
+        so that the commit can compare them with the committed input, and writes nothing.
         """
         place = task_place()
         transaction = self.publisher.transaction_of(place)
@@ -84,8 +85,8 @@ class SinkTask:
             _take_result(message, pending.popleft())
 
     def _count_rows(self, batches: Iterator[pa.RecordBatch], message: SinkCommitMessage) -> Iterator[pa.RecordBatch]:
-        """Note in the message the number of rows that pass, and their checksum if nothing else distinguishes one batch
-        from another."""
+        """Yield `batches` unchanged. Adds the number of their rows to the message, and their checksum if the publisher
+        needs one."""
         message.checkpoint = self.publisher.checkpoint_of(message.place)
         if self.publisher.needs_checksum(message):
             message.checksum = 0
@@ -98,7 +99,8 @@ class SinkTask:
     def _gather_by_topic(
         self, batches: Iterator[pa.RecordBatch], *, spread_bytes: int = SPREAD_BYTES
     ) -> Iterator[TopicBatch]:
-        """Yield the rows per topic in pieces as large as the producer can use at once, in order within a topic."""
+        """Yield the rows per topic, in their order, gathered to pieces of about `spread_bytes` or one batch of the log
+        (see SPREAD_BYTES)."""
         held: dict[str, list[pa.RecordBatch]] = {}
         size, spread = 0, self.keyed
         one_batch = int(str(self.options.producer.get(_BATCH_SIZE.name, _BATCH_SIZE.default)))
@@ -110,7 +112,7 @@ class SinkTask:
             more = batch.nbytes
             size += more
             spread = spread or len(held) > 1 or (self.envelope and names_partitions(batch))
-            # as near to one batch as whole ones of Spark's come, supposing that the next is like this one
+            # stop where the size is nearest to one batch of the log, if Spark's next batch is as large as this one
             if size >= spread_bytes if spread else size + more // 2 >= one_batch:
                 yield from (TopicBatch(t, pa.Table.from_batches(b)) for t, b in held.items())
                 held, size, spread = {}, 0, self.keyed
@@ -118,8 +120,8 @@ class SinkTask:
 
 
 def _take_result(message: SinkCommitMessage, future: Any) -> None:
-    """Wait for the delivery of rows (at most the producer's delivery.timeout.ms), and note their partitions and
-    offsets."""
+    """Wait for the delivery of rows (at most the producer's delivery.timeout.ms), and add their partitions and offsets
+    to the message."""
     for stored in future.result():
         tp = (stored.topic, stored.partition)
         first, last = message.offsets.get(tp, (stored.offset, -1))

@@ -1,8 +1,9 @@
-"""The entries about a batch in a streaming query's checkpoint, if this process can read it.
+"""The source offsets of a micro-batch in a query's checkpoint, if this process can read the checkpoint.
 
-Spark keeps a directory `<checkpoint>/offsets` with a file for each batch, written before the batch runs and read again
-when it runs again: a line with a version, one with metadata, then one for each source with the batch's end there. It
-keeps the last two at least. `<checkpoint>/metadata` holds the query's id.
+Spark keeps a directory `<checkpoint>/offsets` with a file for each micro-batch. It writes the file before the batch
+runs, and reads it if the batch runs again. The file has a line with a version, a line with metadata, then one line for
+each source with the batch's end offset in that source. Spark keeps at least the last two files.
+`<checkpoint>/metadata` holds the query's id.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 FILE_CHARS_MAX = 64 << 20
 CHECKPOINT_SETTING = "spark.sql.streaming.checkpointLocation"
-"""Setting of the session, which tasks see as a local property. Queries without a location of their own have a directory
-by name in it."""
+"""Setting of the session, which tasks see as a local property. A query without the option checkpointLocation has its
+checkpoint in the directory of that setting, under the query's name."""
 
 
 def location_of(option: str, setting: str | None, query_name: str) -> str:
@@ -27,9 +28,9 @@ def location_of(option: str, setting: str | None, query_name: str) -> str:
 
 
 def input_digest(location: str, query_id: str, batch_id: int) -> str:
-    """Return a digest of the batch's beginning and end in each source, and of the query.
+    """Return a digest of the query id and of the batch's start and end offsets in each source.
 
-    Empty if that cannot be read here: the checkpoint is in an object store, or it is another query's.
+    Empty if they cannot be read here: the checkpoint is in an object store, or it is another query's.
     """
     directory = _local_path(location)
     if directory is None or not query_id or batch_id < 0:
@@ -45,7 +46,7 @@ def input_digest(location: str, query_id: str, batch_id: int) -> str:
 
 
 def _offsets(directory: Path, batch_id: int) -> str:
-    """Return the lines of the sources. Raises OSError, ValueError."""
+    """Return the lines of the sources in the file of a batch. Raises OSError, ValueError."""
     _, _, sources = _text(directory / "offsets" / str(batch_id)).split("\n", 2)
     return sources.strip()
 
@@ -56,7 +57,7 @@ def _text(file: Path) -> str:
 
 
 def _local_path(location: str) -> Path | None:
-    """Return the directory as this machine names it; None if the location is elsewhere."""
+    """Return the local path of a checkpoint (`dbfs:` under /dbfs); None if it is in another file system."""
     parts = urlsplit(location)
     if parts.scheme == "dbfs":
         return Path("/dbfs" + unquote(parts.path))

@@ -1,5 +1,5 @@
-"""The writers for Spark: checks before the first write, then the work of tasks and driver (`sink_task`,
-`publication`)."""
+"""The writers for Spark. They check options and columns before the first write; `sink_task` does the work of tasks,
+`publication` that of the driver."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ log = logging.getLogger("pyspark_sparklog")
 
 @all_in_one_line
 class SparklogBatchWriter(DataSourceArrowWriter):
-    """The writer of `df.write`: appends all rows, or none."""
+    """The writer of `df.write`. With exactly-once it appends all rows or none; with at-least-once a failed write can
+    leave some rows."""
 
     def __init__(self, task: SinkTask) -> None:
         self._task = task
         self._tells_new_tables = tells_new_tables()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's rows. Raises InvalidConfigError for a write that makes a table of the catalog."""
+        """Write one task's rows. Raises InvalidConfigError for a write that creates a table of the catalog."""
         if self._tells_new_tables:
             refuse_new_table()
         return self._task.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the records of all tasks visible. Raises ProducerFencedError, TransactionAbortedError."""
+        """Make the records of all tasks visible. Raises SparklogError, such as ProducerFencedError or
+        TransactionAbortedError."""
         found = checked(messages)
         self._task.publisher.commit(found)
         batch_id = max((m.place.batch_id for m in found), default=-1)
@@ -56,14 +58,14 @@ class SparklogBatchWriter(DataSourceArrowWriter):
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the failed write: none of its records becomes visible."""
+        """Abort the failed write: none of its records becomes visible. With at-least-once, stored records stay."""
         _abort(self._task, messages, "the write")
 
 
 @all_in_one_line
 class SparklogStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream`: appends every micro-batch once. Spark makes one to write, and another one to
-    commit."""
+    """The writer of `df.writeStream`. With exactly-once it appends every micro-batch once. Spark creates a writer that
+    its tasks use, and another one that commits."""
 
     def __init__(self, task: SinkTask, make_task: Callable[[], SinkTask] | None = None) -> None:
         """Keep the task. With `make_task`, `task` serves to commit and abort only; for writing, `make_task` creates
@@ -85,8 +87,8 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         return self._writing_task().write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Make the records of a micro-batch visible, after all its tasks have written. Raises ProducerFencedError,
-        TransactionAbortedError, StaleCheckpointError.
+        """Make the records of a micro-batch visible, after all its tasks have written. Raises SparklogError, such as
+        ProducerFencedError, TransactionAbortedError or StaleCheckpointError.
         """
         found = checked(messages)
         for message in found:
@@ -97,7 +99,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         self._task.publisher.commit(found)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort the micro-batch; a commit that has succeeded stays."""
+        """Abort the micro-batch. A commit that has succeeded stays; with at-least-once, stored records stay."""
         _abort(self._task, messages, f"batch {batchId}", batchId)
 
 
@@ -126,7 +128,7 @@ def stream_writer(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool, ends_only: bool = False
 ) -> SparklogStreamWriter:
     """Return the writer of one micro-batch. Raises InvalidConfigError or SchemaMismatchError before anything is
-    written. `ends_only`: Spark will only call commit or abort, so no request to the broker is needed yet.
+    written. `ends_only`: Spark is expected to call only commit or abort, so no request is sent to the broker yet.
     """
     if overwrite:
         raise InvalidConfigError(
@@ -170,7 +172,7 @@ def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str, quer
 
 class _Kind(NamedTuple):
     """The kind of the target topic. `keyed`: the topic is typed and has key columns. `names`: names of the columns in
-    the log, if they differ from those of the rows."""
+    the log; None if the rows have the same names."""
 
     envelope: bool
     keyed: bool
@@ -178,7 +180,7 @@ class _Kind(NamedTuple):
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
-    """Return the target of the rows. Raises SchemaMismatchError if they do not fit."""
+    """Look up the target topic and check the rows against it. Raises SchemaMismatchError if they do not fit."""
     shape, keyed = None, False
     if options.topic is not None:
         catalog = Catalog(options.address, wait_ms)

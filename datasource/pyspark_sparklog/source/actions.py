@@ -29,14 +29,15 @@ FRAMES_REMEMBERED_MAX = 1_000
 
 
 class Edges(NamedTuple):
-    """The ends of a task's range that move with the log: `start` to its beginning, `end` to its end."""
+    """The ends of a task's range that move with the log. `start`: True if the range starts at the log's start offset;
+    `end`: True if it ends at the log's end."""
 
     start: bool
     end: bool
 
 
 def edges_of(options: SourceOptions, tp: TopicPartition) -> Edges:
-    """Return the edges of everything that is read of a partition."""
+    """Return the edges of the whole range that a read with `options` covers in a partition."""
     return Edges(
         _is_open(options.starting, "earliest", EARLIEST_OFFSET, tp),
         _is_open(options.ending, "latest", LATEST_OFFSET, tp),
@@ -53,8 +54,8 @@ FIXED = Edges(start=False, end=False)
 
 
 class Frame(NamedTuple):
-    """A DataFrame's read: a name of its own, and its topics with their numbers of partitions at the planning. `grows`:
-    True if it also reads partitions that are added later."""
+    """A DataFrame's read: a unique name, and the number of partitions of each topic when the read was planned. `grows`:
+    True if a new plan would also read partitions that were added since."""
 
     name: str
     partitions: dict[str, int]
@@ -63,8 +64,8 @@ class Frame(NamedTuple):
     def bounds(
         self, cluster: Cluster, tp: TopicPartition, planned: tuple[int, int], edges: Edges, isolation: int, wait_ms: int
     ) -> tuple[int, int]:
-        """Return the first offset and the end of the running task in this action. It was planned to read offsets
-        `planned`."""
+        """Return the start and end offset that the running task reads in this action. `planned`: its planned range, of
+        which only the ends that `edges` names change."""
         action = _action()
         start, end = planned
         if action:
@@ -85,7 +86,7 @@ class Frame(NamedTuple):
         return start, max(start, end)
 
     def check_partitions(self, tp: TopicPartition, info: TopicInfo) -> None:
-        """Warn if the topic has got partitions that no task reads."""
+        """Log a warning if the topic has partitions that were added after the planning, which no task reads."""
         planned = self.partitions[tp.topic]
         if self.grows and tp.partition == 0 and info.partitions > planned:
             _warnings.warn_once(
@@ -108,13 +109,13 @@ def _action() -> str:
 
 
 class _Warnings:
-    """The warnings of this process, each with the action for which it came first."""
+    """The warnings of this process, each with the first action that caused it; None once it was logged."""
 
     def __init__(self) -> None:
         self._first: OrderedDict[str, str | None] = OrderedDict()
 
     def warn_once(self, what: str, action: str, text: str, *, first_too: bool = False) -> None:
-        """Log a warning once: at the second action that causes it, or with `first_too` at the first."""
+        """Log the warning `what` once: at the second action that causes it, or with `first_too` at the first action."""
         first = self._first.setdefault(what, action)
         if first is not None and (first_too or first != action):
             self._first[what] = None

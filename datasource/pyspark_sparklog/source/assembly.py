@@ -1,6 +1,8 @@
-"""The assembly of Spark's batches from the log's: metadata columns added, sizes evened out; nothing is done per row.
+"""The assembly of Spark's batches from the log's batches: adds metadata columns and evens out the sizes, without work
+per row.
 
-Spark's Arrow channel is fastest at about 10,000 rows a batch: large batches are sliced (no copy), small ones gathered.
+Spark's Arrow channel is fastest at about 10,000 rows a batch. So large batches are sliced (without a copy), and small
+batches are gathered.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ class BatchAssembler:
     """Assembler of the batches of one partition of a read. `add` and `finish` yield batches with exactly
     `schema.arrow`.
 
-    Gathered batches are decoded together, and get their other columns once: reading small batches must not cost as if
-    each were a large one. So `finish`, too, raises CorruptBatchError and SchemaMismatchError.
+    Small batches are decoded when they are put together, because decoding each alone costs as much as a large batch. So
+    both `add` and `finish` raise CorruptBatchError and SchemaMismatchError.
     """
 
     def __init__(self, schema: ReadSchema, partition: TopicPartition, *, log_append_time: bool) -> None:
@@ -58,7 +60,8 @@ class BatchAssembler:
         self._pending_bytes = 0
 
     def add(self, batch: DecodedRows) -> Iterator[pa.RecordBatch]:
-        """Take the next batch, in offset order, and yield finished batches."""
+        """Take the next batch, in offset order, and yield the batches that are complete. A small batch is kept for
+        later."""
         if batch.num_rows >= ROWS_TARGET // 2:
             yield from self.finish()
             rows = self._rows([batch], batch.data)
@@ -72,7 +75,7 @@ class BatchAssembler:
             yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the remaining rows."""
+        """Yield the rows of the batches that `add` has kept."""
         pending, self._pending = self._pending, []
         self._pending_rows = self._pending_bytes = 0
         if len(pending) == 1:
@@ -104,7 +107,7 @@ class BatchAssembler:
             nulls = rows.column(name).null_count
             if not nulls:
                 continue
-            if len(batches) > 1:  # which of them has it, is to be told
+            if len(batches) > 1:  # raises the error for the batch that has the null
                 for batch in batches:
                     self._rows([batch], batch.data)
             raise SchemaMismatchError(
@@ -123,7 +126,8 @@ class BatchAssembler:
         return pa.array(stamps * 1000, pa.int64()).cast(TIMESTAMP_TYPE)
 
     def _constant(self, origin: str, count: int) -> Any:
-        """Return a column of one value of at least `count` rows; built once and grown when more come."""
+        """Return a column that repeats one value in at least `count` rows. It is cached, and replaced if it is too
+        short."""
         value: object
         if origin == TOPIC:
             value, kind = self._partition.topic, pa.string()
@@ -147,8 +151,8 @@ def _null_if_empty(headers: Any) -> Any:
 
 
 def _offsets(batches: list[DecodedRows], count: int) -> np.ndarray:
-    """Return the offsets of `count` rows, int64. Offsets rise; if the range has as many offsets as rows, each row has
-    one."""
+    """Return the offsets of `count` rows, int64. If the batches span as many offsets as they have rows, the offsets are
+    consecutive, because offsets rise."""
     first, end = batches[0].base_offset, batches[-1].next_offset
     if end - first == count:
         return np.arange(first, end, dtype=np.int64)

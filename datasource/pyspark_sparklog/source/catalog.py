@@ -41,14 +41,14 @@ log = logging.getLogger("pyspark_sparklog")
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
 TIMESTAMP_MS_MAX = 2**62
-"""The largest timestamp a broker can be asked for; no record has a larger one."""
+"""The largest timestamp that is sent to a broker; larger ones are reduced to it, and no record has a later one."""
 
 
 class BrokerWait:
-    """Patience with a broker that is away: pauses that grow, a line in the log, and a limit.
+    """A wait for a broker that is away: growing pauses between attempts, one line in the log, and a time limit.
 
-    `pause(error)` returns after a pause, or raises `error` if it is not retriable or `wait_ms` have passed since the
-    first failure; `reset()` after a success. `attempt_ms`: time limit of one request (see `Attempts`).
+    `pause(error)` returns after a pause. It raises `error` if the error is not retriable, or if `wait_ms` have passed
+    since the first failure. Call `reset()` after a success. `attempt_ms`: time limit of one request.
     """
 
     def __init__(self, what: str, wait_ms: int, attempt_ms: int = 30_000) -> None:
@@ -95,15 +95,15 @@ class Catalog:
     history: bool = False
     """True if partitions begin with the first offset of the topics' Delta tables."""
     newest: bool = False
-    """True if an upserted table counts too."""
+    """True if upserted Delta tables count for `history`, too."""
 
     def topics(
         self, subscription: Subscription, *, missing_is_error: bool, to_write: bool = False
     ) -> dict[str, TopicInfo]:
-        """Return the existing subscribed topics by name; a pattern may match none yet. `to_write`: the broker may make
-        those that are named and do not exist.
+        """Return the existing subscribed topics by name; empty if a pattern matches no topic. `to_write`: the broker is
+        allowed to create a named topic that does not exist.
 
-        Raises UnknownTopicOrPartitionError if a named one does not exist and `missing_is_error`, and
+        Raises UnknownTopicOrPartitionError if a named topic does not exist and `missing_is_error`, and
         InvalidPartitionsError for an assigned partition that does not exist.
         """
         if subscription.pattern is not None:
@@ -140,8 +140,9 @@ class Catalog:
     ) -> dict[TopicPartition, Extent]:
         """Return the first offset and end of every partition that exists.
 
-        `reached`: positions of a reader. A position may be beyond the last stable offset if the reader has read with
-        read_uncommitted before; the partition then ends at that position, and no loss is reported.
+        `reached`: positions of a reader. A position can be beyond the last stable offset if the reader has read with
+        read_uncommitted before. The partition then ends at that position, and at the high watermark at most, so that
+        no loss is reported.
         """
         wanted = sorted(partitions)
         answers = self._list_offsets(dict.fromkeys(wanted, (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))
@@ -160,8 +161,8 @@ class Catalog:
     def _with_history(
         self, extents: dict[TopicPartition, Extent], reached: Mapping[TopicPartition, int] | None
     ) -> dict[TopicPartition, Extent]:
-        """Return the extents with the first offsets of the Delta tables. A table is opened only if a reader stands
-        below the log start, or at no place yet."""
+        """Return the extents with the first offsets of the Delta tables. A table is opened only if the position in
+        `reached` is below the log start offset, or missing."""
         before = [tp for tp, e in extents.items() if e.start > 0 and (reached or {}).get(tp, -1) < e.start]
         for name in {tp.topic for tp in before}:
             info = self.address.connect().topic(name, refresh=True)
@@ -173,16 +174,18 @@ class Catalog:
         return extents
 
     def offsets_for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offset with at least that timestamp, None where there is none."""
+        """Return the first offset in each partition with at least the given timestamp; None if there is none."""
         asked = {tp: (min(timestamps_ms[tp], TIMESTAMP_MS_MAX),) for tp in sorted(timestamps_ms)}
         return {tp: next((o for o in found if o >= 0), None) for tp, found in self._list_offsets(asked).items()}
 
     def _list_offsets(
         self, questions: Mapping[TopicPartition, Sequence[int]], isolation: int | None = None
     ) -> dict[TopicPartition, list[int]]:
-        """Return the offsets of each partition in the order of its questions; none for a partition that does not exist.
+        """Return the offsets of each partition in the order of its questions. The list is empty for a partition that
+        does not exist.
 
-        With READ_COMMITTED the records of each transaction are all below the latest offsets, or none is.
+        With READ_COMMITTED the latest offsets never divide a transaction: its records in all partitions are below them,
+        or none of its records is.
         """
         if not questions:
             return {}
@@ -197,7 +200,8 @@ class Catalog:
         return {tp: [o.offset for o in offsets] for tp, offsets in found.items()}
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
-        """Wait until any partition grows beyond its position, at most `max_wait_ms`. True if one has, or might have."""
+        """Wait until any partition grows beyond its position, at most `max_wait_ms`. Returns False if every leader
+        answered that no partition has grown; else True, also without partitions to wait for."""
         if not positions:
             time.sleep(max_wait_ms / 1000)
             return True
@@ -218,7 +222,7 @@ class Catalog:
 
 
 def _left_out(tp: TopicPartition, error: SparklogError) -> list[FoundOffset]:
-    """Leave out a partition that does not exist."""
+    """Return no offsets for a partition that does not exist. Raises any other `error`."""
     if isinstance(error, UnknownTopicOrPartitionError):
         return []
     raise error
@@ -226,7 +230,7 @@ def _left_out(tp: TopicPartition, error: SparklogError) -> list[FoundOffset]:
 
 @contextmanager
 def _lost_with(c: Cluster, leader: Endpoint, partitions: Iterable[TopicPartition]) -> Iterator[None]:
-    """Look the partitions' leader up again if it does not answer."""
+    """Make the client look up the partitions' leader again if the body raises a SparklogError."""
     try:
         yield
     except SparklogError:

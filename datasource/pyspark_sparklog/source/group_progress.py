@@ -1,7 +1,7 @@
-"""A query's progress as the offsets of a consumer group, so that `sparklog group describe` shows its lag.
+"""A query's progress as the offsets of a consumer group, so that `sparklog group describe` shows the query's lag.
 
-The offsets are only for display: reading goes by Spark's checkpoint alone, and nothing here can fail a query. The
-published offsets are the end of the last batch that the checkpoint has committed.
+The offsets are only for display: a query reads from the positions in Spark's checkpoint, and a failure here never fails
+it. The published offsets are the end of the last micro-batch that the checkpoint has committed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sparklog.types import GroupMetadata
 log = logging.getLogger("pyspark_sparklog")
 
 ONE_ATTEMPT = RetryPolicy.one_attempt(5_000)
-"""A single attempt: the next position is published anyway."""
+"""A single attempt, because the next micro-batch publishes newer positions anyway."""
 
 
 class GroupProgress:
-    """Publishes the offsets of `group_id`; publishes nothing if it is None."""
+    """Publisher of a query's positions as offsets of `group_id`; it publishes nothing if `group_id` is None."""
 
     def __init__(self, address: ClusterAddress, group_id: str | None) -> None:
         self._address = address
@@ -31,8 +31,8 @@ class GroupProgress:
         self._failure = ""
 
     def publish(self, positions: Positions) -> None:
-        """Commit the positions that have changed since the last time. A failure is logged once until it changes; the
-        next call tries again."""
+        """Commit the positions that have changed since the last success. A failure is logged if its text differs from
+        the last failure's; the next call tries again."""
         changed = {tp: o for tp, o in positions.items() if self._published_positions.get(tp) != o}
         if self._group_id is None or not changed:
             return

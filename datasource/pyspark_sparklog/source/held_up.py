@@ -1,5 +1,5 @@
-"""Warnings for readers of committed records that wait: the transaction, its start, and the command that ends it if its
-writer is gone."""
+"""Warnings for a reader with read_committed that an open transaction stops. They name the transaction, its age, and the
+command that aborts it if its producer has ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 log = logging.getLogger("pyspark_sparklog")
 
 LOOK_S = 30.0
-"""Interval in s between a query's looks, and age in s of an open transaction that is worth a line in the log."""
+"""Interval in s between two checks of a query, and age in s from which an open transaction is reported."""
 AGAIN_S = 600.0
 """Pause in s between two warnings about the same transaction."""
 WARNED_MAX = 1_000
@@ -24,7 +24,7 @@ TIMEOUT_MS = 5_000
 
 
 class HeldUp:
-    """Looks for transactions that hold up one reader. Nothing here can fail a read."""
+    """Search for open transactions that stop one reader. An error of the cluster here does not fail the read."""
 
     def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
         self._catalog = Catalog(catalog.address, 0, READ_UNCOMMITTED)
@@ -34,8 +34,8 @@ class HeldUp:
         self._warned_at: dict[str, float] = {}
 
     def look(self, extents: Mapping[TopicPartition, Extent]) -> None:
-        """Warn if stored records lie beyond `extents` because an old transaction is open before them. Checks again only
-        after LOOK_S."""
+        """Warn if records lie beyond `extents` because a transaction before them has been open for LOOK_S or longer.
+        A call within LOOK_S of the last check does nothing."""
         now_s = self._clock()
         if not self._on or now_s - self._looked_s < LOOK_S:
             return

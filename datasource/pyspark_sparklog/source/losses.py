@@ -15,7 +15,7 @@ LISTED_MAX = 20
 
 
 class LossReporter:
-    """Raises DataLossError once for each loss, or with failOnDataLoss=false warns."""
+    """Reporter of losses: raises DataLossError, or with failOnDataLoss=false (`fail` False) logs each loss once."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail

@@ -46,15 +46,16 @@ class Loss(NamedTuple):
 
 
 def backlog(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """Return records between `start` and `end`; a partition that is not in `start` counts as 0."""
+    """Return the number of records between `start` and `end`; a partition that is not in `start` counts as 0."""
     return sum(max(0, e - start.get(tp, e)) for tp, e in end.items())
 
 
 def limit_end(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Positions:
-    """Return the end of a micro-batch of about `limit` records: every partition gives in proportion to its backlog.
+    """Return the end of a micro-batch of about `limit` records, to which every partition gives in proportion to its
+    backlog.
 
-    A share is rounded down, but is at least 1 where there is anything to read (nothing starves), so up to one record
-    per partition more than `limit` can be taken. `start` must know all partitions of `end`.
+    A share is rounded down, but a partition with a backlog gives at least one record, so that it does not starve. So
+    the batch can have up to one record per partition more than `limit`. `start` must have all partitions of `end`.
     """
     total = backlog(start, end)
     if total <= limit:
@@ -108,10 +109,10 @@ def readable_ranges(
     extents: Mapping[TopicPartition, Extent],
     ids: Mapping[str, str],
 ) -> Plan:
-    """Return the readable part of the batch [start, end), for the current `extents` of the partitions and `ids` of the
-    topics.
+    """Return the readable part of the micro-batch [start, end), for the current `extents` of the partitions and `ids`
+    of the topics. `start_ids`, `end_ids`: topic ids to which `start` and `end` belong.
 
-    A partition unknown to `start`, or known from an earlier incarnation of its topic, is read from its first offset.
+    A partition is read from its first offset if `start` lacks it, or has it of an earlier incarnation of its topic.
     """
     ranges, losses = [], []
     for tp in sorted(end):
@@ -147,10 +148,11 @@ def next_end(
     ids: Mapping[str, str],
     subscribed: Callable[[str], bool] = lambda _: True,
 ) -> tuple[Positions, Positions, list[Loss]]:
-    """Return (the end of the next batch, the largest possible end, the losses) for a query that stands at `start`.
+    """Return (the start of the next micro-batch, its largest possible end, the losses) for a query at `start`.
 
-    Both positions cover exactly the existing partitions (`extents`). Partitions that only `start` has are lost, because
-    the topic was deleted, or because the query does not subscribe to it any more (`subscribed`).
+    The returned start is `start` behind the losses; a new partition starts at its first offset. Both positions cover
+    exactly the existing partitions (`extents`). Partitions that only `start` has are lost, because the topic was
+    deleted, or because the query does not subscribe to the topic any more (`subscribed`).
     """
     begin: Positions = {}
     losses = []
@@ -173,7 +175,8 @@ def next_end(
 
 
 def _may_be_one(known: str | None, now: str | None) -> bool:
-    """True if two topic ids can be one topic's: offsets that were written by hand have none."""
+    """True if two topic ids can belong to the same topic: they are equal, or one is None (offsets written by hand have
+    no ids)."""
     return known is None or now is None or known == now
 
 

@@ -1,5 +1,5 @@
-"""The resolution of `startingOffsets` and its kin to numbers: the beginning of a new query, and the end of a batch
-read."""
+"""The resolution of the options for starting and ending offsets and timestamps to offsets: the start of a new query,
+and the end of a batch read."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ log = logging.getLogger("pyspark_sparklog")
 def resolve_starting(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
     """Return the first offset of every partition of `extents`.
 
-    Raises InvalidConfigError if the option does not name exactly those partitions, or no record has a timestamp and the
-    strategy is `error`; OffsetOutOfRangeError for an offset that cannot be read (with failOnDataLoss).
+    Raises InvalidConfigError if an option per partition does not name exactly those partitions, or if a partition has
+    no record of at least the timestamp and the strategy is `error`. Raises OffsetOutOfRangeError for an offset that
+    cannot be read; without failOnDataLoss the nearest offset is taken.
     """
     return _resolve(options, options.starting, catalog, extents, none_is_error=options.timestamp_strategy == "error")
 
 
 def resolve_ending(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
-    """Return the end (exclusive) of every partition of `extents`. Raises as `resolve_starting`."""
+    """Return the end (exclusive) of every partition of `extents`. A partition without a record of at least the
+    timestamp ends at its end. Other errors are those of `resolve_starting`."""
     return _resolve(options, options.ending, catalog, extents, none_is_error=False)
 
 
 def check_order(options: SourceOptions, start: Positions, end: Positions) -> None:
-    """Raise InvalidConfigError if a partition would end before it begins, as Spark's Kafka source does."""
+    """Check that no partition ends before it begins; Spark's Kafka source checks this, too. Raises
+    InvalidConfigError."""
     wrong = [tp for tp in sorted(start) if start[tp] > end.get(tp, start[tp])]
     if wrong:
         tp = wrong[0]
@@ -42,7 +45,7 @@ def check_order(options: SourceOptions, start: Positions, end: Positions) -> Non
 
 
 def given_starts(options: SourceOptions) -> Positions:
-    """Return the first offsets in `startingOffsets`, as far as they are numbers."""
+    """Return the offsets that `startingOffsets` gives as numbers, without -1 (latest) and -2 (earliest)."""
     if options.starting.kind != "offsets":
         return {}
     given = options.starting.per_partition
@@ -75,7 +78,7 @@ def _resolve(
             f"({position.option}): choose an earlier timestamp, or set startingOffsetsByTimestampStrategy to latest "
             "to begin at the end"
         )
-    # a record beyond the end seen before is none of this read
+    # a record that was appended after `extents` were looked up is not part of this read
     return {tp: e.end if (o := found[tp]) is None else min(max(o, e.start), e.end) for tp, e in extents.items()}
 
 

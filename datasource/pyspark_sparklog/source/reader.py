@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("pyspark_sparklog")
 
 QUIET_RETRY_MS = 5_000
-"""A broker that is back within this time is not worth a line in the log."""
+"""Time in ms for which a fetch is retried before the broker's absence is logged."""
 
 
 class RangePartition(InputPartition):
-    """Offsets [start, end) of one partition, and the incarnation of its topic they belong to. `edges`: which of the
-    two are not fixed, but decided with each action on `frame`, the DataFrame's read."""
+    """Offsets [start, end) of one partition, and the topic id to which they belong. `edges`: the ends of the range that
+    are not fixed, but looked up by each action on `frame`, the DataFrame's read."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ def to_tasks(ranges: list[OffsetRange], options: SourceOptions, ids: dict[str, s
 def to_moving_tasks(
     ranges: list[OffsetRange], options: SourceOptions, ids: dict[str, str], frame: Frame
 ) -> list[RangePartition]:
-    """Return the tasks that read `ranges`, with the edges that each action on `frame` decides."""
+    """Return the tasks that read `ranges`, with the edges that each action on `frame` decides. An empty range gets a
+    task if its end moves."""
     pieces: dict[TopicPartition, list[OffsetRange]] = {}
     for piece in split_ranges(ranges, options.min_partitions, options.max_records_per_partition):
         pieces.setdefault(piece.partition, []).append(piece)
@@ -90,7 +91,7 @@ def to_moving_tasks(
 
 @dataclass(frozen=True)
 class RangeRead:
-    """The options for reading ranges; goes to the tasks by pickle."""
+    """The options and the schema for reading ranges. Spark pickles them for the tasks."""
 
     options: SourceOptions
     schema: ReadSchema
@@ -99,8 +100,9 @@ class RangeRead:
     def read(self, task: RangePartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range as batches in Spark's layout.
 
-        While the broker is gone it is tried again for `sparklog.broker.wait.ms`, from where reading stopped. Raises
-        DataLossError if part of the range is gone (with failOnDataLoss=false: warns and continues after it).
+        If the broker is away, the task waits for it, at most `sparklog.broker.wait.ms`, and continues where it stopped.
+        Raises DataLossError if part of the range is gone; with failOnDataLoss=false it logs a warning and continues
+        after the gap. Raises other SparklogErrors, for example after the wait.
         """
         tp = TopicPartition(task.topic, task.partition)
         assembler: BatchAssembler | None = None
@@ -149,7 +151,7 @@ class RangeRead:
         )
 
     def _bounds(self, tp: TopicPartition, task: RangePartition) -> tuple[int, int]:
-        """Return the first offset and the end."""
+        """Return the start and end offset that the task reads in the running action."""
         planned = task.start, task.end
         if task.frame is None or not any(task.edges):
             return planned
@@ -172,7 +174,7 @@ class RangeRead:
         return info
 
     def _behind_the_loss(self, tp: TopicPartition, position: int, end: int, error: SparklogError) -> int:
-        """Return the offset to continue at after `error`. Raises DataLossError with failOnDataLoss."""
+        """Return the offset after the lost records that caused `error`. With failOnDataLoss it raises DataLossError."""
         if self.options.fail_on_data_loss:
             raise DataLossError(
                 f"{tp}: some unread offsets of {position} to {end - 1} are gone: {error}. To continue with the "
@@ -189,12 +191,13 @@ class RangeRead:
 
 
 HISTORY_S = 5.0
-"""Age up to which tasks of one process use the same version of a table."""
+"""Age in s up to which the tasks of one process share an opened Delta table, and so its version."""
 _histories: dict[str, tuple[float, HistorySource]] = {}
 
 
 def recent_history(info: TopicInfo, *, newest: bool) -> HistorySource:
-    """Return the topic's history, opened at most HISTORY_S ago."""
+    """Return the topic's history in its Delta table, opened at most HISTORY_S ago. `newest`: an upserted table
+    counts."""
     name = f"{info.topic_id} {newest}"
     opened_s, source = _histories.get(name, (-float("inf"), None))
     if source is None or time.monotonic() - opened_s > HISTORY_S:
@@ -209,7 +212,7 @@ def recent_history(info: TopicInfo, *, newest: bool) -> HistorySource:
 class SparklogBatchReader(DataSourceReader):
     """The reader of `spark.read`: all records between the starting and the ending offsets.
 
-    The tasks are decided once, when the read is planned; the offsets of earliest and latest with each action
+    Spark plans the tasks once for a DataFrame. The offsets of earliest and latest are looked up again with each action
     (`actions`).
     """
 
@@ -232,7 +235,7 @@ class SparklogBatchReader(DataSourceReader):
             newest=kind == NEWEST,
         )
         topics = at_once.topics(options.subscription, missing_is_error=True)
-        catalog = replace(at_once, wait_ms=options.broker_wait_ms)  # another broker leads in a moment
+        catalog = replace(at_once, wait_ms=options.broker_wait_ms)  # the topics exist: wait for a change of leader
         extents = catalog.extents(partitions_of(options.subscription, topics))
         end = resolve_ending(options, catalog, extents)
         if options.fail_on_data_loss:

@@ -51,8 +51,8 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStrea
 
 
 def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType) -> ReadSchema:
-    """Return the columns `schema` picks. Raises SchemaMismatchError if it does not fit or contradicts the option
-    `columns`."""
+    """Return the columns of `full` that `schema` names. Raises SchemaMismatchError if `schema` does not fit the topics,
+    or names other columns than the option `columns`."""
     picked = project(full, schema)
     if options.columns is not None and options.columns != tuple(schema.fieldNames()):
         raise SchemaMismatchError(
@@ -64,7 +64,7 @@ def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType)
 
 
 def _full_schema(options: SourceOptions, *, wait_ms: int) -> tuple[ReadSchema, dict[str, TopicShape]]:
-    """Return all columns that a query may select, and the topics' shapes. While a pattern matches no topic, the columns
+    """Return all columns that a query can select, and the topics' shapes. While a pattern matches no topic, the columns
     are those of an envelope topic, as in Kafka's source.
     """
     catalog = Catalog(options.address, wait_ms, request_timeout_ms=options.request_timeout_ms)

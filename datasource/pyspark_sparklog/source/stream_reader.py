@@ -36,7 +36,8 @@ from sparklog.types import TopicPartition
 log = logging.getLogger("pyspark_sparklog")
 
 IDLE_WAIT_MS = 100
-"""Spark asks an idle source every 12 ms or so; a question is answered no later than this."""
+"""Longest wait in ms for new data in a call of `latestOffset`. Without a wait Spark would ask an idle source every
+12 ms or so."""
 
 
 @all_in_one_line
@@ -71,7 +72,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the beginning of a new query. Spark asks twice: the answer stays the same."""
+        """Return the start offset of a new query. Spark asks twice and gets the same answer."""
         if self._initial is None:
             ids, extents = self._read_extents(missing_is_error=True)
             if self._frozen is not None:
@@ -84,8 +85,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the read limit that Spark hands back to `latestOffset`: ReadMaxRows for maxOffsetsPerTrigger, else
-        all."""
+        """Return the read limit that Spark passes to `latestOffset`: ReadMaxRows with maxOffsetsPerTrigger, ReadMinRows
+        with minOffsetsPerTrigger alone, else ReadAllAvailable."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -98,10 +99,10 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Return the end of the next micro-batch that begins at `start`; `start` itself when there is nothing to read.
+        """Return the end of the next micro-batch that begins at `start`; `start` itself if there is nothing to read.
 
-        With nothing to read it waits up to 100 ms for data, instead of being asked again at once. Spark 4.0 and 4.1
-        give neither argument; then the batch continues from the last known position.
+        With nothing to read it waits about IDLE_WAIT_MS for data, so that Spark asks less often. Spark 4.0 and 4.1 pass
+        neither argument; then the micro-batch continues from the last known position.
         """
         limit = self.getDefaultReadLimit() if limit is None else limit
         begin = self._position if start is None else SourceOffset.from_dict(start)
@@ -109,7 +110,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warn_of_changed_columns()
         self._warn_if_nameless(begin)
         if start is not None and begin is not None:
-            # a batch is planned when the one before is committed, which ends here: no need to wait for `commit`
+            # Spark plans a micro-batch after it has committed the previous one, which ends at `begin`
             self._progress.publish(begin.positions)
         end = self._next(begin, limit)
         may_wait = self._frozen is None and self._has_asked
@@ -121,14 +122,15 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if end.same_place(begin):  # new records belong to a transaction that an open one holds back in part
                     time.sleep(IDLE_WAIT_MS / 1000)
             if end.same_place(begin):
-                return begin.to_dict() if start is None else start  # the very text: to Spark another one is new data
+                return begin.to_dict() if start is None else start  # unchanged: Spark takes another text for new data
         if begin is not None and self._initial is not None and begin.same_place(self._initial):
             end = SourceOffset(end.positions, end.ids, self._batch_start)
         self._position = end
         return end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends of the topics at the last question, shown as `latestOffset` in the query's progress."""
+        """Return the ends of the topics at the last call of `latestOffset`, which the query's progress shows under that
+        name; None before the first call."""
         return None if self._latest is None else nested(self._latest.positions)
 
     def _warn_if_nameless(self, begin: SourceOffset | None) -> None:
@@ -141,14 +143,14 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _warn_of_changed_columns(self) -> None:
-        """Warn of changed columns in a query that continues from a checkpoint: Spark's own error about the state names
-        no remedy."""
+        """Log a warning if columns have changed since the topic's creation, in a query that continues from a
+        checkpoint. Spark's own error about the state names no remedy."""
         for name, info in self._catalog.topics(self._options.subscription, missing_is_error=False).items():
             if warning := changed_columns(name, info.schemas, self._reads.schema):
                 log.warning("%s", warning)
 
     def _next(self, begin: SourceOffset | None, limit: ReadLimit) -> SourceOffset:
-        """Return the end of the next batch after `begin`."""
+        """Return the end of the next micro-batch, which starts at `begin`; the end of the topics if `begin` is None."""
         ids, extents = self._read_extents(missing_is_error=False, reached=None if begin is None else begin.positions)
         self._held_up.look(extents)
         self._latest = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
@@ -171,7 +173,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tp in self._frozen.positions or tp in begin.positions
 
     def _thaw(self, tp: TopicPartition, extent: Extent, begin: SourceOffset, ids: dict[str, str]) -> Extent:
-        """Return the part of a partition that a Trigger.AvailableNow run may still read."""
+        """Return the extent of a partition for a Trigger.AvailableNow run: it ends at the frozen end, or at the
+        position in `begin` if that is later."""
         assert self._frozen is not None
         here = (
             begin.positions.get(tp, extent.start)
@@ -184,7 +187,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Extent(extent.start, min(extent.end, max(most, here)))
 
     def _admit(self, start: Positions, available: Positions, limit: ReadLimit) -> Positions:
-        """Return `available`, reduced to the read limits."""
+        """Return `available`, reduced to the read limits; `start` while the query waits for minOffsetsPerTrigger."""
         if isinstance(limit, ReadAllAvailable):
             return available
         minimum = self._options.min_offsets_per_trigger
@@ -206,7 +209,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
         """Return the current ids of the subscribed topics and extents of their partitions (`reached`: see Catalog).
 
-        Raises SchemaMismatchError for a topic whose columns the running query cannot read, or one that joined it.
+        Raises SchemaMismatchError if the running query cannot read the columns that a topic has now, or those of a
+        topic that was added to the subscription.
         """
         topics = self._catalog.topics(self._options.subscription, missing_is_error=missing_is_error)
         for name, shape in shapes_of(topics).items():
@@ -235,8 +239,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(to_tasks(plan.ranges, self._options, ids))
 
     def _seen_for(self, end: SourceOffset) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
-        """Return ids and extents to plan the batch that ends at `end`: those of `latestOffset`, if it has just chosen
-        that end. The tasks find later losses, as they do after planning."""
+        """Return the ids and extents for planning the micro-batch that ends at `end`: those that `latestOffset` has
+        used if it chose that end last, else new ones. The tasks find losses that occur later."""
         planned, self._plan = self._plan, None
         if planned is not None and planned[0].same_place(end):
             return planned[1], planned[2]

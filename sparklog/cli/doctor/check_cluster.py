@@ -18,7 +18,8 @@ CLOCK_ERROR_MS = 3_600_000
 
 
 def down(facts: Facts) -> Iterator[Finding]:
-    """Yield brokers that have replicas and are not registered. Other checks do not repeat the consequences."""
+    """Yield brokers that have replicas and are not registered. Other checks leave out the faults that follow from such
+    a broker."""
     if facts.cluster is None:
         return
     silent = [b.address for b in facts.cluster.brokers if b.problem and b.broker_id < 0]

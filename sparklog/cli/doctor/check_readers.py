@@ -15,7 +15,8 @@ ENDING_MS = 60_000
 LAG_MIN = 1_000
 LAG_HUGE = 1_000_000
 LOOKS_BEHIND = 3
-"""A group falls behind if its lag is more than this multiple of the records written between two checks."""
+"""A group falls behind if it reads fewer records than are written between two checks, and its lag is more than this
+multiple of the written records."""
 LAKE_BEHIND_S = 300.0
 RETENTION_SHARE = 0.8
 """Unread records are near deletion from this share of `retention.ms` or `retention.bytes` on."""

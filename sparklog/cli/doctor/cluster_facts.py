@@ -1,4 +1,4 @@
-"""Collects facts about a cluster. Only reads; a failed request becomes a fact, too."""
+"""Collects facts about a cluster, with requests that change nothing. The error of a failed request is a fact, too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GROUPS_MAX = 1_000
 OFFSETS_MAX = 100_000
 LAKES_MAX = 100
 HELD_BACK_MAX = 200
-"""Largest number of partitions whose producers are requested."""
+"""Largest number of partitions whose producers are requested, of those in which a transaction holds readers back."""
 DESCRIBED_MAX = 20
 """Largest number of transactions whose partitions are requested, the oldest first."""
 PLACES_MAX = 100
@@ -66,7 +66,8 @@ class ClusterLook:
         self._seen_ms = -1
 
     def take(self, interval_s: float) -> tuple[ClusterFacts, ClockFacts | None]:
-        """Return the facts of the cluster, and the lead of the broker's clock if the broker's times are in the future.
+        """Return the facts of the cluster, and the lead of the broker's clock; None if no time that the broker sent is
+        in the future.
 
         The offsets of groups with lag are requested again after `interval_s` seconds; with 0 they are requested once.
         """

@@ -1,5 +1,5 @@
 """Collects facts about a data directory, its disks, and the process that uses it. Takes no lock and writes nothing, so
-that a broker may run or start meanwhile."""
+that a broker can run or start meanwhile."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from sparklog.types import TopicPartition
 
 
 class BrokerFacts(NamedTuple):
-    """A broker's address."""
+    """A broker at one address."""
 
     address: str
     host: str
@@ -79,7 +79,7 @@ class GroupPartition(NamedTuple):
     end_before: int = -1
     """`end` of the first of two requests; -1 with a single request."""
     due_offset: int = -1
-    """Records below this offset are older than RETENTION_SHARE of `retention.ms`."""
+    """Records below this offset are older than RETENTION_SHARE of `retention.ms`; -1: unknown, or there is no lag."""
 
     @property
     def lag(self) -> int:
@@ -92,7 +92,7 @@ class GroupFacts(NamedTuple):
 
     group_id: str
     kind: str
-    """"consumer", or "offsets" if the group never had members, as that of a Spark query."""
+    """"consumer", or "offsets" if the group never had members, such as the group of a Spark query."""
     members: int
     partitions: tuple[GroupPartition, ...]
 
@@ -134,7 +134,7 @@ class LakeFacts(NamedTuple):
     lag: int = 0
     """Number of offsets that the table lacks."""
     behind_s: float = 0.0
-    """Age in s of the newest moment whose records are all in the table; -1: unknown."""
+    """Age in s of the newest time up to which all records are in the table; -1: unknown."""
 
 
 class ClusterFacts(NamedTuple):
@@ -160,7 +160,7 @@ class ClusterFacts(NamedTuple):
     refused_users: tuple[tuple[str, str], ...] = ()
     """Names of users that cannot log in, with the reasons."""
     is_refused: bool = False
-    """True if `problem` is a refusal that another attempt meets again, such as wrong credentials: a program listens."""
+    """True if `problem` is a refusal, such as wrong credentials: a program listens, and would refuse again."""
 
 
 class PageFacts(NamedTuple):
@@ -191,7 +191,7 @@ class ClockFacts(NamedTuple):
     ahead_ms: int
     """Lead of the broker's clock in ms; negative if it is behind."""
     at_least: bool = False
-    """True if the lead may be larger than `ahead_ms`."""
+    """True if the lead can be larger than `ahead_ms`."""
 
 
 class DiskFacts(NamedTuple):
@@ -275,6 +275,7 @@ class ConfigFacts(NamedTuple):
     queued_max_request_bytes: int = 0
     max_message_bytes: int = 0
     readable_secrets: bool = False
+    """True if the file holds the options of the object store, and every user of the machine can read it."""
 
 
 class HostFacts(NamedTuple):

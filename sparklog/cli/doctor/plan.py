@@ -33,7 +33,7 @@ RESERVE = 4
 DISK_USED_MAX = 0.8
 """Largest used share of a planned disk. Brokers copy no replicas to a disk with less than 5 % of free space."""
 CACHE_S = 300
-"""The page cache is planned for the records of this time, in s, so that readers with a small lag read no disk."""
+"""Time in s whose records fit into the planned page cache, so that readers with a small lag read no disk."""
 DESCRIPTORS_MIN = 65_536
 MB = 1_000_000
 

@@ -22,8 +22,8 @@ def make_secure_setup(
     data_dir: Path | None,
     user: str,
 ) -> None:
-    """Create the directory of a single broker and print the next steps. `listen` None: port 9292 of all addresses.
-    Raises InvalidConfigError."""
+    """Create the directory of a single broker and print the next steps. `listen` None: port 9292 on all addresses.
+    `hostnames` empty: this machine's names, or the host of `listen`. Raises InvalidConfigError."""
     import datetime
 
     from sparklog.security.secure_setup import Place, secure_setup
@@ -51,8 +51,10 @@ def make_secure_cluster(
 ) -> None:
     """Create the directories of several brokers and print the next steps.
 
-    Broker number n runs on the n-th of `hostnames`; without host names all brokers run on the address of `listen`, or
-    on 127.0.0.1 if that is all addresses. `listen` also has the port for clients. Raises InvalidConfigError.
+    Broker number n runs on the n-th of `hostnames`. Without host names all brokers run on the address of `listen`, or
+    on 127.0.0.1 if `listen` names all addresses. Clients connect to the port of `listen` (None: 9292); each further
+    broker on the same host has a port 2 higher, because the port between is for other brokers. `data_dir` gets a
+    subdirectory for each of several brokers on one host. Raises InvalidConfigError.
     """
     import datetime
 

@@ -17,10 +17,11 @@ _TABLE_COMES = re.compile(r"\b(?:from|join|describe|summarize|into|update|table)
 def complete(
     before: str, topics: Sequence[str], columns_of: Callable[[str], Sequence[str]], words: Sequence[str]
 ) -> tuple[int, list[str]]:
-    """Return completions for the cursor position after the text `before`.
+    """Return the completions of the word that ends at the cursor; `before` is the text in front of the cursor.
 
-    After FROM and similar words the completions are topics; elsewhere columns of the topics in `before`, topics, and
-    `words` (SQL keywords and functions).
+    In a command, which begins with a dot or a backslash, these are commands, and topics after the first blank. In SQL
+    these are topics after FROM and similar words. Elsewhere in SQL these are columns of the topics that `before` names,
+    all topics, and `words` (SQL keywords and functions); none if the word is empty.
 
     Returns:
         The number of characters before the cursor to replace, and their possible replacements.
@@ -49,7 +50,7 @@ def complete(
 
 
 def _typed_word(before: str) -> str:
-    """Return the unfinished word at the end, with an opening double quote; "" inside a string."""
+    """Return the unfinished word at the end of `before`, with its opening double quote; "" inside a string."""
     text = _CLOSED.sub(lambda closed: " " * len(closed[0]), before)
     if "'" in text:
         return ""

@@ -15,7 +15,8 @@ from sparklog.export.writers import ArrowWriter, CsvWriter, JsonWriter, ParquetW
 
 
 def writer_of(format: OutputFormat, output: Path | None) -> Any:
-    """Return the constructor of the writer of a file format. The ending of `output` decides the form of the format."""
+    """Return the constructor of the writer of a file format. The ending of `output` decides between comma and tab
+    (`.tsv`), and between Arrow's file and stream (`.arrows`)."""
     if format is OutputFormat.csv:
         return partial(CsvWriter, delimiter=delimiter_of(output))
     if format is OutputFormat.arrow:

@@ -47,7 +47,7 @@ def cancellable(session: SqlSession, work: Callable[[], T]) -> T:
     """Run `work` in a thread; return its result or raise its error. Ctrl-C interrupts the session's statement."""
     done: list[T] = []
     failed: list[BaseException] = []
-    ended = threading.Event()  # an interrupted `Thread.join` may report a running thread as ended
+    ended = threading.Event()  # an interrupted `Thread.join` can report a running thread as ended
 
     def run() -> None:
         try:

@@ -54,7 +54,7 @@ def run_shell(
     terminal: tuple[Input, Output] | None = None,
 ) -> None:
     """Read and run statements until the end of the input. `terminal` None: stdin and stdout. Raises InvalidConfigError
-    if a library of the extra `sparklog[sql]` is missing."""
+    if `output` is not None, or if a library of the extra `sparklog[sql]` is missing."""
     if output is not None:
         raise InvalidConfigError("--output is for a single statement: give it on the command line")
     shell = SqlShell(session, format, max_rows)

@@ -1,4 +1,4 @@
-"""Fetches a broker's metrics page and parses it. Any server may answer at the address, so the text is checked."""
+"""Fetches a broker's metrics page and parses it. Any server can answer at the address, so the text is checked."""
 
 from __future__ import annotations
 

@@ -92,7 +92,8 @@ class Model(NamedTuple):
 
 
 def model(before: Snapshot | None, now: Snapshot) -> Model:
-    """Return the rows of `now`, with rates since `before`, an earlier sample of the same cluster."""
+    """Return the rows of `now`, with rates since the earlier sample `before`. Rates are unknown if `before` is None, or
+    if it is a sample of another cluster."""
     if before is not None and (before.cluster_id != now.cluster_id or now.at_s <= before.at_s):
         before = None
     over_s = None if before is None else now.at_s - before.at_s
@@ -159,7 +160,8 @@ def _counter_rate(
     over_s: float,
     value: Callable[[BrokerPage], float | None],
 ) -> float | None:
-    """Return a counter's rate per second. The counter restarts at 0 with its broker."""
+    """Return a counter's rate per second; None without two pages of the same broker. The counter restarts at 0 with its
+    broker."""
     before, now = pages
     if before is None or now is None or before.broker_id != now.broker_id:
         return None
@@ -214,7 +216,8 @@ R = TypeVar("R", TopicRow, GroupRow)
 
 
 def sorted_topics(rows: Iterable[TopicRow], order: Order) -> list[TopicRow]:
-    """Sort topics. Topics with equal lag are sorted by rate, with equal rate by lag, and then by name."""
+    """Sort topics. In the order by lag, topics with equal lag are sorted by rate; in the order by rate, topics with
+    equal rate by lag. The last criterion is always the name."""
     return _sort_rows(rows, order, lambda row: row.name, {
         Order.lag: lambda row: (_sort_key(row.lag), _sort_key(row.records_per_s)),
         Order.rate: lambda row: (_sort_key(row.records_per_s), _sort_key(row.lag)),
@@ -223,7 +226,7 @@ def sorted_topics(rows: Iterable[TopicRow], order: Order) -> list[TopicRow]:
 
 
 def sorted_groups(rows: Iterable[GroupRow], order: Order) -> list[GroupRow]:
-    """Sort groups. Groups have no size: the order by size is that by lag."""
+    """Sort groups. Groups have no size, so the order by size is the same as the order by lag."""
     by_lag: Callable[[GroupRow], tuple[float, ...]] = lambda row: (_sort_key(row.lag), _sort_key(row.read_per_s))  # noqa: E731
     return _sort_rows(rows, order, lambda row: row.group_id, {
         Order.lag: by_lag,

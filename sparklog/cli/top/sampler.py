@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 TOPICS_MAX = 10_000
 GROUPS_MAX = 200
-"""Largest number of groups whose offsets are requested. For further groups the metrics page has them."""
+"""Largest number of groups whose offsets are requested. Offsets of further groups are taken from the metrics page."""
 OFFSETS_MAX = 100_000
 REFINED_MAX = 50
-"""Largest number of groups with a small lag that are described, because their lag may consist of markers only."""
+"""Largest number of groups with a small lag that are described, because their lag can consist of markers only."""
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 

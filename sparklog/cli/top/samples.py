@@ -58,7 +58,7 @@ class LakeSample(NamedTuple):
     lag: int
     """Number of offsets that the table lacks."""
     behind_s: float
-    """Age in s of the newest moment whose records are all in the table."""
+    """Age in s of the newest time up to which all records are in the table."""
     files: int
 
 

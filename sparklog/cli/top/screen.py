@@ -46,7 +46,7 @@ class State(NamedTuple):
 
     order: Order
     before: Snapshot | None = None
-    """The sample before `now`; None if the sample before `now` failed."""
+    """The sample before `now`; None if there is none, or if the attempt before `now` failed."""
     now: Snapshot | None = None
     """The newest sample."""
     failure: Failure | None = None

@@ -94,7 +94,7 @@ async def log_in(request: Request) -> Response:
     name, secret, page = exact_text(fields, "user"), fields.get("secret", ""), own_path(text(fields, "next"))
     by_token = takes_token(login.template)
     if by_token:
-        secret = secret.strip()  # a pasted token may have a newline
+        secret = secret.strip()  # a pasted token can have a newline
     if not secret or not (name or by_token):
         return _page(
             request, page, 400, name, "A token is needed." if by_token else "A user and a password are needed."

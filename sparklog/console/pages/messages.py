@@ -82,7 +82,8 @@ class Wish:
         return "read_uncommitted" if self.uncommitted else "read_committed"
 
     def link(self, path: str, **changed: object) -> str:
-        """Return a link to `path` with the parameters of this request, except those in `changed`."""
+        """Return a link to `path` with this request's parameters, except `dir`, `at` and `tail`. `changed` replaces or
+        adds parameters."""
         given: dict[str, object] = {
             "partition": "" if self.partition < 0 else self.partition,
             "start": self.start,
@@ -341,7 +342,8 @@ def _export(console: Console, wish: Wish, format: str, rows_max: int) -> Generat
 
 
 async def export(request: Request) -> Response:
-    """Return a file with the records from the requested start to the end, at most `rows` of each partition."""
+    """Return a file with the records from the requested start to the end, at most `rows` of each partition. From
+    `newest` these are the last `rows` offsets of each partition."""
     wish = wish_of(request)
     format = one_of(request.query_params, "format", tuple(FORMATS))
     rows_max = whole_number(request.query_params, "rows", EXPORT_ROWS, 1, EXPORT_ROWS_MAX)

@@ -136,7 +136,7 @@ async def _file(request: Request, query: str, format: str) -> Response:
 
 
 class _ResultFile(StreamingResponse):
-    """A response with a file. After an error its last message is not sent, so that the server closes the connection and
+    """A response with a file. After an error the response is not ended, so that the server closes the connection and
     the browser reports an incomplete file."""
 
     async def stream_response(self, send: Send) -> None:

@@ -31,9 +31,9 @@ class BrokerRow(NamedTuple):
     state: str
     """State in words; empty if the broker is up and not the controller."""
     leads: int
-    """Number of the partitions."""
+    """Number of these partitions."""
     size_bytes: int
-    """Size of the partitions."""
+    """Size of these partitions."""
     share: float
     """Share of the bytes of all partitions, 0 to 1."""
     skew: float
@@ -202,7 +202,8 @@ def skew(parts: Sequence[int]) -> float:
 
 
 def problems_of(topic: TopicDescription) -> list[str]:
-    """Return the problems in words, one per partition that is offline, lacks replicas or accepts no records."""
+    """Return the problems of a topic's partitions in words: a partition is offline, lacks replicas in sync, or has
+    rejected its last append."""
     return [line for p in topic.partition_details for line in _problems(topic.name, p)]
 
 

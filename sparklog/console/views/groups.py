@@ -33,9 +33,10 @@ class GroupRow(NamedTuple):
 
 
 def group_rows(groups: Mapping[str, WatchedGroup], search: str, sort: str, *, kind: str = "") -> list[GroupRow]:
-    """Return the groups whose name contains `search`, in any case, in the order `sort`.
+    """Return the groups whose name contains `search`, regardless of case, in the order `sort`.
 
-    In the order by lag the largest comes first, and groups without committed offsets come last.
+    In the order by lag the largest comes first, and groups without committed offsets come last. `kind`: only groups of
+    this kind; "": all.
     """
     wanted = search.lower()
     rows = [

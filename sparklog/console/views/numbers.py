@@ -43,7 +43,8 @@ def time(timestamp_ms: int | None) -> str:
 
 
 def age(duration_ms: int | None) -> str:
-    """Return a duration in days, hours, minutes or seconds, the largest unit of which it has two; a dash if unknown."""
+    """Return a duration in the largest unit of days, hours and minutes of which it has at least two, else in seconds; a
+    dash if it is unknown (None or negative)."""
     if duration_ms is None or duration_ms < 0:
         return NONE
     seconds = duration_ms / 1000

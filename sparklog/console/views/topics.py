@@ -15,7 +15,7 @@ from sparklog.types import INTERNAL_TOPICS
 
 
 def names_matching(names: Mapping[str, int], search: str, *, internal: bool) -> list[str]:
-    """Return the topics whose name contains `search`, in any case, with the names that begin with it first."""
+    """Return the topics whose name contains `search`, regardless of case. Names that begin with it come first."""
     wanted = search.lower()
     found = [n for n in names if (internal or n not in INTERNAL_TOPICS) and wanted in n.lower()]
     if wanted:

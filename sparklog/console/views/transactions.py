@@ -32,7 +32,8 @@ class TransactionRow(NamedTuple):
 
 
 def transaction_rows(found: Iterable[TransactionSummary], now_ms: int, search: str = "") -> list[TransactionRow]:
-    """Return the transactions whose id contains `search`, in any case: open ones first, the oldest of them first."""
+    """Return the transactions whose id contains `search`, regardless of case. Open transactions come first, the oldest
+    of them at the top."""
     wanted = search.lower()
     rows = [transaction_row(t, now_ms) for t in found if wanted in t.transactional_id.lower()]
     return sorted(rows, key=lambda r: (-1 if r.open_ms is None else r.open_ms) * -1)

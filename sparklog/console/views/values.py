@@ -42,7 +42,7 @@ def visible(text: str) -> str:
 
 
 def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) -> Cell:
-    """Return the cell of an Arrow value. Of a long value only the shown part is read."""
+    """Return the cell of an Arrow value. Of long bytes or text only the beginning is read."""
     if not scalar.is_valid:
         return NULL
     t = scalar.type
@@ -102,7 +102,7 @@ def _json(data: bytes, *, pretty: bool) -> str | None:
 def _utf8(data: bytes, *, is_whole: bool) -> str | None:
     """Return the bytes as text; None if they are not UTF-8, or if more than a quarter are invisible characters.
 
-    `is_whole` False: the bytes are the beginning of a text, which may end inside a character.
+    `is_whole` False: the bytes are the beginning of a text, which can end inside a character.
     """
     for missing in range(1 if is_whole else _UTF8_CHAR_BYTES_MAX):
         try:

@@ -69,7 +69,7 @@ class WatchedGroup:
 
     @property
     def rate(self) -> float | None:
-        """Committed offsets per second in the last minute."""
+        """Committed offsets per second in the last minute; None with fewer than two samples."""
         samples = [s for s in self.samples if self.samples[-1].time_ms - s.time_ms <= RATE_MS]
         if len(samples) < 2 or samples[-1].time_ms == samples[0].time_ms:
             return None

@@ -30,8 +30,8 @@ class ReplicaLog(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def durable_end_offset(self) -> int:
-        """End of the records that this replica counts as durable. With `flush.mode=group` or `flush.messages` this is
-        the end of the fsynced records, otherwise the log end."""
+        """End of the records that this replica counts as durable: the log end, or the end of the fsynced records while
+        `flush.mode=group` or `flush.messages` demand an fsync."""
         ...
 
     @property
