@@ -170,7 +170,8 @@ class Cluster:
             return cached[0]
         found = next((state for state in response.topics if state.name == name and state.error_code == 0), None)
         if found is not None:
-            return topic_info(found)
+            with self._lock:  # another thread may have forgotten the topic meanwhile
+                return self._topics[name][0] if name in self._topics else topic_info(found)
         self.invalidate(name)
         code = next((t.error_code for t in response.topics if t.name == name), UnknownTopicOrPartitionError.code)
         if code == UnknownTopicOrPartitionError.code:
