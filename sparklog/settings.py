@@ -272,7 +272,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("connections.max.reauth.ms", _B, 0, "A client of a SASL listener has to authenticate again within this time (KIP-368), else its connection ends; 0: never.", "ms", 0, 2**53),
     Setting("connection.failed.authentication.delay.ms", _B, 100, "Delay of the response and of the end of the connection after a failed authentication.", "ms", 0, 60_000),
     Setting("connections.authentication.timeout.ms", _B, 30_000, "A connection whose peer has not authenticated within this time is closed; TLS may use a third of it.", "ms", 100, 600_000),
-    Setting("connections.authenticating.max", _B, 1_000, "Largest number of connections without a completed authentication, on all listeners with TLS or SASL; further connections are closed.", "connections", 1, 1_000_000),
+    Setting("connections.authenticating.max", _B, 1_000, "Largest number of connections without a completed authentication, on all listeners with TLS or SASL; beyond it the broker closes the oldest of them.", "connections", 1, 1_000_000),
     Setting("lake.worker.enable", _B, True, "Starts a lake worker beside the broker when a topic has a Delta table and the package deltalake is installed."),
     Setting("lake.worker.config", _B, "", "Properties file with the client settings of the lake worker that the broker starts, as for --command-config; needed if the first listener requires TLS or a login."),
     Setting("min.insync.replicas", _T, 1, "Records with acks=all are refused while fewer replicas are in sync; at most the number of replicas.", "replicas", 1, 100),

@@ -228,8 +228,9 @@ def _cast(column: Any, target: Any) -> Any:
 
 
 def null_column(rows: int, t: Any) -> Any:
-    """Return `rows` nulls of type `t`. The children of lists and maps are empty; the children that `pa.nulls` makes are
-    not, and would be stored. `pa.array` is not used, because it imports pandas (0.3 s)."""
+    """Return `rows` nulls of type `t`. The children of lists and maps have no values and no buffers. `pa.nulls` gives
+    these children buffers of zeros, which a batch would store. `pa.array` is not used, because it imports pandas
+    (0.3 s)."""
     bitmap = pa.py_buffer(bytes((rows + 7) // 8))
     if pa.types.is_struct(t):
         children = [null_column(rows, f.type) for f in t]

@@ -193,8 +193,9 @@ class Cluster:
             raise
 
     def take_epochs(self, logs: LogManager) -> None:
-        """Store the leader epochs of the logs if the store in the data directory is an older copy with lower leader
-        epochs. No effect with ZooKeeper. Blocks. Raises StorageError, StorageFullError.
+        """Raise the leader epochs in metadata.db to those of the logs. A partition's epoch is lower in metadata.db if
+        that file was restored from an older copy. No effect with ZooKeeper. Blocks. Raises StorageError,
+        StorageFullError.
         """
         if isinstance(self._zk, LocalCoordination):
             epochs = {tp: partition_log.leader_epoch for tp, partition_log in logs.logs.items()}

@@ -110,8 +110,9 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
 
 
 def _is_to_be_copied(config: BrokerConfig, coordination: Coordination, nodes: Iterable[Node]) -> bool:
-    """Return True if nodes must be copied, after the creation of COPYING if it is missing; False if an earlier start
-    has copied all nodes. Raises AdoptionRefusedError if ZooKeeper has other metadata."""
+    """Return True if the nodes of the store must be copied to ZooKeeper. The node COPYING exists then: this call
+    creates it if it is missing. Return False if an earlier start has copied all nodes. Raises AdoptionRefusedError if
+    ZooKeeper has other metadata."""
     own = _cluster_id(node for node in nodes if node.path == znodes.CLUSTER)
     copying = wait_for(coordination.get(COPYING))
     if copying is not None and copying.data.decode() == own:

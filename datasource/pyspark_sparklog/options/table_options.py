@@ -89,8 +89,9 @@ def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def of_read(given: Mapping[str, str], schema: StructType, where: OptionUse) -> Mapping[str, str]:
-    """Return the options of a read whose rows have `schema`. For a table these are the table's options, replaced by
-    those `given`; else they are `given`. A read that names topics is not a read of a table."""
+    """Return the options of a read whose rows have `schema`. For a read of a table these are the table's options and
+    those in `given`; if both have an option, the value in `given` counts. For any other read, also one that names
+    topics in `given`, these are `given` alone."""
     text = _text(schema)
     lower = {name.lower(): value for name, value in given.items()}
     if not text or any(name in lower for name in SUBSCRIPTIONS):

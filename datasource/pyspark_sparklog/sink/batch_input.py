@@ -77,10 +77,11 @@ def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
 
 
 def check_input(transaction: SharedTransaction, last: LastCommit, ours: BatchInput) -> None:
-    """Check that the rows of a micro-batch are in the topic, if its number had been committed before.
+    """Check a micro-batch whose number was committed before: that commit must have the input `ours`. Then its rows are
+    in the topic, which is not read.
 
-    Raises StaleCheckpointError if the batch committed with that number had other input than `ours`, or if a later batch
-    is committed. If the input of the commit cannot be decoded, a warning is logged.
+    Raises StaleCheckpointError if the input differs, or if a later batch is committed. If the input of the commit
+    cannot be decoded, only a warning is logged.
     """
     check_number(transaction, last)
     if last.version < transaction.version:

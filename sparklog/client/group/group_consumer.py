@@ -69,7 +69,8 @@ class Reader(Protocol):
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offset after the records of earlier polls, of every partition with a known position."""
+        """Return the offsets to commit, of each partition with a known position: the offset after the last consumed
+        record, or the start position (also after a `seek`) if no record was consumed since."""
 
     def unstarted(self) -> list[TopicPartition]:
         """Return the assigned partitions that wait for `start_at`."""

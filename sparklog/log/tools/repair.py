@@ -285,8 +285,9 @@ class _Plan:
             target.close()
 
     def _rewrite(self, segment: ScannedSegment) -> None:
-        """Rewrite the segment with its intact batches only, and seal it. A segment without an intact batch is removed,
-        unless it is the last one and its head is known: its name can show the log end."""
+        """Rewrite the segment with its intact batches only, and seal it. A segment without an intact batch is removed.
+        The last segment stays, as an empty one, if its head is known: the offset in its file name can show the log end.
+        """
         remove_indexes(self._files, segment.path)
         head = segment.head
         if head is None or (not segment.kept and segment is not self._segments[-1]):
