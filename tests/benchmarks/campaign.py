@@ -14,8 +14,9 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.kafka import KAFKA_VERSION
+
 from .context import Context
-from .kafka import KAFKA_VERSION
 from .results import Measurement, RowResult, write_row
 from .rows import Row
 

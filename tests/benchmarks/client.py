@@ -21,9 +21,9 @@ from typing import Any
 
 from sparklog.protocol import messages as m
 from sparklog.protocol.messages import Api
+from tests.support.raw_client import RawClient
 
 from . import latency, logins
-from .broker_raw import RawClient
 from .payloads import read_payloads
 
 Polled = tuple[int, int]

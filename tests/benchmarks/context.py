@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sparklog
+from tests.support.kafka import KafkaInstallation, KafkaServer
+from tests.support.processes import Finished, MeasurementError, run, usage
 
 from . import secure_servers
-from .kafka import KafkaInstallation, KafkaServer
 from .payloads import payload_file
-from .processes import Finished, MeasurementError, run, usage
 from .results import Measurement
 from .secure_servers import Certificates
 from .servers import SparklogServer

@@ -17,8 +17,8 @@ from sparklog.security.acls import Acl, Operation, PatternType, Permission, Reso
 from sparklog.security.authority import Authority
 from sparklog.security.principals import user
 from sparklog.security.sasl import SCRAM_SHA_256
+from tests.support.kafka import KafkaInstallation, KafkaServer, free_ports
 
-from .kafka import KafkaInstallation, KafkaServer, free_ports
 from .servers import TOPIC_PREFIX, SparklogServer
 
 PLAIN, TLS, SCRAM_ACL = LISTENERS = ("PLAINTEXT", "SSL", "SASL_SSL")

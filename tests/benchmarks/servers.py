@@ -12,8 +12,7 @@ import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.client.local_cluster import LocalCluster
 from sparklog.errors import SparklogError
-
-from .processes import MeasurementError, directory_bytes
+from tests.support.processes import MeasurementError, directory_bytes
 
 ADMIN_TIMEOUT_MS = 300_000
 WAIT_S = 120.0

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.kafka import SPARK_VERSION, KafkaInstallation
+from tests.support.processes import MeasurementError
+
 from ..spark_settings import published_settings
 from .context import ROOT, environment
-from .kafka import SPARK_VERSION, KafkaInstallation
-from .processes import MeasurementError
 from .spark_child import RESULT
 
 START_TIMEOUT_S = 300.0

@@ -16,12 +16,12 @@ from sparklog.errors import ERRORS, SparklogError, TopicAlreadyExistsError, Unkn
 from sparklog.format.batch import STAMP_CHARS, decode_header
 from sparklog.protocol.frames import PREFIX_BYTES, RESPONSE_PREFIX
 from sparklog.protocol.messages import APIS, Api, decode_error, decode_response
-from tests.benchmarks.broker_raw import RawClient
 from tests.fuzz.campaign import FINDINGS_MAX, Finding, Outcome
 from tests.fuzz.cases import ENVELOPE_ID, TYPED_ID
 from tests.fuzz.planted import honest
 from tests.fuzz.requests import Request, make_request
 from tests.golden.make_golden import TYPED_SCHEMA
+from tests.support.raw_client import RawClient
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 
 ADDRESS_SPACE_BYTES = 6 << 30

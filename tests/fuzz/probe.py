@@ -24,12 +24,12 @@ from sparklog.protocol.frames import encode_request
 from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse
 from sparklog.protocol.messages import Api, HandshakeRequest, ProducePartition, ProduceRequest, encode
 from sparklog.protocol.topic_messages import MetadataRequest
-from tests.benchmarks.broker_raw import RawClient
 from tests.fuzz.cases import ENVELOPE_ID, Form, honest_batch
 from tests.fuzz.message import Message
 from tests.fuzz.mutations import BOMB_BYTES, frame_of_zeros
 from tests.fuzz.whole_batches import encoded
 from tests.golden.make_golden import envelope_rows
+from tests.support.raw_client import RawClient
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset
 
 WIDE_PARTITIONS = 5000

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import sparklog
-from tests.benchmarks.kafka import KafkaInstallation
 from tests.gateway_suites.verdict import Verdict, judge
+from tests.support.kafka import KafkaInstallation
 
 HERE = Path(__file__).parent
 PACKAGE = "@confluentinc/kafka-javascript"

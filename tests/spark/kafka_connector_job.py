@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
-from tests.benchmarks.kafka import SPARK_VERSION
+from tests.support.kafka import SPARK_VERSION
 
 RECORDS = 1_000
 REAL_TIME_RECORDS = 500

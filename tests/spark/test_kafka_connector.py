@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import sparklog
-from tests.benchmarks.kafka import KafkaInstallation
 from tests.spark.kafka_connector_job import REAL_TIME_RECORDS, RECORDS
+from tests.support.kafka import KafkaInstallation
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -32,7 +32,7 @@ from sparklog.protocol.messages import (
     ProduceResult,
 )
 from sparklog.protocol.topic_messages import CreateTopicRequest, CreateTopicResponse
-from tests.benchmarks.broker_raw import RawClient
+from tests.support.raw_client import RawClient
 
 PATIENCE_S = 60.0
 

@@ -40,7 +40,7 @@ from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.types import TopicPartition
-from tests.benchmarks.broker_raw import RawClient
+from tests.support.raw_client import RawClient
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch
 
 SETTINGS = """log.retention.check.interval.ms = 20

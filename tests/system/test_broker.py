@@ -60,7 +60,7 @@ from sparklog.protocol.topic_messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from tests.benchmarks.broker_raw import RawClient, envelope_batch
+from tests.support.raw_client import RawClient, envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, handshake, produce, readable
 

@@ -20,7 +20,7 @@ import pytest
 from sparklog.errors import ERRORS, StorageFullError
 from sparklog.format.batch import iterate_batches
 from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse
-from tests.benchmarks.broker_raw import envelope_batch
+from tests.support.raw_client import envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, handshake, produce, readable
 

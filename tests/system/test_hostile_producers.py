@@ -39,8 +39,8 @@ from sparklog.protocol.transaction_messages import (
     ListTransactionsResponse,
 )
 from sparklog.types import TopicPartition
-from tests.benchmarks.broker_raw import RawClient
 from tests.support.producers import produced
+from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, produce
 

@@ -14,7 +14,7 @@ import pytest
 from sparklog.errors import StorageError
 from sparklog.protocol.messages import Api, LocateSegmentsRequest, LocateSegmentsResponse
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
-from tests.benchmarks.broker_raw import RawClient, envelope_batch
+from tests.support.raw_client import RawClient, envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 import sparklog
-from tests.benchmarks.kafka import KafkaInstallation
+from tests.support.kafka import KafkaInstallation
 from tests.support.ports import free_port
 from tests.support.waiting import CLUSTER_PATIENCE_S, PATIENCE_S, until
 

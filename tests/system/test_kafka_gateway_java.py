@@ -10,7 +10,7 @@ import pytest
 
 import sparklog
 from sparklog.client.local import LocalBroker
-from tests.benchmarks.kafka import KafkaInstallation
+from tests.support.kafka import KafkaInstallation
 
 pytestmark = pytest.mark.nightly
 

@@ -11,8 +11,8 @@ import pytest
 
 import sparklog
 from sparklog.client.local import LocalBroker
-from tests.benchmarks.kafka import KafkaInstallation
 from tests.gateway_suites import franz_go
+from tests.support.kafka import KafkaInstallation
 
 pytestmark = pytest.mark.nightly
 

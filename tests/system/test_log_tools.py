@@ -13,8 +13,8 @@ import pytest
 from sparklog.errors import LogCorruptError
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
-from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.cli import Result, run_here
+from tests.support.raw_client import envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 

@@ -21,7 +21,7 @@ from sparklog.errors import CorruptBatchError, MessageTooLargeError
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from tests.benchmarks.broker_raw import envelope_batch
+from tests.support.raw_client import envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 from tests.unit.format.lies import all_lies, bomb

@@ -19,7 +19,7 @@ from sparklog.errors import SparklogError
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
-from tests.benchmarks.broker_raw import envelope_batch
+from tests.support.raw_client import envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, handshake, produce
 from tests.system.metrics_page import (

@@ -45,7 +45,7 @@ from sparklog.protocol.messages import (
 )
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.protocol.transaction_messages import DescribeTransactionsRequest, DescribeTransactionsResponse
-from tests.benchmarks.broker_raw import RawClient
+from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, handshake
 

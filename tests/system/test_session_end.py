@@ -10,8 +10,8 @@ from kazoo.client import KazooClient
 
 from sparklog.client.local_zookeeper import ZooKeeperProcess, has_java
 from sparklog.metadata.cluster_znodes import BROKER_IDS
-from tests.benchmarks.processes import MeasurementError
 from tests.benchmarks.rows.cluster import watched_session
+from tests.support.processes import MeasurementError
 
 WAIT_S = 60.0
 NODE = f"{BROKER_IDS}/2"

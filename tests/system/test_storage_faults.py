@@ -16,8 +16,8 @@ import pytest
 from sparklog.errors import LogCorruptError, StorageUnavailableError
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
-from tests.benchmarks.broker_raw import RawClient, envelope_batch
 from tests.support.metadata import ControlledStore
+from tests.support.raw_client import RawClient, envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, produce
 

@@ -22,8 +22,8 @@ from sparklog.errors import CorruptBatchError, InvalidConfigError, RemoteStorage
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.protocol.messages import FetchResult
-from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.cli import run_here
+from tests.support.raw_client import envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 

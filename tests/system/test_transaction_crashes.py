@@ -25,7 +25,7 @@ from sparklog.protocol.transaction_messages import (
     JoinSharedTxnResponse,
 )
 from sparklog.types import TopicPartition, shared_transactional_id
-from tests.benchmarks.broker_raw import RawClient
+from tests.support.raw_client import RawClient
 from tests.support.transactions import rows
 from tests.support.waiting import until
 from tests.system.broker_process import PATIENCE_S, BrokerProcess, create_topic

@@ -50,7 +50,7 @@ from sparklog.protocol.transaction_messages import (
     TransactionSummary,
 )
 from sparklog.protocol.versions import field_names
-from tests.benchmarks.broker_raw import RawClient
+from tests.support.raw_client import RawClient
 from tests.system.broker_process import BrokerProcess, create_topic, handshake
 from tests.system.releases import PREVIOUS, ROOT, environment_of, files_of
 

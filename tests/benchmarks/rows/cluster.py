@@ -14,9 +14,9 @@ from kazoo.protocol.states import EventType
 
 from sparklog.client.local_cluster import SESSION_TIMEOUT_MS
 from sparklog.metadata.cluster_znodes import BROKER_IDS
+from tests.support.processes import MeasurementError, usage
 
 from ..context import CLUSTER, Context, started_client
-from ..processes import MeasurementError, usage
 from ..results import Measurement
 from ..servers import WAIT_S, until
 from .latency import acknowledged

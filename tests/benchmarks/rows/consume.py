@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from tests.support.processes import MeasurementError
+
 from ..context import SINGLE, Context, measured
-from ..processes import MeasurementError
 from ..results import Measurement
 from .produce import PARTITIONS, RECORDS, fill
 from .row import CONFLUENT, Row, row

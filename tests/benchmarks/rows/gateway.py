@@ -8,10 +8,10 @@ from typing import Any
 import psutil
 
 import sparklog
+from tests.support.kafka import KafkaServer
+from tests.support.processes import MeasurementError
 
 from ..context import SETTINGS, Context, measured
-from ..kafka import KafkaServer
-from ..processes import MeasurementError
 from ..results import Measurement
 from ..servers import SparklogServer
 from .latency import beside_query, send_and_receive

@@ -21,9 +21,9 @@ from deltalake import DeltaTable, write_deltalake
 import sparklog
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.query.session import SqlSession
+from tests.support.processes import usage
 
 from ..context import Context
-from ..processes import usage
 from ..results import Measurement
 from ..spark_session import DELTA_CONFIGS, SparkProcess
 from .row import CONNECTOR, Row, row

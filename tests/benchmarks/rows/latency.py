@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from tests.support.processes import Finished
+
 from ..ceiling import FORMAT as CEILING
 from ..context import SINGLE, Context, measured, started_client
 from ..latency import VALUE_BYTES
-from ..processes import Finished
 from ..results import Measurement
 from ..spark_child import PHASES
 from .row import CONFLUENT, CONNECTOR, Row, row

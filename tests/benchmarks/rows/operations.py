@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 import sparklog
+from tests.support.kafka import KafkaServer
+from tests.support.processes import usage
 
 from ..context import Context
-from ..kafka import KafkaServer
-from ..processes import usage
 from ..results import Measurement
 from ..servers import SparklogServer
 from .produce import PARTITIONS, fill, produce

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from tests.support.kafka import PRODUCER_SETTINGS, KafkaServer
+
 from ..context import SINGLE, Context, measured
-from ..kafka import PRODUCER_SETTINGS, KafkaServer
 from ..results import Measurement
 from ..secure_servers import PLAIN
 from ..servers import SparklogServer

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tests.support.processes import Finished, usage
+
 from ..ceiling import FORMAT as CEILING
 from ..ceiling import write_files
 from ..context import Context, measured
 from ..payloads import read_payloads
-from ..processes import Finished, usage
 from ..results import Measurement
 from ..spark_child import FLIGHT_COLUMNS, flight_schema, read_flights
 from .consume import filled_topic

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 import sparklog
-from tests.benchmarks.kafka import SPARK_VERSION, KafkaInstallation, KafkaServer
 from tests.spark.kafka_parity import table
 from tests.spark.kafka_parity.checks import Observation
 from tests.spark.kafka_parity.systems import KafkaSystem
+from tests.support.kafka import SPARK_VERSION, KafkaInstallation, KafkaServer
 
 HERE = Path(__file__).parent
 KEPT = HERE.parents[2] / "build" / "parity"

@@ -19,8 +19,8 @@ from sparklog.environment.files import RealFile
 from sparklog.errors import ERRORS, StorageError
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
-from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.brokers import started
+from tests.support.raw_client import envelope_batch
 
 BATCH = envelope_batch(10, 20)
 

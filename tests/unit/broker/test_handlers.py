@@ -29,8 +29,8 @@ from sparklog.protocol.messages import (
     ProduceResult,
 )
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED
-from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.brokers import run
+from tests.support.raw_client import envelope_batch
 from tests.support.replicas import PartitionReplicas
 
 BATCH = envelope_batch(10, 20)

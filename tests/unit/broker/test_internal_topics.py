@@ -36,8 +36,8 @@ from sparklog.protocol.topic_messages import (
     DeleteTopicRequest,
 )
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
-from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.brokers import run, started
+from tests.support.raw_client import envelope_batch
 
 
 def internal_topic(broker: Broker, name: str) -> InternalTopic:

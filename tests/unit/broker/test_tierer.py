@@ -42,8 +42,8 @@ from sparklog.protocol.messages import (
     ProduceRequest,
 )
 from sparklog.types import TopicPartition
-from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.brokers import started
+from tests.support.raw_client import envelope_batch
 from tests.support.tiering import FailingStore, memory_store, stored_names
 
 BATCH = envelope_batch(10, 20)

@@ -22,9 +22,9 @@ from sparklog.protocol import group_messages as m
 from sparklog.protocol.messages import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from sparklog.replication.groups import GROUP_ID_CHARS_MAX
 from sparklog.types import TopicPartition
-from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.brokers import coordinating
 from tests.support.metrics import run, scrape
+from tests.support.raw_client import envelope_batch
 
 BATCH = envelope_batch(10, 20)
 

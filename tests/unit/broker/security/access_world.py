@@ -23,8 +23,8 @@ from sparklog.security.acl_records import acl_record
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, Resource
 from sparklog.security.principals import Principal, user
 from sparklog.security.records import RecordKind
-from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.brokers import coordinating, started
+from tests.support.raw_client import envelope_batch
 
 ADMIN, MALLORY, ALICE = user("admin"), user("mallory"), user("alice")
 HOST = "10.0.0.7"

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .processes import Finished, MeasurementError, directory_bytes, run
+from tests.support.processes import Finished, MeasurementError, directory_bytes, run
 
 KAFKA_VERSION = "4.3.0"
 SPARK_VERSION = "4.2.0"
