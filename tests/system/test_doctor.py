@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sparklog import Admin, Producer, TopicPartition
@@ -19,6 +20,7 @@ from sparklog.client.admin.admin import Admin as AdminClass
 from sparklog.protocol.transaction_messages import DescribeProducersResponse, ProducerState
 from tests.support.cli import Run, run_here
 from tests.support.ports import free_port
+from tests.support.waiting import until
 from tests.system.broker_process import PATIENCE_S, BrokerProcess
 
 SETTINGS = 'metrics.listen = "127.0.0.1:0"\n[topic]\nretention.ms = 604800000\n'
@@ -121,6 +123,8 @@ def test_who_holds_the_directory_and_how_the_broker_ended(doctor: Doctor, proces
     assert found.keys() == {"unreachable", "lock-holder"}
     assert f"process {process.process.pid} " in found["lock-holder"]["what"]
     os.kill(process.process.pid, signal.SIGSTOP)
+    stopped = psutil.Process(process.process.pid)
+    until(lambda: stopped.status() == psutil.STATUS_STOPPED, "the signal has taken effect")
     assert "is stopped" in doctor(*data_dir, code=2)["lock-holder"]["what"]
     process.stop(signal.SIGKILL)
     found = doctor(*data_dir, code=0)
