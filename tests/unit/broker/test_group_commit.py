@@ -118,6 +118,18 @@ def test_without_it_nothing_is_fsynced_and_small_appends_stay_on_the_loop(tmp_pa
     run(tmp_path, {}, scenario)
 
 
+def test_with_flush_messages_only_the_append_that_reaches_the_number_waits(tmp_path: Path, synced: list[str]) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        log = broker.partitions.get("t", 0).log
+        for appended in (1, 2):
+            assert (await append(context)).error_code == 0
+            assert (len(synced), log.high_watermark) == (0, 10 * appended)
+        assert (await append(context)).error_code == 0
+        assert (len(synced), log.high_watermark, log.flushed_offset) == (1, 30, 30)
+
+    run(tmp_path, {"flush.messages": 25}, scenario)
+
+
 def test_an_append_that_cannot_be_fsynced_fails_and_so_do_all_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
