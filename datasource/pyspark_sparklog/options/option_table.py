@@ -84,7 +84,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("topic", _SINK, "topic", "", "Topic to write to; goes before a column named topic."),
     Option("sparklog.strict.columns", _SINK, "true, false", "false", "true makes a column that an envelope topic does not take an error; false leaves it out, as Kafka's sink does."),
     Option("sparklog.delivery.guarantee", _SINK, "exactly-once, at-least-once", "exactly-once", "exactly-once writes each micro-batch, and each batch write, as one transaction; at-least-once writes with acks=all, visible at once and again when Spark tries again."),
-    Option("sparklog.transaction.timeout.ms", _SINK, "ms", "3600000 in a stream", "A write that has not ended after this time is aborted; until then readers with read_committed wait for it. A batch write without it may take any time; when its driver is gone, it is aborted within a minute."),
+    Option("sparklog.transaction.timeout.ms", _SINK, "ms", "3600000 in a stream", "A write that has not ended after this time is aborted; until then readers with read_committed wait for it. A batch write without this option may take up to 7 days; when its driver is gone, the write is aborted within a minute."),
     Option("txnAppId", _SINK, "text", "", "Batch writes: with txnVersion, names the write as Delta's option does, so that it happens once however often it is tried. Streams: the name under which batches are counted, instead of the query's id; a new one lets a query go on whose checkpoint was set back."),
     Option("txnVersion", _SINK, "number", "", "Batch writes: a version that is not above the last one committed under txnAppId is skipped."),
 )  # fmt: skip
