@@ -65,9 +65,9 @@ print(f"{len(payments):,} payments of {payments['cents'].sum() / 100:,.2f} in al
 # MAGIC %md
 # MAGIC ## 2. The query
 # MAGIC
-# MAGIC `once(name, batch_id)` makes two options, `txnAppId` and `txnVersion`, that Delta and sparklog both know: a
-# MAGIC write whose name and number are committed already is skipped. Each write of the function needs a name of its
-# MAGIC own. That is all there is to it.
+# MAGIC Spark calls the function `write` below for each micro-batch. `once(name, batch_id)` returns two options,
+# MAGIC `txnAppId` (the name) and `txnVersion` (the batch id). Delta and sparklog skip a write if this name and batch id
+# MAGIC are committed already. `write` writes to two places, so each of its two writes has a name of its own.
 # MAGIC
 # MAGIC The line that waits in the second batch is only here so that the kill meets the gap between the two writes.
 # MAGIC The file `tries` notes what Spark does.

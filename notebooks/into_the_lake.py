@@ -2,8 +2,10 @@
 # MAGIC %md
 # MAGIC # Into the lake
 # MAGIC
-# MAGIC A topic is a Delta table, too: one call, no job. This notebook writes rides to a topic and reads them as a table
-# MAGIC with Delta's own reader, polars and DuckDB. It then cuts the log, and reads history and tail as one.
+# MAGIC sparklog can keep a topic as a Delta table, too: one call of `enable_lake` is enough, without a Spark job.
+# MAGIC This notebook writes rides to a topic and reads them as a table with Delta's own reader, polars and DuckDB. Then
+# MAGIC it deletes these records from the log and sends new ones. One read returns both: the old rows from the table,
+# MAGIC the new ones from the log.
 # MAGIC
 # MAGIC Run it from top to bottom, here or as `python notebooks/into_the_lake.py`. It needs `sparklog[notebooks,lake]`
 # MAGIC and no Spark; the last cell shows the same in Spark.

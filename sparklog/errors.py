@@ -41,7 +41,8 @@ class SparklogError(Exception):
 
     @property
     def name(self) -> str:
-        """Stable name of the error in the log and on the command line, for example `OFFSET_OUT_OF_RANGE`."""
+        """Name of the error in the log and on the command line, for example `OFFSET_OUT_OF_RANGE`. It can change
+        between releases; `code` cannot."""
         return NAMES.get(self.code, "UNKNOWN_SERVER_ERROR")
 
 

@@ -307,7 +307,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("lake.commit.interval.ms", _T, 10_000, "Interval at which new records are committed to the Delta table.", "ms", 100, _DAY_MS),
     Setting("lake.file.size.bytes", _T, 128 * MIB, "Size at which a Parquet file of the Delta table is full; smaller files are merged in the background.", "bytes", 64 * 1024, 8192 * MIB),
     Setting("lake.partition.by", _T, "", "Columns that partition the Delta table, separated by commas; empty: none. Fixed when the table is created."),
-    Setting("lake.hold.retention", _T, True, "Lets retention, compaction and deletion of records remove no record that the Delta table lacks."),
+    Setting("lake.hold.retention", _T, True, "With true, retention, compaction and deletion of records keep every record that the Delta table does not have yet."),
     Setting("lake.paused", _T, "", "Reason of the pause of the Delta table; empty: commits are not paused. `sparklog lake pause` and `sparklog lake resume` set it, and the worker when the table needs a decision."),
     Setting("lake.table.id", _T, "", "Id of the topic's Delta table since its first commit, by which a dropped or foreign table is recognised. Set by the worker."),
     Setting("acks", _P, "all", "Acknowledgement of a batch. 0: none; 1: after the leader's append; all: after all in-sync replicas have it.", choices=("0", "1", "all")),

@@ -79,10 +79,11 @@ class DynamicConfig:
             log.exception("a change of %s is not in effect", ", ".join(sorted(names)))
 
     def describe(self, broker_id: int) -> Iterator[BrokerConfigEntry]:
-        """Yield the settings of this broker, with the values in effect and their sources.
+        """Yield every setting of this broker, with the value in effect and its source. With ALL_BROKERS, yield only
+        the values that are stored for all brokers.
 
         Args:
-            broker_id: Id of this broker; ALL_BROKERS for only the values for all brokers.
+            broker_id: Id of this broker, or ALL_BROKERS.
         """
         known, of_all = known_settings(), stored_values(self._configs, ALL_BROKERS)
         if broker_id == ALL_BROKERS:

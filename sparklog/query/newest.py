@@ -219,7 +219,8 @@ def _keeps_rows(node: Node, row_functions: frozenset[str]) -> bool:
 
 
 def _renames(select_list: Sequence[Node], by: str) -> bool:
-    """True if the name in ORDER BY can be an alias or a replacement of another column in the select list."""
+    """True if the name in ORDER BY can mean something other than the topic's own column: an alias in the select list,
+    or a name that `* REPLACE` or `* RENAME` gives."""
     for item in select_list:
         if item["class"] == "STAR":
             if set(item) - _PLAIN_STAR and any(item[key] for key in set(item) - _PLAIN_STAR):

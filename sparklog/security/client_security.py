@@ -290,8 +290,8 @@ def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file
 
 
 def _check_spelling(names: Iterable[str]) -> None:
-    """Raise InvalidConfigError for an unknown name that is similar to a setting of this file. If a misspelt
-    `bootstrap.servers` were ignored, the client would connect to another cluster."""
+    """Raise InvalidConfigError for an unknown name that is similar to `bootstrap.servers` or to a setting of clients.
+    If a misspelt `bootstrap.servers` were ignored, the client would connect to the default address."""
     known = [BOOTSTRAP, *settings_of(Scope.CLIENT)]
     for name in names:
         if name != BOOTSTRAP and not is_about_security(name):

@@ -403,7 +403,8 @@ class Cluster:
 
     @property
     def older_store(self) -> str:
-        """The reason why the store is older than this broker's newest image; "" if it is not."""
+        """The reason why ZooKeeper's data are older than this broker's newest image, or belong to another cluster; ""
+        if neither holds, and before this broker follows images."""
         return self.membership.older_store if self._follows_images else ""
 
     @property

@@ -63,9 +63,10 @@ LIMIT_SETTINGS = (
 
 
 class Server:
-    """Accepts connections on its listeners, and owns them. Event-loop thread only.
+    """Accepts connections on its listeners, and keeps the open connections. Event-loop thread only.
 
-    `threads` encrypt and decrypt the data of TLS connections; `authentication_threads` run the TLS handshakes.
+    `threads` encrypt and decrypt large amounts of data of TLS connections; the event loop does so for small amounts
+    (`tls_transport.py`). `authentication_threads` run the TLS handshakes.
     """
 
     def __init__(

@@ -41,8 +41,9 @@ class _HeldAnswers:
 
 
 class UnreadAnswers:
-    """Counts unread replies by connection, and closes connections. `files_max`: largest number of file slices in all of
-    them. Event-loop thread only.
+    """Adds up the bytes and file slices of each connection's unread replies. If the sum over all connections is too
+    large, closes the slowest connections. `files_max`: largest number of file slices of all connections together.
+    Event-loop thread only.
     """
 
     def __init__(self, budget: MemoryBudget, files_max: int, clock: Callable[[], float]) -> None:

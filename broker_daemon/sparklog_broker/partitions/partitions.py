@@ -142,7 +142,8 @@ class Partitions:
         self.topics[topic.name] = topic
 
     def stop_waiting(self) -> None:
-        """End all waiting requests. They are answered with the present state."""
+        """End the waits of fetches, which are answered with the records that exist, and of produce requests, which get
+        RequestTimedOutError."""
         self.fetches.stop()
         self.produces.stop()
 

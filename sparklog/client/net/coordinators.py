@@ -59,8 +59,9 @@ class Brokers(Protocol):
         timeout_ms: int,
         refused: Callable[[Endpoint, SparklogError], None],
     ) -> tuple[M, Endpoint]:
-        """Return the first answer, and the broker that gave it. `refused` gets the broker and its error if an error
-        ends the search."""
+        """Ask the candidates in turn. Return the first answer, and the broker that gave it. A broker that cannot be
+        reached, is too slow or is shutting down is passed over. Any other error ends the search: it is raised after
+        `refused` was called with the broker and the error."""
         ...
 
     def request(

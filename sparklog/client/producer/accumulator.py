@@ -313,8 +313,8 @@ class Accumulator:
         return sequences.room(queue.batches[0] if queue.batches else None, now)
 
     def locked_ready(self, now: float) -> tuple[list[PartitionQueue], float | None]:
-        """Return the queues with batches to send now, and the time at which the queues have to be checked again. None:
-        not before a call or an answer."""
+        """Return the queues with batches to send now, and the time of the next check. The time is None if no queue
+        becomes due by time alone: then a call of the application or an answer of a broker makes the next one due."""
         ready: list[PartitionQueue] = []
         next_at: float | None = None
         for queue in self.active.values():

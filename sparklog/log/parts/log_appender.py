@@ -1,8 +1,8 @@
 """Appends to one log, for producers, the broker and the transaction coordinator.
 
 The content of the batches is checked first (`check.py`). The rest of an append runs under the log's write lock: the
-producers' state admits the batches (`producers/states.py`), and the batches are stamped, written and entered everywhere
-before the log end moves and readers see them.
+producers' state admits the batches (`producers/states.py`), they are stamped and written to the segment, and the
+producers' state takes them in. Only then does the log end move, and readers see the batches.
 """
 
 from __future__ import annotations
