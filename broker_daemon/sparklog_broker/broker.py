@@ -190,8 +190,8 @@ class Broker:
 
     def stop_waiting(self) -> None:
         """End the waits of requests, because the broker stops. Fetches are answered with the records that exist.
-        Produce requests that wait for replicas get RequestTimedOutError. Requests about transactions get a moment more to end,
-        then BrokerShuttingDownError.
+        Produce requests that wait for replicas get RequestTimedOutError. Requests about transactions get a moment more
+        to end, then BrokerShuttingDownError.
         """
         self.partitions.stop_waiting()
         self.transactions.stop_waiting()

@@ -99,7 +99,7 @@ def _text(value: bytes | None) -> Any:
 
 
 def _plain(value: Any, t: Any) -> Any:
-    """Return `value`, of the Arrow type `t`, in a form for JSON: bytes, intervals and maps are replaced, at any depth."""
+    """Return `value`, of Arrow type `t`, in a form for JSON: bytes, intervals and maps are replaced, at any depth."""
     if value is None:
         return None
     if pa.types.is_binary(t):
