@@ -26,7 +26,7 @@ from sparklog.client.consumer.truncation import check_positions
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import METADATA_MAX_AGE_S, Cluster
-from sparklog.client.net.retry import OneAttempt
+from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import (
@@ -321,7 +321,7 @@ class FetchLane:
             return
         config = self._config
         # the lane itself tries again: those that have no leader hold up no others
-        once = OneAttempt(config.request_timeout_ms)
+        once = Retries(RetryPolicy.one_attempt(config.request_timeout_ms))
         found = find_offsets(self._cluster, asked, once, isolation=config.isolation)
         with self._shared.changed:
             for position in positions:

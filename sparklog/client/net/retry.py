@@ -109,21 +109,6 @@ class Retries:
         return last
 
 
-class OneAttempt:
-    """A single attempt, for a caller that repeats the call itself. `pause` always raises."""
-
-    def __init__(self, timeout_ms: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._until = clock() + timeout_ms / 1000
-
-    @property
-    def attempt_ms(self) -> int:
-        return max(1, int((self._until - self._clock()) * 1000))
-
-    def pause(self, error: SparklogError) -> None:
-        raise error
-
-
 def until_answered(ask: Callable[[int], T], attempts: Attempts) -> T:
     """Return the answer of `ask(timeout_ms)`, which is called again after every retriable error while `attempts`
     continue. So a call made before the broker starts, or while it restarts, waits for it. `ask` must be harmless to
