@@ -18,14 +18,14 @@ from functools import partial
 from msgspec import Struct
 
 from sparklog.client.net.addresses import Endpoint
-from sparklog.errors import InvalidConfigError, SparklogError
+from sparklog.errors import SparklogError
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.server import GatewayServer
 from sparklog.protocol.gateway import decode_start
 from sparklog.security.listeners import Listener, SecurityProtocol
-from sparklog.security.tls import RenewedContext, server_context
+from sparklog.security.tls import RenewedContext, renew_listeners, server_context
 
 log = logging.getLogger(__name__)
 
@@ -132,12 +132,7 @@ async def _renew(contexts: Mapping[str, RenewedContext], settings: Mapping[str, 
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(pause_s)
-        for name, context in contexts.items():
-            try:
-                if await loop.run_in_executor(None, context.renew):
-                    log.info("listener %s: new connections use the new certificates", name)
-            except InvalidConfigError as e:
-                log.error("listener %s: the changed certificates cannot be used: %s", name, e)  # noqa: TRY400
+        await loop.run_in_executor(None, renew_listeners, contexts)
 
 
 async def _find_broker(gateway: Gateway, stop: asyncio.Event) -> None:

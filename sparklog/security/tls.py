@@ -17,6 +17,7 @@ Linux, a key that is given as text is never written to a disk: OpenSSL reads it 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,8 @@ from typing import NamedTuple
 
 from sparklog.errors import InvalidConfigError
 from sparklog.security.secrets import NotTextError, Secret, read_text_file
+
+log = logging.getLogger(__name__)
 
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 """Values of `ssl.client.auth`. With "requested", a client may connect without a certificate, but a certificate that it
@@ -224,6 +227,17 @@ class RenewedContext:
         self.current = self._make(self._settings)
         self._material = material
         return True
+
+
+def renew_listeners(contexts: Mapping[str, RenewedContext]) -> None:
+    """Renew the contexts of listeners, by the listeners' names. Changed certificates that cannot be used are logged,
+    and the context stays. Reads files."""
+    for name, context in contexts.items():
+        try:
+            if context.renew():
+                log.info("listener %s: new connections use the new certificates", name)
+        except InvalidConfigError as e:
+            log.error("listener %s: the changed certificates cannot be used: %s", name, e)  # noqa: TRY400
 
 
 def handshake_error(error: ssl.SSLError, broker: str = "the broker") -> InvalidConfigError:

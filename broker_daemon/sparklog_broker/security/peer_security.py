@@ -12,7 +12,7 @@ from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError
 from sparklog.security.listeners import Listener
 from sparklog.security.sasl import OAUTHBEARER
-from sparklog.security.tls import RenewedContext, server_context
+from sparklog.security.tls import RenewedContext, renew_listeners, server_context
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.network.listening import OpenListener
 from sparklog_broker.security.authenticator import Authenticator
@@ -103,12 +103,7 @@ class PeerSecurity:
             self._renewing.submit(self._renew)
 
     def _renew(self) -> None:
-        for name, context in self._contexts.items():
-            try:
-                if context.renew():
-                    log.info("listener %s: new connections use the new certificates", name)
-            except InvalidConfigError as e:
-                log.error("listener %s: the changed certificates cannot be used: %s", name, e)  # noqa: TRY400
+        renew_listeners(self._contexts)
         try:
             if self._renew_others is not None and self._renew_others():
                 log.info("reconnecting to other brokers with the new certificates")
