@@ -69,19 +69,16 @@ def history(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = 
         sparklog.history(spark, "trips", bootstrap_servers="127.0.0.1:9292").groupBy("zone").count().show()
         ```
     """
-    return _read(spark, topic, "history", bootstrap_servers, options)
-
-
-def _read(
-    spark: SparkSession, topic: str, starting: str, bootstrap_servers: str | None, options: Mapping[str, object]
-) -> DataFrame:
     register(spark)
-    reader = spark.read.format("sparklog").option("subscribe", topic).option("startingOffsets", starting)
+    return spark.read.format("sparklog").options(**_reading(topic, "history", bootstrap_servers, options)).load()
+
+
+def _reading(topic: str, starting: str, bootstrap_servers: str | None, options: Mapping[str, object]) -> dict[str, str]:
+    """Return the options of a batch read of one topic, as texts."""
+    given = {"subscribe": topic, "startingOffsets": starting, **options}
     if bootstrap_servers is not None:
-        reader = reader.option("sparklog.bootstrap.servers", bootstrap_servers)
-    for name, value in options.items():
-        reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
-    return reader.load()
+        given["sparklog.bootstrap.servers"] = bootstrap_servers
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
 
 
 @_session_first
@@ -104,6 +101,7 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
 
     Raises:
         InvalidRequestError: The topic has no key columns; or `spark` is left out, and the thread has no active session.
+        InvalidConfigError: An option is unknown or wrong, or nothing names a broker.
         UnknownTopicOrPartitionError: The topic does not exist.
         BrokerNotAvailableError: No broker could be reached within 30 s.
 
@@ -114,21 +112,20 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
     """
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.window import Window
+    from pyspark_sparklog.options.options import parse_source_options
 
-    from sparklog.client.admin.admin import Admin
-    from sparklog.client.net.topic_info import TopicInfo
     from sparklog.client.reading.latest_rows import key_columns_of, value_columns_of
     from sparklog.lake.newest_rows import DELETE_OPERATIONS, OPERATION_COLUMN
-    from sparklog.security.client_security import is_about_security
 
-    plain = {n.removeprefix("sparklog.").removeprefix("kafka."): str(v) for n, v in options.items()}
-    security = {name: value for name, value in plain.items() if is_about_security(name)}
-    with Admin(bootstrap_servers or plain.get("bootstrap.servers"), security=security or None) as admin:
-        info: TopicInfo = admin._topic_info(topic)
+    register(spark)
+    given = _reading(topic, "newest", bootstrap_servers, options)
+    asked = parse_source_options(given, streaming=False)
+    info = asked.address.connect().topic(topic, refresh=True)
     keys, values = key_columns_of(info), [c for c in value_columns_of(info) if c != OPERATION_COLUMN]
-    wants_metadata = str(options.pop("includeMetadata", "false")).lower() == "true"
-    metadata = {} if info.is_envelope else {"includeMetadata": "true"}
-    rows = _read(spark, topic, "newest", bootstrap_servers, {**options, **metadata})
+    if not info.is_envelope:
+        given = {name: value for name, value in given.items() if name.lower() != "includemetadata"}
+        given["includeMetadata"] = "true"
+    rows = spark.read.format("sparklog").options(**given).load()
     partition, offset, timestamp = (
         ("partition", "offset", "timestamp") if info.is_envelope else ("_partition", "_offset", "_timestamp")
     )
@@ -143,7 +140,11 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
     if OPERATION_COLUMN in rows.columns:
         deleted = deleted | F.coalesce(F.lower(F.col(OPERATION_COLUMN)).isin(*DELETE_OPERATIONS), F.lit(False))
     rows = rows.where(~deleted)
-    return rows if info.is_envelope or wants_metadata else rows.drop("_topic", "_partition", "_offset", "_timestamp")
+    return (
+        rows
+        if info.is_envelope or asked.include_metadata
+        else rows.drop("_topic", "_partition", "_offset", "_timestamp")
+    )
 
 
 def register(spark: SparkSession) -> None:

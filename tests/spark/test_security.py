@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import sparklog
+from sparklog.errors import InvalidConfigError
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import user
 from tests.secure_broker import SecureBroker
@@ -72,6 +73,19 @@ def test_a_job_reads_and_writes_with_kafkas_options(spark: Any, secured: SecureB
 
 def _count_out(secured: SecureBroker) -> int:
     return int(sparklog.read_table(secured.address, "out", security=secured.security).num_rows)
+
+
+def test_latest_takes_the_options_of_the_data_source(spark: Any, secured: SecureBroker) -> None:
+    with secured.admin() as admin:
+        admin.create_topic("accounts", schema="id BIGINT, n BIGINT", key_columns=["id"])
+        admin.create_acls([allowed("etl", ResourceType.TOPIC, "accounts", Operation.READ)])
+    with sparklog.Producer(secured.address, security=secured.security) as producer:
+        producer.send_batch("accounts", [{"id": n % 2, "n": n} for n in range(6)])
+    options = secured.spark_options("etl", PASSWORD)
+    rows = sparklog.latest(spark, "accounts", INCLUDEMETADATA=True, **options).orderBy("id").collect()
+    assert [(row.n, row._offset) for row in rows] == [(4, 4), (5, 5)]
+    with pytest.raises(InvalidConfigError, match="includemetdata"):
+        sparklog.latest(spark, "accounts", includeMetdata=True, **options)
 
 
 def test_references_are_resolved_by_driver_and_tasks(spark: Any, secured: SecureBroker, tmp_path: Path) -> None:
