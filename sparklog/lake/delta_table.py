@@ -112,6 +112,15 @@ def normal_location(location: str) -> str:
     return location.rstrip("/")
 
 
+def locations_above(location: str) -> list[str]:
+    """Return the locations that contain a location, the nearest first: without the root directory and without the
+    bucket."""
+    scheme, separator, rest = location.rpartition("://")
+    parts = rest.strip("/").split("/")
+    start = scheme + separator or "/"
+    return [start + "/".join(parts[:count]) for count in range(len(parts) - 1, 1 if separator else 0, -1)]
+
+
 def is_local(location: str) -> bool:
     """Return True if the location is a directory on this host."""
     return "://" not in location

@@ -616,6 +616,9 @@ def test_a_table_in_use_by_another_topic_is_refused(
     lake_admin.create_topic(other, schema=SCHEMA)
     with pytest.raises(InvalidConfigError, match="does not belong to topic"):
         lake_admin.enable_lake(other, location=str(tmp_path / "table"))
+    with pytest.raises(InvalidConfigError, match=r"inside the Delta table at .*/table,"):
+        lake_admin.enable_lake(other, location=str(tmp_path / "table" / "deep" / "other"))
+    assert not (tmp_path / "table" / "deep").exists()
     lake_admin.disable_lake(lake)
     lake_admin.enable_lake(lake, location=str(tmp_path / "table"))  # its own goes on
 

@@ -16,7 +16,7 @@ from sparklog.errors import InvalidConfigError, LakePausedError
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.lake import parquet_files
 from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema
-from sparklog.lake.delta_table import TableFile, normal_location
+from sparklog.lake.delta_table import TableFile, locations_above, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
 from sparklog.lake.parquet_files import DataFileWriter
 from sparklog.lake.small_files import FILES_MIN, files_to_merge
@@ -66,6 +66,12 @@ def test_locations() -> None:
     for wrong in ("", "s3://", "ftp://host/a", *mistyped, "/a%20b", "file:///a%2520b", "C:\\a", "/a\0b", "/a\nb"):
         with pytest.raises(InvalidConfigError, match=r"lake\.location"):
             normal_location(wrong)
+
+
+def test_locations_above() -> None:
+    assert locations_above("/lake/a/b") == ["/lake/a", "/lake"]
+    assert locations_above("s3://bucket/lake/a/b") == ["s3://bucket/lake/a", "s3://bucket/lake"]
+    assert locations_above("/lake") == locations_above("s3://bucket/a") == locations_above("s3://bucket") == []
 
 
 SCHEMA = pa.schema(
