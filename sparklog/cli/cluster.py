@@ -13,6 +13,7 @@ import typer
 
 from sparklog.cli.errors import report
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_pairs
+from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, settings_of
 
 RETENTION = {"topic.retention.ms": settings_of(Scope.TOPIC)["retention.ms"].default}
@@ -72,6 +73,12 @@ def start(
     from sparklog.client.local_cluster import is_running, request_start, start_cluster
 
     if is_running(data_dir):
+        if config or zookeeper or secure_setup:
+            raise InvalidConfigError(
+                f"the cluster in {data_dir} runs already, and --config, --zookeeper and --secure-setup are for its start: "
+                "stop it (Ctrl-C where it was started) and start it with them, or leave them out to start brokers that "
+                "have ended"
+            )
         started = request_start(data_dir, brokers)
         named = ", ".join(map(str, started))
         print(f"the cluster in {data_dir} runs already: " + (f"started {named}" if started else "all brokers are up"))

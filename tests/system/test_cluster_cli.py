@@ -122,6 +122,7 @@ def test_a_second_start_beside_the_first_starts_the_missing_brokers(started: Sta
     layout, before = (directory / "cluster.json").read_text(), pids()
     again = "cluster", "start", "--data-dir", str(directory)
     assert "runs already: all brokers are up" in started.run(*again)
+    assert "are for its start" in started.run(*again, "--config", "default.partitions=2", status=1)
     os.kill(before[2], signal.SIGKILL)
     until(lambda: lock_holder(directory / "broker-2") is None)
     assert "runs already: started 2" in started.run(*again)
