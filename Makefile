@@ -18,6 +18,7 @@ PYTEST  = $(PY) -m pytest $(TESTS) $(PYTEST_ARGS)
 # All tests together have five workers, which wait half of the time (PYTEST_ARGS=-n0: one test after the other).
 # A worker gets whole modules, the long ones first.
 WORKERS = $(if $(filter tests,$(TESTS)),-n 5 --dist loadscope --no-loadscope-reorder)
+CAMPAIGNERS = $(if $(filter tests,$(TESTS)),-n 4 --dist loadscope --no-loadscope-reorder)
 FAST    = $(if $(filter tests,$(TESTS)),tests/unit tests/golden tests/property,$(TESTS))
 
 # Spark runs Python in processes of its own: they must be this Python
@@ -93,9 +94,9 @@ notebooks: java $(VENV)/.installed-dev ## run the notebooks and write their page
 	@$(PY) docs/generate_notebooks.py $(NOTEBOOKS)
 
 .PHONY: torture
-torture: java $(VENV)/.installed-dev ## long campaigns: many examples, crashes, damage (hours); TORTURE="--seconds 600", "--count 10000" or forever: only simulated clusters, so many
+torture: java $(VENV)/.installed-dev ## long campaigns: kills, damage, lives, many examples (two hours); TORTURE="--seconds 600", "--count 10000" or forever: only simulated clusters, so many
 	@if [ -n "$(TORTURE)" ]; then exec $(PY) -m tests.simulation.torture $(TORTURE); \
-	else HYPOTHESIS_PROFILE=torture $(PYTEST) -m "torture or not spark" --timeout=7200; fi
+	else HYPOTHESIS_PROFILE=torture $(PYTEST) $(CAMPAIGNERS) -m "torture or (hypothesis and not spark)" --timeout=7200; fi
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-dev ## hostile batches, requests, files and servers by hand (FUZZ_ARGS="run decode --seconds 60", "probe")

@@ -38,7 +38,7 @@ _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 _SAME = settings(derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("gate", _SAME, max_examples=40)
 settings.register_profile("ci", _SAME, max_examples=100)
-settings.register_profile("torture", max_examples=2000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("torture", max_examples=500, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 

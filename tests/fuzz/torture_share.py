@@ -10,11 +10,11 @@ from tests.fuzz.campaign import BATCH_TARGETS
 
 TARGETS = len(BATCH_TARGETS) + 4
 """And: readers of a broker, readers beside the cleaner, the broker, the clients."""
-DEFAULT_SECONDS = 3600.0
+DEFAULT_SECONDS = 1200.0
 
 
 def seconds_per_target() -> float:
-    """FUZZ_SECONDS (an hour) is for all targets together."""
+    """FUZZ_SECONDS (20 minutes) is for all targets together."""
     return float(os.environ.get("FUZZ_SECONDS", DEFAULT_SECONDS)) / TARGETS
 
 

