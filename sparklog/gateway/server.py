@@ -54,11 +54,6 @@ class GatewayServer:
             found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         return found
 
-    @property
-    def session_count(self) -> int:
-        """Number of open connections of clients."""
-        return len(self._sessions)
-
     async def start(self) -> None:
         """Start to accept connections. Raises OSError."""
         limits, loop = self._gateway.limits, asyncio.get_running_loop()

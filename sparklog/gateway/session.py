@@ -6,7 +6,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -243,8 +243,3 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.peer_host} {self.client_id}>"
-
-
-def answer_of(**fields: Any) -> Body:
-    """Return the fields of an answer as a dictionary."""
-    return fields
