@@ -16,7 +16,7 @@ Topics, and partitions within a topic, are in ascending order: Spark compares of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +76,3 @@ def nested(positions: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]
 
 def _flat(data: Mapping[str, Mapping[str, int]]) -> Positions:
     return {TopicPartition(t, int(p)): int(o) for t, partitions in data.items() for p, o in partitions.items()}
-
-
-def topics_of(partitions: Iterable[TopicPartition]) -> list[str]:
-    """Return the topics of `partitions`, each once, sorted."""
-    return sorted({tp.topic for tp in partitions})

@@ -301,9 +301,3 @@ def fsync_below(directory: str) -> Any:
                 os.close(descriptor)
 
     return fsync
-
-
-def statistics_of(text: str | None) -> Mapping[str, Any]:
-    """Return decoded statistics of a file; empty if it has none."""
-    found = json.loads(text) if text else {}
-    return found if isinstance(found, dict) else {}
