@@ -38,19 +38,18 @@ FOUND_IN = {
     "sparklog.client.producer.sequences:five_batches": ("producers", 1),
     "sparklog.client.producer.sequences:first_alone": ("refusals", 0),
     "sparklog.client.producer.sequences:drain_before_bump": ("producers", 3),
+    ANSWERS_FIRST: ("disks", 0),
 }
 """In which kind of life the loss of a safeguard shows, and the first seed in which it does."""
 FOUND_ELSEWHERE = {
     "sparklog.replication.group_membership:member_epoch": "tests/unit/replication/test_group_membership.py",
     "sparklog.client.producer.sequences:retries_first": "tests/property/test_producer_sequences.py",
     "sparklog.client.producer.sequences:unknown_outcomes": "tests/property/test_producer_sequences.py",
-    ANSWERS_FIRST: "tests/unit/broker/test_transactions.py",
 }
 """Those that few lives notice or none, see docs/internals/simulation.md, and the test that does."""
 SEARCHED_IN = {
     "sparklog.replication.group_membership:member_epoch": "groups",
     "sparklog.client.producer.sequences:unknown_outcomes": "gaps",
-    ANSWERS_FIRST: "transactions",
     **{safeguard: kind for safeguard, (kind, _) in FOUND_IN.items()},
 }
 """The kinds of lives in which long campaigns look for the loss of a safeguard."""
