@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from sparklog.errors import LakePausedError
 from sparklog.lake.columns import POSITION_COLUMNS
 
 PREFIX = "sparklog-"
@@ -185,9 +186,20 @@ def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str
 
     Yields:
         The partition values as Delta writes them, and the rows.
+
+    Raises:
+        LakePausedError: A date in a partition column is outside of the years 1 to 9999.
     """
     distinct = table.select(list(columns)).group_by(list(columns)).aggregate([])
-    for values in distinct.to_pylist():
+    try:
+        found = distinct.to_pylist()
+    except (OverflowError, ValueError) as e:
+        raise LakePausedError(
+            f"a date in a partition column ({', '.join(columns)}) is outside of the years 1 to 9999, which readers of "
+            "Delta tables cannot take from a partition: use other partition columns (lake disable, then lake enable at "
+            "another location)"
+        ) from e
+    for values in found:
         mask = None
         for column, value in values.items():
             matches = (
@@ -254,8 +266,12 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
         with_values = [s for s in found if s.null_count < s.num_values + s.null_count]
         if not with_values or not all(s.has_min_max for s in with_values):
             continue
-        low = _statistic(min(s.min for s in with_values), schema.field(name).type, up=False)
-        high = _statistic(max(s.max for s in with_values), schema.field(name).type, up=True)
+        try:
+            smallest, largest = min(s.min for s in with_values), max(s.max for s in with_values)
+        except (OverflowError, ValueError):
+            continue  # Python has no dates outside of the years 1 to 9999
+        low = _statistic(smallest, schema.field(name).type, up=False)
+        high = _statistic(largest, schema.field(name).type, up=True)
         if low is not None and high is not None:
             least[name], greatest[name] = low, high
     return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}

@@ -28,6 +28,7 @@ from sparklog.errors import (
     LakePausedError,
     SparklogError,
     UnknownTopicOrPartitionError,
+    one_line,
 )
 from sparklog.lake.delta_table import LakeTable, normal_location
 from sparklog.lake.settings import LakeSettings
@@ -294,6 +295,11 @@ class LakeWorker:
             self._report(info, {}, error=topic.error)
             logger.warning("topic %s: the round failed and will be retried: %s", info.name, e)
             return None
+        except Exception as e:  # a defect that one topic's rows reach must not stop the other topics' tables
+            topic.error = f"unexpected {type(e).__name__}: {one_line(str(e))}"
+            self._report(info, {}, error=topic.error)
+            logger.exception("topic %s: the round failed and will be retried", info.name)
+            return None
         topic.error = ""
         self._report(
             info,
@@ -338,3 +344,5 @@ class LakeWorker:
                 table = merge_small_files(table, settings.file_size_bytes)
         except (SparklogError, OSError) as e:
             logger.warning("small files at %s could not be merged: %s", settings.location, e)
+        except Exception:  # as in `_round`
+            logger.exception("small files at %s could not be merged", settings.location)

@@ -99,6 +99,23 @@ def writer(directory: Path, partition_by: tuple[str, ...] = (), file_bytes: int 
     return DataFileWriter(files, SCHEMA, partition_by, file_bytes, name="00001", fsync=lambda _: None)
 
 
+def test_dates_that_python_lacks_are_written_without_statistics_and_do_not_partition(tmp_path: Path) -> None:
+    far = pa.array([2**31 - 1, -(2**31)], pa.int32()).cast(pa.date32())
+    late = pa.array([2**62, -(2**62)], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    table = rows(range(2)).set_column(1, "day", far).set_column(2, "at", late)
+    made = writer(tmp_path)
+    made.write(table)
+    (file,) = made.close()
+    found = json.loads(file.statistics)
+    assert not {"day", "at"} & {*found["minValues"], *found["maxValues"]}
+    assert found["nullCount"]["day"] == found["nullCount"]["at"] == 0
+    assert pq.read_table(tmp_path / file.path).column("day").combine_chunks() == far
+    with pytest.raises(LakePausedError, match=r"partition column \(day\) is outside of the years 1 to 9999"):
+        by_day = writer(tmp_path, partition_by=("day",))
+        by_day.write(table)
+        by_day.close()
+
+
 def test_statistics_are_true(tmp_path: Path) -> None:
     made = writer(tmp_path)
     made.write(rows(range(5, 9)))

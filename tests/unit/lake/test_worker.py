@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from sparklog.client.lake.worker import STANDBY_INTERVALS, LakeWorker, _Topic
 from sparklog.lake.settings import LakeSettings
@@ -29,4 +32,23 @@ def test_a_topic_of_another_worker_is_taken_over_when_its_table_stands_still() -
     table.offsets = {0: 9}
     assert worker._is_served(info, SETTINGS, topic)  # it moves
     assert not worker._is_served(info, SETTINGS, topic)
+    worker.close()
+
+
+def test_a_defect_in_one_topics_round_is_reported_and_retried(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it would end the worker, and with it the tables of all topics."""
+
+    def fail(*_: Any) -> None:
+        raise OverflowError("date value out of range")
+
+    worker = LakeWorker("127.0.0.1:1")
+    topic = _Topic(SimpleNamespace(round=fail), "id")  # type: ignore[arg-type]
+    reported: list[dict[str, Any]] = []
+    monkeypatch.setattr(worker, "_report", lambda info, offsets, **state: reported.append(state))
+    info: Any = SimpleNamespace(name="far")
+    assert worker._round(info, SETTINGS, topic) is None
+    assert reported == [{"error": topic.error}] == [{"error": "unexpected OverflowError: date value out of range"}]
+    assert "topic far: the round failed and will be retried" in caplog.text
     worker.close()
