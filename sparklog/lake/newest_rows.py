@@ -14,6 +14,8 @@ OPERATION_COLUMN = "_op"
 DELETE_OPERATIONS = ("d", "delete")
 """Values of that column that delete the key, in lower case; they count in any case."""
 _POSITION = "__row"
+VALUE_BYTES_MAX = 32
+"""Length in bytes of the longest value of fixed width, a decimal of 256 bits."""
 
 
 def newest_per_key(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
@@ -98,8 +100,8 @@ def _without_nulls(column: Any) -> Any:
     if not column.null_count:
         return column
     t = column.type
-    zero = "" if pa.types.is_string(t) else b"" if pa.types.is_binary(t) else 0
-    if pa.types.is_boolean(t):
-        zero = False
-    filled = pa.scalar(zero, t) if not pa.types.is_temporal(t) else pa.scalar(0, pa.int64()).cast(t)
+    if pa.types.is_string(t) or pa.types.is_binary(t):
+        filled = pa.scalar("", t)
+    else:  # the value whose bytes are all 0, which casts and `pa.scalar` do not make for every type
+        filled = pa.Array.from_buffers(t, 1, [None, pa.py_buffer(bytes(VALUE_BYTES_MAX))])[0]
     return pc.fill_null(column, filled)

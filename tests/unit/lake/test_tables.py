@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from sparklog.lake.delta_table import TableFile, locations_above, normal_locatio
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
 from sparklog.lake.parquet_files import DataFileWriter
 from sparklog.lake.small_files import FILES_MIN, files_to_merge
+from tests.support.cases import for_each
 
 POSITION = ["_partition", "_offset", "_timestamp"]
 
@@ -177,6 +179,26 @@ def test_rows_of_other_keys_are_left() -> None:
     assert left is not None
     assert left.tolist() == [True, False, True, False]
     assert other_keys(table, pa.table({"k": [7], "d": ["x"]}), ["k", "d"]) is None
+
+
+@for_each(
+    "zero, key_type",
+    [
+        (False, pa.bool_()),
+        ("", pa.string()),
+        (b"", pa.binary()),
+        (Decimal(0), pa.decimal128(10, 2)),
+        (Decimal(0), pa.decimal128(38, 0)),
+        *((0, t) for t in (pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.timestamp("us", "UTC"))),
+    ],
+    ids=str,
+)
+def test_a_null_in_a_key_of_any_type_equals_null_only(zero: object, key_type: pa.DataType) -> None:
+    table = pa.table({"k": pa.array([zero, None, zero], key_type)})
+    for at, expected in ((1, [True, False, True]), (0, [False, True, False])):
+        left = other_keys(table, table.slice(at, 1), ["k"])
+        assert left is not None
+        assert left.tolist() == expected
 
 
 def test_many_keys() -> None:
