@@ -568,7 +568,7 @@ class LakeTable:
                 if parquet.num_row_groups:  # wide rows: a row group takes up to ROW_GROUP_BYTES
                     most = min(most, max(PIECE_ROWS_MIN, parquet.metadata.row_group(0).num_rows // 8))
                 for batch in parquet.iter_batches(most, columns=own or names[:1]):
-                    rows = _in_layout(plain(pa.Table.from_batches([batch])), file, layout)
+                    rows = in_layout(plain(pa.Table.from_batches([batch])), file, layout)
                     if mask is not None:
                         left = np.ones(rows.num_rows, dtype=bool)
                         piece = mask[at : at + rows.num_rows]
@@ -784,7 +784,7 @@ def _restored_to(others: Iterable[Mapping[str, Any]]) -> int | None:
     return None
 
 
-def _in_layout(rows: pa.Table, file: TableFile, layout: pa.Schema) -> pa.Table:
+def in_layout(rows: pa.Table, file: TableFile, layout: pa.Schema) -> pa.Table:
     """Return rows of a file with the columns of `layout`. Columns that the file lacks are null."""
     arrays = []
     for f in layout:

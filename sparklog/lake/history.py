@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from sparklog.errors import InvalidConfigError, LakeUnavailableError
 from sparklog.lake.columns import same_type
-from sparklog.lake.delta_table import LakeTable, TableFile, normal_location, plain
+from sparklog.lake.delta_table import LakeTable, TableFile, in_layout, normal_location, plain
 from sparklog.lake.parquet_files import PREFIX
 from sparklog.lake.settings import LakeSettings
 from sparklog.types import TopicPartition
@@ -301,19 +301,20 @@ class History:
         all their rows are older than `time_ms`; None: no time limit."""
         assert self._masks is not None
         mask = self._masks.get(unquote(file.path).rsplit("/", 1)[-1])
-        wanted = [*columns, "_partition", "_offset", "_timestamp"]
+        wanted = dict.fromkeys([*columns, "_partition", "_offset", "_timestamp"])
+        layout = pa.schema([self._schema.field(c).with_nullable(True) for c in wanted if c in self._schema.names])
         try:
             with self._table.file_system().open_input_file(unquote(file.path)) as source:
                 parquet = pq.ParquetFile(source)
                 names = set(parquet.schema_arrow.names)
-                own = [c for c in dict.fromkeys(wanted) if c in names]
+                own = [c for c in layout.names if c in names]
                 at = 0
                 for group in range(parquet.num_row_groups):
                     metadata = parquet.metadata.row_group(group)
                     first, at = at, at + metadata.num_rows
                     if not _may_have(metadata, start, end) or (time_ms is not None and _is_older(metadata, time_ms)):
                         continue
-                    rows = plain(parquet.read_row_group(group, columns=own))
+                    rows = in_layout(plain(parquet.read_row_group(group, columns=own)), file, layout)
                     yield from self._selected(rows, file, mask, first, partition, start, end)
         except (OSError, pa.ArrowException) as e:
             raise LakeUnavailableError(f"file {file.path} of the table at {self._table.location}: {e}") from e
@@ -321,11 +322,6 @@ class History:
     def _selected(
         self, rows: pa.Table, file: TableFile, mask: Any, first: int, partition: int, start: int, end: int
     ) -> Iterator[pa.Table]:
-        for name, value in file.partition_values.items():
-            if name in self._schema.names:
-                t = self._schema.field(name).type
-                scalar = pa.scalar(None, t) if value is None else pa.scalar(value).cast(t)
-                rows = rows.append_column(name, pa.repeat(scalar, rows.num_rows))
         offsets = rows.column("_offset")
         low, high = pc.min_max(offsets).as_py().values()
         keep = None

@@ -120,6 +120,25 @@ def test_a_topic_whose_log_was_cut_is_read_whole(
     assert [r["n"] for r in newest.to_pylist()] == [1_049, 1_048]
 
 
+def test_files_of_another_writer_are_read_beside_the_workers(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    """delta-rs writes texts with other Arrow types than the worker, in files whose offsets overlap with others'."""
+    address = lake_broker.bootstrap_servers
+    lake_admin.create_topic(topic, 1, schema="n BIGINT, s STRING, l ARRAY<STRING>")
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    with sparklog.Producer(address) as producer:
+        for first in range(0, 30, 10):
+            rows = [{"n": n, "s": f"s{n}", "l": [f"l{n}"]} for n in range(first, first + 10)]
+            producer.send_batch(topic, rows).result(60)
+            assert worker.run_once([topic]) == {}
+    DeltaTable(tmp_path / "table").delete("n = 1 OR n = 21")
+    expected = [(n, f"s{n}", [f"l{n}"]) for n in range(30) if n not in (1, 21)]
+    found = sparklog.read_table(address, topic, history=True)
+    assert [(r["n"], r["s"], r["l"]) for r in found.to_pylist()] == expected
+    assert sparklog.sql(address, f'SELECT count(DISTINCT s) FROM "{topic}"').to_pydict() == {"count(DISTINCT s)": [28]}
+
+
 def test_sql_reads_texts_of_table_and_log_as_one(
     lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
 ) -> None:
