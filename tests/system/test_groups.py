@@ -346,6 +346,23 @@ def test_topics_made_later_and_patterns(
     by_name.close()
 
 
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_commit_that_was_begun_ends_before_the_member_leaves(
+    autocommit: bool, local: LocalBroker, fast_admin: Admin, topic: str
+) -> None:
+    fast_admin.create_topic(topic, 1)
+    tp = TopicPartition(topic, 0)
+    told: list[SparklogError | None] = []
+    for number in range(1, 6):
+        member = consumer(local, topic, enable_auto_commit=False)
+        member.subscribe([topic])
+        poll_until(lambda member=member: member.assignment() == [tp], "assigned", member)  # type: ignore[misc]
+        member.commit_async({tp: number}, lambda _, error: told.append(error))
+        member.close(autocommit=autocommit)
+        assert told == [None] * number
+        assert fast_admin.list_group_offsets(topic)[tp] == OffsetAndMetadata(number)
+
+
 def test_offsets_by_hand_and_by_an_administrator(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
     fast_admin.create_topic(topic, 2)
     tps = [TopicPartition(topic, p) for p in range(2)]

@@ -509,8 +509,8 @@ class Consumer:
         Args:
             offsets: The next offset to read by partition: numbers, or `OffsetAndMetadata`. None: the positions of all
                 assigned partitions.
-            callback: Called by a later `poll` or `commit` as `callback(offsets, error)`; the error is None if the
-                offsets are committed. None: a failure is logged.
+            callback: Called by a later `poll`, `commit` or `close` as `callback(offsets, error)`; the error is None if
+                the offsets are committed. None: a failure is logged.
 
         Raises:
             InvalidRequestError: A partition or an offset is malformed.
@@ -743,6 +743,8 @@ class Consumer:
 
     def close(self, timeout_s: float | None = None, *, autocommit: bool = True) -> None:
         """Stop reading, commit if `enable_auto_commit` is True, and leave the group. A second call does nothing.
+
+        Commits that `commit_async` has begun end first, and their callbacks run.
 
         From another thread the call ends the wait of the consumer's thread with ClosedError; a loop just ends.
 

@@ -5,6 +5,7 @@ in these two methods and in `close` and `unsubscribe`. Revoked partitions go in 
 
 - The records of earlier polls are committed (enable.auto.commit).
 - `on_revoke` is called.
+- Commits that were begun end.
 - Reading ends.
 - The group is informed.
 
@@ -19,7 +20,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -181,8 +182,7 @@ class GroupConsumer:
         if heartbeats is None:
             return
         try:
-            held = heartbeats.held
-            self._release(held, timeout_ms, autocommit=autocommit)
+            self._release(heartbeats.held, timeout_ms, autocommit=autocommit)
         finally:
             heartbeats.leave(deadline.left_s)
             self._heartbeats = self._question = None
@@ -277,13 +277,14 @@ class GroupConsumer:
         return max(0.0, min(due, default=float("inf")) - now)
 
     def _release(self, partitions: Partitions, timeout_ms: int, *, autocommit: bool = True) -> None:
-        heartbeats = self._heartbeats
+        heartbeats, deadline = self._heartbeats, Deadline(timeout_ms)
         assert heartbeats is not None
         if self._auto_commit and autocommit:
             self._commit_before_revoke(partitions, timeout_ms)
         try:
             if partitions:
                 self._call(self._listeners.on_revoke, partitions)
+            self._finish_commits(deadline)
         finally:
             self._reader.drop_partitions(partitions)
             self._forget_automatic(partitions)
@@ -387,6 +388,12 @@ class GroupConsumer:
             elif error is not None:
                 _log.warning("offsets could not be committed: %s", error)
 
+    def _finish_commits(self, deadline: Deadline) -> None:
+        """Wait for the commits of `commit_async`, which the brokers refuse once the member has let its partitions go,
+        and run their callbacks."""
+        wait([done for done, *_ in self._called_back], deadline.left_s)
+        self._run_callbacks()
+
     def _commit_automatically(self) -> None:
         now = time.monotonic()
         if not self._auto_commit or now < self._commit_due or not self._committer.idle:
@@ -421,6 +428,7 @@ class GroupConsumer:
                 self._commit_at_close(timeout_ms)
         finally:
             self._committer.close(deadline.left_s)
+            self._run_callbacks()
 
     def abandon(self) -> None:
         """Leave the group, because the consumer was dropped without close. Only commits that were requested before are
