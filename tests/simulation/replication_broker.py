@@ -61,10 +61,11 @@ class Broker:
         self.tokens: dict[int, Callable[[Any], None]] = {}
         self.believed_controller = self.world.choose(len(self.world.brokers) or 1) + 1
         self.zk = self.world.zk.client()
-        lives = Lives(self.lives.clean if self._stopped_cleanly else (), self.lives.flushed)
+        if not self._stopped_cleanly:
+            self.lives = Lives((), self.lives.flushed)
         self._stopped_cleanly = False
         self.registration = BrokerRegistration(
-            self.zk, self.id, Registration(f"{self.id}.{self.life}", None, (), *lives),
+            self.zk, self.id, Registration(f"{self.id}.{self.life}", None, (), *self.lives),
             lambda: self.world.zk.now_ms, lambda _: self._on_registered(), call=self.run,
         )  # fmt: skip
         self.controller = Controller(

@@ -123,6 +123,14 @@ def _read(directory: LogDirectory) -> _Content:
     return content if directory.started_clean or same_boot else replace(content, clean=())
 
 
+def note_losses(directory: LogDirectory) -> None:
+    """Empty `clean` in the directory's file if data of these lives can be lost, so that a clean stop before the next
+    registration does not vouch for them. Raises StorageFullError, StorageError."""
+    content = _read(directory)
+    if content.flushed and not content.clean:
+        _write(directory, content)
+
+
 def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
     """Return meta.json (broker and cluster) of a data directory whose metadata is in ZooKeeper. Returns None for any
     other directory, or if meta.json is missing or cannot be decoded. Raises StorageError."""

@@ -26,6 +26,7 @@ from sparklog.errors import (
 )
 from sparklog.format.checkpoint import META_FILE, PartitionMeta, PartitionPoints
 from sparklog.format.topic_record import TOPIC_FILE
+from sparklog.log.directories.broker_epoch import note_losses
 from sparklog.log.directories.directory_set import DirectorySet
 from sparklog.log.directories.known import KnownDirectories
 from sparklog.log.directories.log_directory import (
@@ -108,6 +109,8 @@ class LogManager:
         self._place: dict[TopicPartition, LogDirectory] = {}
         self._checkpoint_lock = threading.Lock()
         self._loaded = False
+        self._without_mark: set[Path] = set()
+        """Directories without room to note that data of earlier lives can be lost; they get no mark of a clean stop."""
         self._settled: set[Path] = set()
         """Failed directories whose partitions have been taken offline."""
         self.on_directory_failure: Callable[[], None] = lambda: None
@@ -216,7 +219,10 @@ class LogManager:
     def _note_boot(self, directory: LogDirectory) -> None:
         if directory.same_boot:
             return
+        self._without_mark.add(directory.path)
         try:
+            note_losses(directory)
+            self._without_mark.remove(directory.path)
             with self._checkpoint_lock:
                 self._checkpoint(directory)
             directory.note_boot()
@@ -637,15 +643,17 @@ class LogManager:
                     unclean.add(tp)
             if self._loaded:
                 self.checkpoint()
-                self.directories.in_each(
-                    lambda d: d.write_clean_mark(str(tp) for tp in unclean if self._place.get(tp) in (d, None))
-                )
+                self.directories.in_each(lambda d: self._write_clean_mark(d, unclean))
         except SparklogError as e:
             logger.error("%s could not be closed cleanly: %s", self.data_dir, e)  # noqa: TRY400
             return False
         finally:
             self.directories.unlock()
         return not unclean and not self.directories.failed
+
+    def _write_clean_mark(self, directory: LogDirectory, unclean: Collection[TopicPartition]) -> None:
+        if directory.path not in self._without_mark:
+            directory.write_clean_mark(str(tp) for tp in unclean if self._place.get(tp) in (directory, None))
 
 
 def _has_meta(directory: LogDirectory) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from sparklog.environment.files import RealFiles
+from sparklog.errors import StorageFullError
 from sparklog.format.checkpoint import LOG_DIRS_FILE
 from sparklog.log.directories.broker_epoch import (
     BROKER_EPOCH_FILE,
@@ -20,6 +21,7 @@ from sparklog.log.directories.broker_epoch import (
     note_registration,
     noted_lives,
 )
+from sparklog.log.housekeeping import log_manager
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from tests.support.log_managers import kill
@@ -105,6 +107,29 @@ def test_a_kill_before_the_life_after_a_power_cut_is_noted_vouches_for_no_lost_d
     started_and_killed(machine, Lives().then(17))
     machine.boot_id = "second"
     kill(machine.start())
+    assert lives_at_start(machine) == Lives((), (17,))
+
+
+def test_a_clean_stop_before_the_life_after_a_power_cut_is_noted_vouches_for_no_lost_data(machine: Machine) -> None:
+    """For example while no controller can be reached."""
+    started_and_killed(machine, Lives().then(17))
+    machine.boot_id = "second"
+    machine.start().close()
+    assert lives_at_start(machine) == Lives((), (17,))
+
+
+def test_a_directory_without_room_for_its_losses_is_not_stopped_cleanly(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started_and_killed(machine, Lives().then(17))
+    machine.boot_id = "second"
+
+    def full(*_: object) -> None:
+        raise StorageFullError("the disk is full")
+
+    monkeypatch.setattr(log_manager, "note_losses", full)
+    machine.start().close()
+    monkeypatch.undo()
     assert lives_at_start(machine) == Lives((), (17,))
 
 
