@@ -21,7 +21,7 @@ from types import TracebackType
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.cluster import forget
 from sparklog.environment.lifeline import Lifeline
-from sparklog.errors import BrokerNotAvailableError
+from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
 
 __all__ = ["LocalBroker", "start_broker"]
 
@@ -194,6 +194,9 @@ def start_broker(
     """Start a local broker; see `start_local`. With `listen` None the broker listens on the addresses in the setting
     `listeners`, and `bootstrap_servers` of the result is the first one.
     """
+    for name, parameter in (("listen", "listen"), ("data.dir", "data_dir")):
+        if name in (settings or {}):
+            raise InvalidConfigError(f"settings has {name!r}, which has a parameter of its own: use {parameter}=…")
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
     given = KEEP_FOR_EVER | (KAFKA if kafka else {}) | dict(settings or {})

@@ -79,7 +79,8 @@ def start_local(
     Raises:
         BrokerNotAvailableError: A broker did not start, or not within `timeout_s`. The message has the broker's last
             lines.
-        InvalidConfigError: `brokers` is out of bounds, or Java, PySpark or `sparklog[cluster]` is missing.
+        InvalidConfigError: `brokers` is out of bounds, `settings` has a setting that has a parameter here, or Java,
+            PySpark or `sparklog[cluster]` is missing.
 
     Example:
         ```python

@@ -97,3 +97,10 @@ def test_a_request_is_answered_with_the_brokers_that_were_started(
         request_start(tmp_path)
     assert not list(tmp_path.glob("start-*"))
     first.stop()
+
+
+def test_settings_with_a_parameter_of_their_own_are_refused() -> None:
+    """The parameter's default would win without a word."""
+    for name, parameter in (("listen", "listen"), ("data.dir", "data_dir")):
+        with pytest.raises(InvalidConfigError, match=f"use {parameter}="):
+            start_local(settings={name: "127.0.0.1:9292"})
