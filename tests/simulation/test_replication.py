@@ -45,6 +45,11 @@ def test_a_connection_that_comes_back_while_the_last_one_still_fails(seed: int) 
     run_seed(seed)
 
 
+def test_a_life_that_was_never_registered_vouches_for_no_lost_data() -> None:
+    """A broker crashed, started without reaching ZooKeeper, and was stopped cleanly."""
+    run_seed(3133)
+
+
 def test_controllers_that_overlap_break_nothing() -> None:
     for seed in range(20):
         OverlappingControllers(seed).run()
