@@ -60,26 +60,27 @@ def _row(envelope: Any) -> dict[str, Any] | None:
             f"no Debezium event: {str(envelope)[:200]!r}; use an object with op, before and after"
         )
     row = event.get("before" if event["op"] == "d" else "after")
-    return None if row is None else {**row, OPERATION_COLUMN: event["op"]}
+    if row is None:
+        return None
+    if not isinstance(row, Mapping):
+        raise DeserializationError(
+            f"a Debezium event has a {type(row).__name__} as its row, not an object: {str(envelope)[:200]!r}; for "
+            "MongoDB use the connector's ExtractNewDocumentState"
+        )
+    return {**row, OPERATION_COLUMN: event["op"]}
 
 
 def _unwrap_frame(frame: Any, schema: str, column: str) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import StringType, StructType
 
-    fields = _fields(schema)
-    event = f"before STRUCT<{fields}>, after STRUCT<{fields}>, op STRING"
-    wrapped = f"payload STRUCT<before: STRUCT<{fields}>, after: STRUCT<{fields}>, op: STRING>"
+    changed: Any = StructType.fromDDL(schema)
+    event = StructType().add("before", changed).add("after", changed).add("op", StringType())
+    wrapped = StructType().add("payload", event)
     text = F.col(column).cast("string")
     inner = F.from_json(text, wrapped).getField("payload")
     parsed = frame.select(F.coalesce(inner, F.from_json(text, event)).alias("event"))
+    parsed = parsed.where(F.col("event.op").isin(*OPERATIONS))
     row = F.when(F.col("event.op") == "d", F.col("event.before")).otherwise(F.col("event.after"))
     rows = parsed.select(row.alias("row"), F.col("event.op").alias(OPERATION_COLUMN)).where("row IS NOT NULL")
     return rows.select("row.*", OPERATION_COLUMN)
-
-
-def _fields(schema: str) -> str:
-    """Return DDL text of columns as the fields of a STRUCT."""
-    from pyspark.sql.types import StructType
-
-    parsed: Any = StructType.fromDDL(schema)
-    return ", ".join(f"`{f.name}`: {f.dataType.simpleString()}" for f in parsed.fields)

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def _session_first(function: Callable[P, R]) -> Callable[P, R]:
@@ -129,14 +129,18 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
     partition, offset, timestamp = (
         ("partition", "offset", "timestamp") if info.is_envelope else ("_partition", "_offset", "_timestamp")
     )
-    by_offset = Window.partitionBy(partition, *keys).orderBy(F.col(offset).desc())
-    by_time = Window.partitionBy(*keys).orderBy(F.col(timestamp).desc(), F.col(offset).desc())
+
+    def column(name: str) -> Column:
+        return F.col("`" + name.replace("`", "``") + "`")
+
+    by_offset = Window.partitionBy(partition, *map(column, keys)).orderBy(F.col(offset).desc())
+    by_time = Window.partitionBy(*map(column, keys)).orderBy(F.col(timestamp).desc(), F.col(offset).desc())
     place = "__place"
     for window in (by_offset, by_time):
         rows = rows.withColumn(place, F.row_number().over(window)).where(F.col(place) == 1).drop(place)
     deleted = F.lit(bool(values))
     for name in values:
-        deleted = deleted & F.col(f"`{name}`").isNull()
+        deleted = deleted & column(name).isNull()
     if OPERATION_COLUMN in rows.columns:
         deleted = deleted | F.coalesce(F.lower(F.col(OPERATION_COLUMN)).isin(*DELETE_OPERATIONS), F.lit(False))
     rows = rows.where(~deleted)
