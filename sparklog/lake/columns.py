@@ -74,6 +74,8 @@ def _problems(path: str, name: str, t: Any) -> Iterator[str]:
         yield from _problems(f"{path}.key", "key", t.key_type)
         yield from _problems(f"{path}.value", "value", t.item_type)
     elif pa.types.is_struct(t):
+        if not t.num_fields:
+            yield f"Delta has no type for column {path!r} (a struct without fields)"
         for f in t:
             yield from _problems(f"{path}.{f.name}", f.name, f.type)
 

@@ -24,7 +24,7 @@ from msgspec import Struct
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
 from sparklog.format.plain_layout import plain_layout
 from sparklog.lake.parquet_files import DataFile, DataFileWriter, delta_statistics, fsync_below, partition_text
-from sparklog.lake.rules import TOPIC_ID_PROPERTY, Span, TableState, app_id
+from sparklog.lake.rules import MODE_PROPERTY, TOPIC_ID_PROPERTY, Span, TableState, app_id
 
 COMMIT_MARK = "sparklog"
 """Key in the commit information that marks the commits of a worker."""
@@ -100,14 +100,21 @@ def normal_location(location: str) -> str:
             f"lake.location = {location!r}: use a directory, or s3://BUCKET/PATH, gs://… or az://…"
         )
     if not separator or scheme == "file":
-        path = str(Path(unquote(rest) if separator else location).expanduser().absolute())
+        if separator and not rest.startswith("/"):
+            raise InvalidConfigError(f"lake.location = {location!r}: use file:///PATH, with three slashes")
+        try:
+            path = str(Path(unquote(rest) if separator else location).expanduser().absolute())
+        except RuntimeError as e:
+            raise InvalidConfigError(f"lake.location = {location!r}: {e}") from e
+        if path == "/":
+            raise InvalidConfigError(f"lake.location = {location!r}: use a directory below the root")
         if not path.isprintable() or set(path) & _DIRECTORY_WRONG:
             raise InvalidConfigError(
                 f"lake.location = {location!r}: delta-rs cannot read a directory with %, \\ or a control character in "
                 "its path; choose another name"
             )
         return path
-    if scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory"):
+    if scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
         raise InvalidConfigError(f"lake.location = {location!r}: use a directory, s3://, gs:// or az://")
     return location.rstrip("/")
 
@@ -199,7 +206,7 @@ class LakeTable:
 
     @classmethod
     def create(
-        cls, location: str, schema: pa.Schema, *, topic: str, topic_id: str, partition_by: Sequence[str]
+        cls, location: str, schema: pa.Schema, *, topic: str, topic_id: str, mode: str, partition_by: Sequence[str]
     ) -> LakeTable:
         """Create the table of a topic.
 
@@ -208,6 +215,7 @@ class LakeTable:
             schema: The table's columns.
             topic: Name of the topic, which becomes the table's name.
             topic_id: Id of the topic, which becomes a property of the table.
+            mode: "append" or "upsert", which becomes a property of the table.
             partition_by: Columns that partition the table.
 
         Returns:
@@ -221,7 +229,11 @@ class LakeTable:
         from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import DeltaError
 
-        configuration = {TOPIC_ID_PROPERTY: topic_id, "delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
+        configuration = {
+            TOPIC_ID_PROPERTY: topic_id,
+            MODE_PROPERTY: mode,
+            "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+        }
         if len(schema) > _STATISTICS_COLUMNS_DEFAULT - 3:
             configuration["delta.dataSkippingNumIndexedCols"] = "-1"  # the default: the first 32
         if is_local(location):
@@ -266,6 +278,11 @@ class LakeTable:
     def topic_id(self) -> str:
         """Topic id in the table's properties; "" if there is none."""
         return str(self._handle.metadata().configuration.get(TOPIC_ID_PROPERTY) or "")
+
+    @property
+    def mode(self) -> str:
+        """The lake mode in the table's properties; "" in tables of earlier versions."""
+        return str(self._handle.metadata().configuration.get(MODE_PROPERTY) or "")
 
     @property
     def partition_columns(self) -> list[str]:
@@ -355,23 +372,22 @@ class LakeTable:
                 "'sparklog lake resume'"
             )
 
-    def doubled_by(self, known_version: int | None) -> int | None:
-        """Return the newest version that is a compaction with more rows than its predecessor. Only versions after the
-        last commit of a worker are searched.
+    def doubled_or_restored(self) -> tuple[int | None, int | None]:
+        """Return what other writers have done after the last commit of a worker that readers must know.
 
         delta-rs lets a compaction succeed even if another compaction was committed after the first one was planned.
-        Then the rows of files that both compactions have replaced are in the table twice.
-
-        Args:
-            known_version: The newest version that was checked: only later ones are searched. None if none was checked.
+        Then the rows of files that both compactions have replaced are in the table twice. After a RESTORE the table
+        lacks rows below its next offsets.
 
         Returns:
-            The version; None if no version is such a compaction, or the table was restored after it.
+            The newest version that is a compaction with more rows than its predecessor, None if there is none or the
+            table was restored after it; and the version to which the table was restored, None if it was not.
 
         Raises:
             LakeUnavailableError: The table cannot be read.
         """
-        return self._doubled_by(self._commits_of_others(known_version))
+        others = list(self._commits_of_others(None))
+        return self._doubled_by(others), _restored_to(others)
 
     def _doubled_by(self, others: Iterable[Mapping[str, Any]]) -> int | None:
         for entry in others:

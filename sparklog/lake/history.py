@@ -22,6 +22,7 @@ from sparklog.errors import InvalidConfigError, LakeUnavailableError
 from sparklog.lake.columns import same_type
 from sparklog.lake.delta_table import LakeTable, TableFile, in_layout, normal_location, plain
 from sparklog.lake.parquet_files import PREFIX
+from sparklog.lake.rules import restored
 from sparklog.lake.settings import LakeSettings
 from sparklog.types import TopicPartition
 
@@ -362,9 +363,13 @@ def _is_older(metadata: Any, time_ms: int) -> bool:
         column = metadata.column(i)
         if column.path_in_schema == "_timestamp":
             found = column.statistics
-            if found is None or not found.has_min_max or not hasattr(found.max, "timestamp"):
+            try:
+                newest = found.max if found is not None and found.has_min_max else None
+            except (OverflowError, ValueError):
+                return False  # Python has no times outside of the years 1 to 9999
+            if not isinstance(newest, datetime):
                 return False
-            newest = found.max if found.max.tzinfo else found.max.replace(tzinfo=UTC)
+            newest = newest if newest.tzinfo else newest.replace(tzinfo=UTC)
             return bool(newest < datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms))
     return False
 
@@ -399,7 +404,7 @@ def open_history(
         The history; None if the topic has no table, or only an upserted one and `newest` is False.
 
     Raises:
-        LakePausedError: The table was overwritten and has no offsets.
+        LakePausedError: The table was overwritten and has no offsets, or a user has restored an older version.
         LakeUnavailableError: The table cannot be reached, or has rows twice that only a RESTORE can remove.
         InvalidConfigError: The package deltalake is not installed.
     """
@@ -409,7 +414,9 @@ def open_history(
     if table is None or table.topic_id != topic_id:
         return None
     table.check_positions()
-    doubled_by = table.doubled_by(None)
+    doubled_by, restored_to = table.doubled_or_restored()
+    if restored_to is not None:
+        raise restored(restored_to)
     if doubled_by is not None and doubled_by != table.version:
         raise LakeUnavailableError(
             f"version {doubled_by} of the table at {table.location} is a compaction that has added rows, and other "

@@ -16,6 +16,7 @@ from sparklog.errors import LakePausedError
 
 APP_PREFIX = "sparklog:"
 TOPIC_ID_PROPERTY = "sparklog.topic.id"
+MODE_PROPERTY = "sparklog.lake.mode"
 """Property of the table with the id of its topic."""
 
 
@@ -109,11 +110,7 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
             f"table to version {state.doubled_by - 1}, then use 'sparklog lake resume --from-table'"
         )
     if state.restored_to is not None:
-        raise LakePausedError(
-            f"the table was restored to version {state.restored_to}: rows after that version are missing; use "
-            "'sparklog "
-            "lake resume --from-table' to append them again, or 'sparklog lake rebuild'"
-        )
+        raise restored(state.restored_to)
     for partition, largest in sorted(state.largest_offsets.items()):
         known = state.next_offsets.get(partition)
         if known is None or largest >= known:
@@ -124,6 +121,14 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
                 "expired (delta.setTransactionRetentionDuration) or another writer added the rows; use 'sparklog lake "
                 "resume --from-table' if the rows are the topic's, else 'sparklog lake rebuild'"
             )
+
+
+def restored(version: int) -> LakePausedError:
+    """Return the error of a table that was restored to `version`."""
+    return LakePausedError(
+        f"the table was restored to version {version}: rows after that version are missing; use 'sparklog lake resume "
+        "--from-table' to append them again, or 'sparklog lake rebuild'"
+    )
 
 
 def may_undo_compaction(state: TableState) -> bool:

@@ -386,7 +386,7 @@ class _Tables:
 
 
 class _Table:
-    topic_id, table_id, partition_columns, location = "id", "table", (), "/model"
+    topic_id, table_id, mode, partition_columns, location = "id", "table", "append", (), "/model"
 
     def __init__(self, world: World, step: Callable[[], None], version: int) -> None:
         self._world = world

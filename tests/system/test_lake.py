@@ -33,7 +33,13 @@ from sparklog.client.transactions.shared_transaction import (
     join_shared_transaction,
 )
 from sparklog.environment import fault_points
-from sparklog.errors import InvalidConfigError, InvalidRequestError, LakePausedError, LakeUnavailableError
+from sparklog.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidRequestError,
+    LakePausedError,
+    LakeUnavailableError,
+)
 from sparklog.lake.rules import PartitionEnds
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import FILES_MIN
@@ -621,6 +627,39 @@ def test_a_table_in_use_by_another_topic_is_refused(
     assert not (tmp_path / "table" / "deep").exists()
     lake_admin.disable_lake(lake)
     lake_admin.enable_lake(lake, location=str(tmp_path / "table"))  # its own goes on
+
+
+def test_a_table_keeps_its_mode(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """Else an upserted table would be read as a history, or rows of before stay beside the newest ones."""
+    for mode, other in (("append", "upsert"), ("upsert", "append")):
+        name = topic_name()
+        location = str(tmp_path / name)
+        by = {"append": ["_partition"], "upsert": []}
+        lake_admin.create_topic(name, 1, schema="id INT, n INT", key_columns=["id"])
+        lake_admin.enable_lake(name, location=location, mode=mode, partition_by=by[mode])
+        with pytest.raises(InvalidConfigError, match=f"made with mode {mode}"):
+            lake_admin.enable_lake(name, location=location, mode=other, partition_by=by[other])
+        lake_admin.alter_topic(name, {"lake.mode": other, "lake.partition.by": ",".join(by[other])})
+        assert f"made with lake.mode = {mode}" in worker.run_once([name])[name]
+        lake_admin.disable_lake(name)
+        with pytest.raises(InvalidConfigError, match=f"made with mode {mode}"):
+            lake_admin.enable_lake(name, location=location, mode=other, partition_by=by[other])
+
+
+def test_partitions_are_not_added_beneath_an_upserted_table(
+    lake_admin: Admin, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    name = topic_name()
+    lake_admin.create_topic(name, 1, schema="id INT, n INT", key_columns=["id"])
+    with pytest.raises(InvalidConfigError, match="a column occurs twice"):
+        lake_admin.enable_lake(name, location=str(tmp_path / name), mode="upsert", partition_by=["_partition"])
+    lake_admin.enable_lake(name, location=str(tmp_path / name), mode="upsert")
+    with pytest.raises(InvalidPartitionsError, match="keys would move"):
+        lake_admin.add_partitions(name, 2)
+    lake_admin.disable_lake(name)
+    lake_admin.add_partitions(name, 2)
 
 
 def test_a_broker_starts_a_worker_when_a_topic_has_a_table(tmp_path: Path) -> None:

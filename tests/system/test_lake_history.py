@@ -19,7 +19,7 @@ from sparklog.client.lake import log_side, topic_lake
 from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
-from sparklog.errors import InvalidConfigError, InvalidRequestError
+from sparklog.errors import InvalidConfigError, InvalidRequestError, LakePausedError
 from sparklog.lake.delta_table import LakeTable
 from sparklog.lake.history import History
 from sparklog.types import TopicPartition
@@ -137,6 +137,26 @@ def test_files_of_another_writer_are_read_beside_the_workers(
     found = sparklog.read_table(address, topic, history=True)
     assert [(r["n"], r["s"], r["l"]) for r in found.to_pylist()] == expected
     assert sparklog.sql(address, f'SELECT count(DISTINCT s) FROM "{topic}"').to_pydict() == {"count(DISTINCT s)": [28]}
+
+
+def test_a_restored_table_is_no_history_until_a_user_decides(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    address = lake_broker.bootstrap_servers
+    lake_admin.create_topic(topic, 1, schema=SCHEMA)
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    for first in range(0, 30, 10):
+        send(lake_broker, topic, range(first, first + 10))
+        assert worker.run_once([topic]) == {}
+    DeltaTable(tmp_path / "table").restore(1)
+    with pytest.raises(LakePausedError, match="was restored to version 1: rows after that version are missing"):
+        sparklog.read_table(address, topic, history=True)
+    counted = sparklog.sql(address, f'SELECT count(*) AS n FROM "{topic}"')  # SQL reads the log alone, with a warning
+    assert counted.column("n").to_pylist() == [30]
+    assert "was restored to version 1" in worker.run_once([topic])[topic]
+    lake_admin.resume_lake(topic, from_table=True)
+    assert worker.run_once([topic]) == {}
+    assert sorted(sparklog.read_table(address, topic, history=True).column("n").to_pylist()) == list(range(30))
 
 
 def test_sql_reads_texts_of_table_and_log_as_one(
@@ -312,7 +332,7 @@ def test_debezium_events_become_rows() -> None:
         {"payload": None},
     ]
     assert sparklog.unwrap_debezium(events) == [{"id": 1, "name": "a", "_op": "c"}, {"id": 1, "_op": "d"}]
-    for wrong in (b"{", {"op": "x"}, 7):
+    for wrong in (b"{", {"op": "x"}, 7, {"op": "c", "after": '{"_id": 1}'}, {"op": "c", "after": [1]}):
         with pytest.raises(sparklog.errors.DeserializationError, match="Debezium"):
             sparklog.unwrap_debezium([wrong])
 

@@ -125,7 +125,7 @@ def enable_lake(
     settings = LakeSettings.of({n: v for n, v in given.items() if v is not None}, info.broker_defaults)
     schema = table_schema(info.schema, is_envelope=info.is_envelope)
     check_columns(schema)
-    check_partition_by(settings.partition_by, schema)
+    check_partition_by(settings.table_partitions, schema)
     if settings.is_upsert and not info.is_envelope and not info.key_columns:
         raise InvalidConfigError(
             f"lake.mode = upsert needs a key: topic {info.name!r} has no key columns; create a topic with "
@@ -137,7 +137,12 @@ def enable_lake(
         _check_alone(place)
         try:
             table = LakeTable.create(
-                place, schema, topic=info.name, topic_id=info.topic_id, partition_by=settings.table_partitions
+                place,
+                schema,
+                topic=info.name,
+                topic_id=info.topic_id,
+                mode=settings.mode,
+                partition_by=settings.table_partitions,
             )
         except CommitConflictError:
             table = LakeTable.open(place)
@@ -146,13 +151,18 @@ def enable_lake(
             f"the Delta table at {place} does not belong to topic {info.name!r} (id {info.topic_id}); "
             "choose an empty location"
         )
+    if table.mode not in ("", settings.mode):
+        raise InvalidConfigError(
+            f"the topic's table at {place} was made with mode {table.mode}, which cannot become {settings.mode}: use "
+            "that mode, or an empty location"
+        )
     if tuple(table.partition_columns) != settings.table_partitions:
         raise InvalidConfigError(
             f"the topic's table at {place} is partitioned by {', '.join(table.partition_columns) or 'nothing'}, mode "
             "and "
             f"partition columns ask for {', '.join(settings.table_partitions) or 'nothing'}; choose an empty location"
         )
-    alter(info.name, {**given, "lake.table.id": table.table_id})
+    alter(info.name, {**given, "lake.mode": settings.mode, "lake.table.id": table.table_id})
 
 
 def _check_alone(location: str) -> None:

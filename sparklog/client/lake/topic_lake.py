@@ -226,6 +226,11 @@ class TopicLake:
             self._undo_compaction(table, info)
         check_table(state, info.topic_id, settings.table_id)
         table.check_features(is_upsert=settings.is_upsert)
+        if table.mode not in ("", settings.mode):
+            raise LakePausedError(
+                f"the table was made with lake.mode = {table.mode}, the settings say {settings.mode}: set lake.mode as "
+                "it was, or enable the lake at a new location"
+            )
         if tuple(table.partition_columns) != settings.table_partitions:
             raise LakePausedError(
                 f"the table is partitioned by {table.partition_columns}, the settings say "
@@ -313,9 +318,14 @@ def open_or_create(
     if settings.table_id:
         raise dropped(location, settings.table_id)
     check_columns(schema)
-    check_partition_by(settings.partition_by, schema)
+    check_partition_by(settings.table_partitions, schema)
     return tables.create(
-        location, schema, topic=info.name, topic_id=info.topic_id, partition_by=settings.table_partitions
+        location,
+        schema,
+        topic=info.name,
+        topic_id=info.topic_id,
+        mode=settings.mode,
+        partition_by=settings.table_partitions,
     )
 
 

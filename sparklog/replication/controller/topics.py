@@ -78,13 +78,19 @@ def guard_internal_topics(draft: Draft) -> None:
 
 def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
     """Increase the number of partitions. Raises UnknownTopicOrPartitionError, InvalidPartitionsError (the number is not
-    above the present one), and the errors of `create_topic`.
+    above the present one, or the topic has an upserted Delta table), and the errors of `create_topic`.
     """
     topic = draft.topic(request.topic)
     there = len(topic.partitions)
     if request.partitions <= there:
         raise InvalidPartitionsError(
             f"topic {topic.name!r} has {there} partitions; the number can only grow, not become {request.partitions}"
+        )
+    if topic.configs.get("lake.location") and topic.configs.get("lake.mode") == "upsert":
+        raise InvalidPartitionsError(
+            f"topic {topic.name!r} has a Delta table with the newest row per key (lake.mode = upsert): keys would move "
+            "to other partitions, and their older rows would stay in the table; use 'sparklog lake disable "
+            f"{topic.name}' before, or a new topic with more partitions"
         )
     factor = len(topic.partitions[0].target)
     assigned = _assignments(draft, request, request.partitions - there, factor, there)

@@ -33,6 +33,8 @@ def test_columns_of_the_table() -> None:
 
 def test_every_column_that_delta_cannot_hold_is_named() -> None:
     nested = pa.struct([pa.field("x=1", pa.list_(pa.field("element", pa.duration("us"))))])
+    with pytest.raises(InvalidConfigError, match=r"column 's.none' \(a struct without fields\)"):
+        check_columns(pa.schema([("s", pa.struct([("none", pa.struct([]))]))]))
     with pytest.raises(InvalidConfigError, match=r"column 's.x=1'.*column 's.x=1.element'.*column 'm.value'"):
         check_columns(pa.schema([("s", nested), ("m", pa.map_(pa.string(), pa.duration("us"))), ("ok", pa.int8())]))
 
@@ -64,8 +66,9 @@ def test_locations() -> None:
     assert normal_location("file:///a/b%20c") == "/a/b c"
     assert normal_location("a") == str(Path("a").absolute())
     assert normal_location("/a b/c=d?#:e") == "/a b/c=d?#:e"
+    odd = ("file://lake/trips", "~nobody-of-this-name/x", "/", "memory:///x")
     mistyped = ("s3:/bucket/a", "file:/a", " /a", "/a\n")
-    for wrong in ("", "s3://", "ftp://host/a", *mistyped, "/a%20b", "file:///a%2520b", "C:\\a", "/a\0b", "/a\nb"):
+    for wrong in ("", "s3://", "ftp://host/a", *mistyped, "/a%20b", "file:///a%2520b", "C:\\a", "/a\0b", "/a\nb", *odd):
         with pytest.raises(InvalidConfigError, match=r"lake\.location"):
             normal_location(wrong)
 
