@@ -16,8 +16,9 @@ from sparklog.errors import LakePausedError
 
 APP_PREFIX = "sparklog:"
 TOPIC_ID_PROPERTY = "sparklog.topic.id"
-MODE_PROPERTY = "sparklog.lake.mode"
 """Property of the table with the id of its topic."""
+MODE_PROPERTY = "sparklog.lake.mode"
+"""Property of the table with its mode; tables of earlier versions lack it."""
 
 
 def app_id(topic_id: str, partition: int) -> str:

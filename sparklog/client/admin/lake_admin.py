@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sparklog.client.lake.topic_lake import open_or_create
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.topic_info import TopicInfo
@@ -18,13 +18,7 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.lake.columns import check_columns, check_partition_by, table_schema
-from sparklog.lake.delta_table import (
-    CommitConflictError,
-    LakeTable,
-    locations_above,
-    normal_location,
-    require_deltalake,
-)
+from sparklog.lake.delta_table import CommitConflictError, LakeTable, normal_location, require_deltalake
 from sparklog.lake.settings import LAKE_PREFIX, LakeSettings
 from sparklog.protocol.lake_messages import (
     DescribeLakesRequest,
@@ -132,20 +126,11 @@ def enable_lake(
             "--key-columns, or "
             "use mode append"
         )
-    table = LakeTable.open(place)
-    if table is None:
-        _check_alone(place)
-        try:
-            table = LakeTable.create(
-                place,
-                schema,
-                topic=info.name,
-                topic_id=info.topic_id,
-                mode=settings.mode,
-                partition_by=settings.table_partitions,
-            )
-        except CommitConflictError:
-            table = LakeTable.open(place)
+    table: LakeTable | None
+    try:
+        table = open_or_create(info, settings, schema)
+    except CommitConflictError:
+        table = LakeTable.open(place)
     if table is None or table.topic_id != info.topic_id:
         raise InvalidConfigError(
             f"the Delta table at {place} does not belong to topic {info.name!r} (id {info.topic_id}); "
@@ -163,20 +148,6 @@ def enable_lake(
             f"partition columns ask for {', '.join(settings.table_partitions) or 'nothing'}; choose an empty location"
         )
     alter(info.name, {**given, "lake.mode": settings.mode, "lake.table.id": table.table_id})
-
-
-def _check_alone(location: str) -> None:
-    """Raise InvalidConfigError if the location is inside another Delta table, whose VACUUM would delete its files.
-
-    A location above that cannot be reached, for example without the permission to list it, is no reason to refuse.
-    """
-    for above in locations_above(location):
-        with contextlib.suppress(LakeUnavailableError):
-            if LakeTable.open(above) is not None:
-                raise InvalidConfigError(
-                    f"lake.location = {location!r} is inside the Delta table at {above}, and VACUUM of that table would "
-                    "delete the topic's files: choose a location outside of other tables"
-                )
 
 
 def disable_lake(info: TopicInfo, alter: AlterTopic) -> None:

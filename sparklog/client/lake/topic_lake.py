@@ -6,6 +6,7 @@ commit on exactly the version that was checked. A crash leaves files that no ver
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -19,9 +20,16 @@ from msgspec import Struct
 from sparklog.client.lake.log_side import LogSide
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
-from sparklog.errors import LakePausedError, LakeUnavailableError
+from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
 from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema, topic_columns
-from sparklog.lake.delta_table import CommitConflictError, LakeTable, TableFile, dropped, normal_location
+from sparklog.lake.delta_table import (
+    CommitConflictError,
+    LakeTable,
+    TableFile,
+    dropped,
+    locations_above,
+    normal_location,
+)
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
 from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.rules import (
@@ -307,7 +315,8 @@ def open_or_create(
 
     Raises:
         LakePausedError: The topic had a table that is gone.
-        InvalidConfigError: Delta cannot hold a column, or a column cannot partition the table.
+        InvalidConfigError: Delta cannot hold a column, a column cannot partition the table, or the location is inside
+            another table.
         CommitConflictError: Another process has created the table meanwhile.
         LakeUnavailableError: The location cannot be reached.
     """
@@ -319,6 +328,7 @@ def open_or_create(
         raise dropped(location, settings.table_id)
     check_columns(schema)
     check_partition_by(settings.table_partitions, schema)
+    _check_alone(location, tables)
     return tables.create(
         location,
         schema,
@@ -327,6 +337,20 @@ def open_or_create(
         mode=settings.mode,
         partition_by=settings.table_partitions,
     )
+
+
+def _check_alone(location: str, tables: type[LakeTable]) -> None:
+    """Raise InvalidConfigError if the location is inside another Delta table, whose VACUUM would delete its files.
+
+    A location above that cannot be reached, for example without the permission to list it, is no reason to refuse.
+    """
+    for above in locations_above(location):
+        with contextlib.suppress(LakeUnavailableError):
+            if tables.open(above) is not None:
+                raise InvalidConfigError(
+                    f"lake.location = {location!r} is inside the Delta table at {above}, and VACUUM of that table would "
+                    "delete the topic's files: choose a location outside of other tables"
+                )
 
 
 def value_columns(info: TopicInfo) -> list[str]:
