@@ -94,7 +94,7 @@ notebooks: java $(VENV)/.installed-dev ## run the notebooks and write their page
 	@$(PY) docs/generate_notebooks.py $(NOTEBOOKS)
 
 .PHONY: torture
-torture: java $(VENV)/.installed-dev ## long campaigns: kills, damage, lives, many examples (two hours); TORTURE="--seconds 600", "--count 10000" or forever: only simulated clusters, so many
+torture: java $(VENV)/.installed-dev ## long campaigns: kills, damage, lives, many examples (hours); TORTURE="--seconds 600", "--count 10000" or forever: only simulated clusters, so many
 	@if [ -n "$(TORTURE)" ]; then exec $(PY) -m tests.simulation.torture $(TORTURE); \
 	else HYPOTHESIS_PROFILE=torture $(PYTEST) $(CAMPAIGNERS) -m "torture or (hypothesis and not spark)" --timeout=7200 -o faulthandler_timeout=0; fi
 

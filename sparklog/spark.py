@@ -144,11 +144,9 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
     if OPERATION_COLUMN in rows.columns:
         deleted = deleted | F.coalesce(F.lower(F.col(OPERATION_COLUMN)).isin(*DELETE_OPERATIONS), F.lit(False))
     rows = rows.where(~deleted)
-    return (
-        rows
-        if info.is_envelope or asked.include_metadata
-        else rows.drop("_topic", "_partition", "_offset", "_timestamp")
-    )
+    if info.is_envelope or asked.include_metadata:
+        return rows
+    return rows.drop("_topic", "_partition", "_offset", "_timestamp")
 
 
 def register(spark: SparkSession) -> None:

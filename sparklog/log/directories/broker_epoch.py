@@ -8,7 +8,8 @@ directory, by `data_dir_id`.
 The broker writes the file, atomically and durably, after each registration, and before it leads or copies a partition
 in that life. All data that were fsynced in a life in `flushed` still exist. All data written in a life in `clean` still
 exist: since then the broker has always been stopped cleanly, or killed on a machine that ran on
-(docs/internals/decisions/0018-killed-is-not-crashed.md). The broker keeps its place in ISR and ELR (KIP-966) if the
+(docs/internals/decisions/0018-killed-is-not-crashed.md). If the machine has restarted after an unclean stop, `clean` is
+emptied in the file when the logs are opened. The broker keeps its place in ISR and ELR (KIP-966) if the
 file names the life that the controller knows. The file can name lives that no controller has seen: those that ended
 while the cluster had no controller.
 
