@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sparklog.client.lake.topic_lake import open_or_create
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.topic_info import TopicInfo
@@ -20,6 +19,7 @@ from sparklog.errors import (
 from sparklog.lake.columns import check_columns, check_partition_by, table_schema
 from sparklog.lake.delta_table import CommitConflictError, LakeTable, normal_location, require_deltalake
 from sparklog.lake.settings import LAKE_PREFIX, LakeSettings
+from sparklog.lake.topic_table import open_or_create
 from sparklog.protocol.lake_messages import (
     DescribeLakesRequest,
     DescribeLakesResponse,
@@ -128,7 +128,7 @@ def enable_lake(
         )
     table: LakeTable | None
     try:
-        table = open_or_create(info, settings, schema)
+        table = open_or_create(info.name, info.topic_id, settings, schema)
     except CommitConflictError:
         table = LakeTable.open(place)
     if table is None or table.topic_id != info.topic_id:

@@ -6,7 +6,6 @@ commit on exactly the version that was checked. A crash leaves files that no ver
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -20,14 +19,13 @@ from msgspec import Struct
 from sparklog.client.lake.log_side import LogSide
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
-from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
-from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema, topic_columns
+from sparklog.errors import LakePausedError, LakeUnavailableError
+from sparklog.lake.columns import missing_columns, table_schema, topic_columns
 from sparklog.lake.delta_table import (
     CommitConflictError,
     LakeTable,
     TableFile,
     dropped,
-    locations_above,
     normal_location,
 )
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
@@ -46,6 +44,7 @@ from sparklog.lake.rules import (
     plan_round,
 )
 from sparklog.lake.settings import LakeSettings
+from sparklog.lake.topic_table import open_or_create
 from sparklog.settings import MIB
 
 logger = logging.getLogger(__name__)
@@ -208,7 +207,7 @@ class TopicLake:
         """
         for _ in range(SCHEMA_ATTEMPTS):
             try:
-                table = open_or_create(info, settings, schema, self._tables)
+                table = open_or_create(info.name, info.topic_id, settings, schema, self._tables)
             except CommitConflictError:
                 continue
             if table.topic_id == info.topic_id and not settings.table_id:
@@ -300,57 +299,6 @@ class TopicLake:
             f"{COMMIT_ATTEMPTS} commits to the table of topic {info.name!r} conflicted with other writers; the worker "
             "retries"
         )
-
-
-def open_or_create(
-    info: TopicInfo, settings: LakeSettings, schema: pa.Schema, tables: type[LakeTable] = LakeTable
-) -> LakeTable:
-    """Return the topic's table; create it if the topic never had one.
-
-    Args:
-        info: The topic.
-        settings: Its lake settings.
-        schema: Columns of a new table.
-        tables: Class that opens and creates tables.
-
-    Raises:
-        LakePausedError: The topic had a table that is gone.
-        InvalidConfigError: Delta cannot hold a column, a column cannot partition the table, or the location is inside
-            another table.
-        CommitConflictError: Another process has created the table meanwhile.
-        LakeUnavailableError: The location cannot be reached.
-    """
-    location = normal_location(settings.location)
-    table = tables.open(location)
-    if table is not None:
-        return table
-    if settings.table_id:
-        raise dropped(location, settings.table_id)
-    check_columns(schema)
-    check_partition_by(settings.table_partitions, schema)
-    _check_alone(location, tables)
-    return tables.create(
-        location,
-        schema,
-        topic=info.name,
-        topic_id=info.topic_id,
-        mode=settings.mode,
-        partition_by=settings.table_partitions,
-    )
-
-
-def _check_alone(location: str, tables: type[LakeTable]) -> None:
-    """Raise InvalidConfigError if the location is inside another Delta table, whose VACUUM would delete its files.
-
-    A location above that cannot be reached, for example without the permission to list it, is no reason to refuse.
-    """
-    for above in locations_above(location):
-        with contextlib.suppress(LakeUnavailableError):
-            if tables.open(above) is not None:
-                raise InvalidConfigError(
-                    f"lake.location = {location!r} is inside the Delta table at {above}, and VACUUM of that table would "
-                    "delete the topic's files: choose a location outside of other tables"
-                )
 
 
 def value_columns(info: TopicInfo) -> list[str]:
