@@ -24,6 +24,8 @@ from sparklog.export.json_rows import JsonValueError, needs_rows, read_rows
 __all__ = ["Chunk", "InputError", "InputOptions", "Source", "open_input"]
 
 BATCH_ROWS = 65_536
+_LINE_START = re.compile(rb"^[ \t\r]*[^ \t\r\n]", re.MULTILINE)
+_NO_OBJECT = re.compile(rb"^[ \t\r]*[^ \t\r\n{]", re.MULTILINE)
 
 
 class Chunk(NamedTuple):
@@ -156,14 +158,19 @@ def _jsonl(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def _json_table(block: bytes, schema: pa.Schema) -> pa.Table:
-    """Parse a block of JSON lines. Raises ArrowException, SchemaMismatchError."""
+    """Parse a block of JSON lines. Raises ArrowException, SchemaMismatchError, JsonValueError."""
     from pyarrow import json as arrow_json
 
+    if _NO_OBJECT.search(block):  # PyArrow's reader ends the process at a null, and makes a row of one that follows
+        raise JsonValueError("a line is one object: {…}")
     # PyArrow's reader accepts a zone in a column without zone, and reads a number beyond float's range as infinity
     as_text = pa.schema([(f.name, pa.string() if pa.types.is_temporal(f.type) else wide_type(f.type)) for f in schema])
     parse = arrow_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="error")
     read = arrow_json.ReadOptions(block_size=len(block), use_threads=False)
-    return parse_as(arrow_json.read_json(io.BytesIO(block), read, parse), schema)
+    rows = arrow_json.read_json(io.BytesIO(block), read, parse)
+    if rows.num_rows != len(_LINE_START.findall(block)):
+        raise JsonValueError("a line is one object, and nothing behind it")
+    return parse_as(rows, schema)
 
 
 def _json_reason(error: Exception, piece: Piece, schema: pa.Schema) -> str:

@@ -308,6 +308,19 @@ def test_jsonl_reads_the_output_of_consume() -> None:
     assert read(text, "jsonl", schema).to_pylist() == batch.to_pylist()
 
 
+@pytest.mark.parametrize("line", ["null", " null ", "[]", "5", "true", '"text"', '{"x": 1} null', '{"x": 1}{"x": 2}'])
+@pytest.mark.parametrize("ddl", ["x DOUBLE", "x DOUBLE, b BINARY"])  # read by PyArrow, and line by line
+@pytest.mark.parametrize("before", [b"", b'\n{"x": 1}\n'])
+def test_a_line_is_one_object(line: str, ddl: str, before: bytes) -> None:
+    schema, refused = parse_ddl(ddl), list[Any]()
+    text = before + line.encode() + b'\n {"x": 3}\r\n'
+    with pytest.raises(InputError, match=f"line {before.count(10) + 1}"):
+        read(text, "jsonl", schema)
+    rows = read(text, "jsonl", schema, refuse=refused.append)
+    assert rows.column("x").to_pylist() == [1.0] * bool(before) + [3.0]
+    assert len(refused) == 1
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
