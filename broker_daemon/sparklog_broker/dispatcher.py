@@ -101,7 +101,9 @@ ABOUT_THE_CLUSTER = AT_CONTROLLER | {
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
     Api.DESCRIBE_CLIENT_QUOTAS,
 }
-"""APIs that any broker answers after it has joined its cluster. Until then clients ask other brokers."""
+"""APIs whose answers come from the cluster's image. A client can ask for an image as new as its last change."""
+BEFORE_THE_JOIN = SASL_APIS | {Api.HANDSHAKE}
+"""APIs that a broker answers before it has joined its cluster. Until then clients ask other brokers, or try again."""
 NOTHING = memoryview(b"")
 BEHIND_S = 5.0
 """Longest wait, in s, until this broker's image has the change that a client has made."""
@@ -368,9 +370,10 @@ class Dispatcher:
 
     async def _run(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
         cluster = self._broker.cluster
+        if number not in BEFORE_THE_JOIN and not cluster.has_joined:
+            raise BrokerNotAvailableError("this broker is still joining its cluster: try again, or ask another broker")
         if number not in ABOUT_THE_CLUSTER:
             return await self._noted(number, request, payload, context)
-        self._check_joined()
         await cluster.as_new_as(Version(*getattr(request, "at_least", NO_VERSION)), BEHIND_S)
         response = await self._noted(number, request, payload, context)
         if (message := response.message) is not None and hasattr(message, "metadata_version"):
@@ -394,12 +397,7 @@ class Dispatcher:
             context.note_act(api, resources_of(api, request), code, act_detail(api, request))
         return response
 
-    def _check_joined(self) -> None:
-        if not self._broker.cluster.has_joined:
-            raise BrokerNotAvailableError("this broker is still joining its cluster: try again, or ask another broker")
-
     async def _in_its_name(self, api: Api, request: Message, context: RequestContext) -> Response:
-        self._check_joined()
         return await self._ask_controller(api, request, encode(request), structs.replace(context, older_version=None))
 
     async def _handle(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:

@@ -101,8 +101,7 @@ class Cluster:
         self._put_aside = put_aside
         self._follows_images = False
         self.has_joined = False
-        """True if clients are allowed to read the cluster's metadata. Earlier, this broker has only the image that it
-        read at its start."""
+        """True if requests are answered. Earlier, this broker has only the image that it read at its start."""
         self.session = None if put_aside is None else SessionCounters()
         """Counters of the ZooKeeper session; None without ZooKeeper."""
         if self.session is not None:

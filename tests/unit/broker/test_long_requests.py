@@ -181,7 +181,7 @@ def test_long_requests_are_not_decoded_before_their_turn(api: Api, request_: Mes
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         broker = SimpleNamespace(
-            cluster=None,
+            cluster=SimpleNamespace(has_joined=True),
             pace=Pace(loop, clock=loop.time),
             long_requests=LongRequests(2 * len(header) * DECODED_BYTES_PER_BYTE),
         )

@@ -1,0 +1,45 @@
+"""Requests to a broker whose port answers before it has joined its cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+from sparklog_broker.broker import Broker
+from sparklog_broker.config import make_config
+from sparklog_broker.dispatcher import BEFORE_THE_JOIN, Dispatcher
+from sparklog_broker.network.connection import Connection
+from sparklog_broker.registry import HANDLERS
+
+from sparklog.errors import BrokerNotAvailableError
+from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
+from sparklog.protocol.messages import APIS, Api, encode
+from tests.support.requests import Asking
+from tests.unit.broker.security.test_denial_matrix import NOT_THERE, REQUESTS_ABOUT
+
+
+def test_a_request_is_answered_with_an_error_that_clients_try_again_after(tmp_path: Path) -> None:
+    codes: dict[Api, int] = {}
+
+    async def main() -> None:
+        broker = Broker.open(make_config({"data.dir": str(tmp_path / "data")}), asyncio.get_running_loop())
+        broker.start()
+        dispatcher = Dispatcher(broker, HANDLERS)
+        try:
+            for api in REQUESTS_ABOUT.keys() - BEFORE_THE_JOIN:
+                made = REQUESTS_ABOUT[api](NOT_THERE)
+                request, payload = made if isinstance(made, tuple) else (made, b"")
+                body = bytearray(encode(request) + payload)
+                prefix = RequestPrefix(api, APIS[api].version_max, 7, len(body) - len(payload), len(body))
+                reply = await dispatcher.answer(prefix, memoryview(body), cast(Connection, Asking()))
+                assert reply is not None
+                head = b"".join(bytes(part) for part in reply.parts if isinstance(part, bytes))
+                codes[api] = decode_response_prefix(head, 1 << 20).error_code
+        finally:
+            broker.stop_waiting()
+            await broker.close()
+
+    asyncio.run(main())
+    assert set(codes.values()) == {BrokerNotAvailableError.code}, codes
+    assert BrokerNotAvailableError.retriable
