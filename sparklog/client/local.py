@@ -236,13 +236,15 @@ def start_broker(
         if process.stdout is not None:
             process.stdout.close()
     if addresses is None:
+        ended = process.poll()
         process.kill()
-        code = process.wait()
+        process.wait()
         lifeline.cut()
         log.close()
         if temporary:
             shutil.rmtree(directory, ignore_errors=True)
-        raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'no output'}")
+        why = f"within {timeout_s:g} s: raise timeout_s" if ended is None else f"(exit code {ended})"
+        raise BrokerNotAvailableError(f"the broker did not start {why}: {log.text() or 'no output'}")
     address, *others = addresses
     forget(address)  # perhaps another broker has used the port before
     told = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))

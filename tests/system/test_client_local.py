@@ -50,6 +50,11 @@ def test_the_brokers_own_words_when_it_does_not_start(tmp_path: Path) -> None:
     assert str(tmp_path / "data") in str(caught.value)
 
 
+def test_a_start_that_takes_too_long_names_the_limit() -> None:
+    with pytest.raises(BrokerNotAvailableError, match="did not start within 0 s: raise timeout_s"):
+        sparklog.start_local(timeout_s=0)
+
+
 STARTS = {
     "the main thread": "broker = sparklog.start_local()",
     "a thread that goes on": """

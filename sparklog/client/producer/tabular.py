@@ -218,7 +218,8 @@ def _from_pandas(frame: Any, schema: pa.Schema, topic: str) -> pa.Table:
     return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
 
 
-def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> pa.Table:
+def _from_columns(given: Mapping[str, Any], schema: pa.Schema, topic: str) -> pa.Table:
+    columns = {**_index_columns(given, schema, topic), **given}
     arrays = []
     for name, values in columns.items():
         text(f"data for topic {topic!r}: a column's name", name)
@@ -230,6 +231,24 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> 
     if len(set(lengths.values())) > 1:
         raise SchemaMismatchError(f"data for topic {topic!r}: columns of different lengths: {lengths}")
     return pa.Table.from_arrays(arrays, names=list(columns))
+
+
+def _index_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> dict[str, Any]:
+    """Return the index levels of pandas Series that have the name of a column of the topic that `columns` lacks."""
+    found: dict[str, Any] = {}
+    for values in columns.values():
+        if not _of_pandas(values) or not hasattr(values, "index"):
+            continue
+        for level, name in enumerate(values.index.names):
+            if name is None or name in columns or schema.get_field_index(str(name)) < 0:
+                continue
+            rows = values.index.get_level_values(level)
+            if not found.setdefault(str(name), rows).equals(rows):
+                raise SchemaMismatchError(
+                    f"data for topic {topic!r}: two columns have an index {str(name)!r} with other values or another "
+                    f"order: send {{{str(name)!r}: …}} as a column of its own"
+                )
+    return found
 
 
 def _row_values(values: Any, name: str, topic: str) -> Any:

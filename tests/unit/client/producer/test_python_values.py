@@ -166,6 +166,16 @@ def test_an_index_with_a_name_is_a_column() -> None:
     assert column(pd.DataFrame({"n": [1]}, index=["no name"]), "n") == [1]
 
 
+def test_the_index_of_a_series_among_columns_is_a_column_too() -> None:
+    frame = pd.DataFrame({"zone": ["b", "a", "b"], "n": [1, 2, 3], "x": [0.5, 1.5, 2.5]})
+    sums = frame.groupby("zone").sum()
+    assert column({"n": sums["n"]}, "zone") == ["a", "b"]
+    assert column({"n": sums["n"], "x": sums["x"]}, "zone") == ["a", "b"]
+    assert column({"n": sums["n"], "zone": ["c", "d"]}, "zone") == ["c", "d"]
+    assert column({"n": sums["n"].rename_axis("other")}, "n") == [2, 4]
+    assert "'zone'" in refusal({"n": sums["n"], "x": sums["x"][::-1]})
+
+
 def test_an_index_without_a_place_is_refused() -> None:
     said = refusal(pd.DataFrame({"n": [1]}, index=pd.Index(["a"], name="id")))
     assert "the frame's index has the name 'id'" in said and "reset_index(drop=True)" in said
