@@ -363,6 +363,47 @@ def test_a_commit_that_was_begun_ends_before_the_member_leaves(
         assert fast_admin.list_group_offsets(topic)[tp] == OffsetAndMetadata(number)
 
 
+def test_the_close_commits_no_position_that_the_application_does_not_know(
+    local: LocalBroker, fast_admin: Admin, topic: str
+) -> None:
+    fast_admin.create_topic(topic, 2)
+    send(local, topic, 20, 2)
+    first, second = (TopicPartition(topic, p) for p in range(2))
+    with consumer(local, topic) as member:
+        member.assign([first, second])
+        member.commit({first: 4})
+        until(lambda: len(member._fetcher.ready._batches) == 2, "both are read in the background")
+    assert fast_admin.list_group_offsets(topic) == {first: OffsetAndMetadata(4)}
+    with consumer(local, topic) as member:
+        member.assign([first, second])
+        member.seek(first, 2)
+        assert member.position(second) == 0
+    assert {tp: o.offset for tp, o in fast_admin.list_group_offsets(topic).items()} == {first: 2, second: 0}
+    with consumer(local, topic) as member:
+        member.assign([first, second])
+        member.commit({first: 5})
+        until(lambda: not member.poll(100) and member.position(first) == 10, "everything is read")
+    assert {tp: o.offset for tp, o in fast_admin.list_group_offsets(topic).items()} == {first: 10, second: 10}
+
+
+def test_the_close_commits_the_records_before_one_that_cannot_be_read(
+    local: LocalBroker, fast_admin: Admin, topic: str
+) -> None:
+    fast_admin.create_topic(topic, 1)
+    send(local, topic, 20, 1)
+
+    def deserialize(value: bytes) -> int:
+        number = int(value)
+        if number == 7:
+            raise ValueError("seven")
+        return number
+
+    with consumer(local, topic, value_deserializer=deserialize) as member:
+        member.assign(TopicPartition(topic, 0))
+        assert [r.value for r in member.poll(10_000)] == list(range(7))
+    assert fast_admin.list_group_offsets(topic)[TopicPartition(topic, 0)].offset == 7
+
+
 def test_offsets_by_hand_and_by_an_administrator(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
     fast_admin.create_topic(topic, 2)
     tps = [TopicPartition(topic, p) for p in range(2)]

@@ -143,6 +143,8 @@ class Consumer:
         self._closed = ""
         self._calls = Calls()
         self._hand = RecordsInHand()
+        self._has_unpolled = False
+        """True if positions may exist that no poll has seen."""
         me = weakref.proxy(self)
         self._reader = GroupReader(
             self._fetcher, self._reset, lambda tp: me._position(tp, None, None), lambda found: me._replace(found)
@@ -395,6 +397,7 @@ class Consumer:
             self._reader.start_at({position.tp: committed})
         with self._fetcher.changed:
             if position.consumed is not None:
+                position.is_polled = True
                 return position.consumed
         if position.reset_to is None:
             raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
@@ -404,6 +407,7 @@ class Consumer:
         with self._fetcher.changed:
             if position.consumed is None:
                 position.begin_at(found, answer[position.tp].leader_epoch)
+            position.is_polled = True
             return found if position.consumed is None else position.consumed
 
     @one_thread
@@ -592,12 +596,14 @@ class Consumer:
         found: list[Record] = []
         moved: dict[Position, int | None] = {}
         try:
-            while len(found) < limit and (more := self._next_records(limit - len(found), timeout_ms, moved)):
-                found += more
-                timeout_ms = 0
-        except SparklogError:
-            if not found:
-                raise  # else the next poll raises it
+            try:
+                while len(found) < limit and (more := self._next_records(limit - len(found), timeout_ms, moved)):
+                    found += more
+                    timeout_ms = 0
+            except SparklogError:
+                if not found:
+                    raise  # else the next poll raises it
+            self._note_poll()
         except BaseException:  # the application does not get them
             self._take_back(moved)
             raise
@@ -698,6 +704,7 @@ class Consumer:
         moved: dict[Position, int | None] = {}
         try:
             self._take_batches(timeout_ms, batches, moved)
+            self._note_poll()
         except BaseException:  # the application does not get them
             self._hand.take_rest()
             self._take_back(moved)
@@ -909,8 +916,18 @@ class Consumer:
         self._replace(positions)
 
     def _replace(self, positions: dict[TopicPartition, Position]) -> None:
+        self._has_unpolled = True
         self._hand.keep(positions)
         self._fetcher.replace(positions)
+
+    def _note_poll(self) -> None:
+        """Note that the application has polled the positions that are known."""
+        if self._has_unpolled:
+            with self._fetcher.changed:
+                positions = self._fetcher.positions.values()
+                for position in positions:
+                    position.is_polled = position.consumed is not None
+                self._has_unpolled = not all(p.is_polled for p in positions)
 
     def _assigned(self, tp: TopicPartition) -> Position:
         position = self._fetcher.positions.get(tp)

@@ -61,7 +61,7 @@ class GroupReader:
             return {
                 tp: OffsetAndMetadata(c, leader_epoch=p.consumed_epoch)
                 for tp, p in self._fetcher.positions.items()
-                if (c := p.consumed) is not None
+                if p.is_polled and (c := p.consumed) is not None
             }
 
     def unstarted(self) -> list[TopicPartition]:

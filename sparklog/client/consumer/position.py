@@ -38,6 +38,7 @@ class Position:
         "from_files",
         "in_doubt",
         "is_new",
+        "is_polled",
         "lane",
         "leader_until",
         "offset",
@@ -57,6 +58,9 @@ class Position:
         self.offset = offset
         """Offset of the next fetch; None: not known yet, to be looked up by `reset_to`."""
         self._consumed = offset
+        self.is_polled = offset is not None
+        """True if the application knows the position: from a `seek`, the call `position`, or a poll that ended since.
+        Only such positions are committed: the application may have committed other offsets of the rest."""
         self._rowless: dict[int, int] = {}
         self.reset_to = reset_to
         """Offset to look up if `offset` is None: EARLIEST_TIMESTAMP or LATEST_TIMESTAMP; None: no reset."""
@@ -93,6 +97,7 @@ class Position:
         this Position are dropped."""
         new = Position(self.tp, self.projection.copy(), self.consumed, self.reset_to)
         new.error, new.paused, new.waiting = self.error, self.paused, self.waiting
+        new.is_polled = self.is_polled
         new.epoch = new.consumed_epoch = self.consumed_epoch
         new.lane, new.in_doubt, new.attempts, new.resume_at = self.lane, self.in_doubt, self.attempts, self.resume_at
         new.replica, new.replica_until, new.leader_until = self.replica, self.replica_until, self.leader_until

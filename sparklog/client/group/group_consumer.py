@@ -70,8 +70,8 @@ class Reader(Protocol):
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit, of each partition with a known position: the offset after the last consumed
-        record, or the start position (also after a `seek`) if no record was consumed since."""
+        """Return the offsets to commit, of each partition whose position the application knows (`Position.is_polled`):
+        the offset after the last consumed record, or the start position if no record was consumed since."""
 
     def unstarted(self) -> list[TopicPartition]:
         """Return the assigned partitions that wait for `start_at`."""
