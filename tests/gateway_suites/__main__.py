@@ -25,6 +25,11 @@ def short_pattern(suite: ModuleType) -> str:
     return str(suite.listed()["short"])
 
 
+def lacks(suite: ModuleType) -> list[str]:
+    """The programs and headers that the suite needs and this machine does not have."""
+    return [need for need in suite.NEEDS if shutil.which(need) is None and not Path("/usr/include", need).exists()]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="default: all")
@@ -36,7 +41,7 @@ def main() -> int:
     is_good = True
     for name in given.suites or SUITES:
         suite = SUITES[name]
-        missing = [program for program in suite.NEEDS if shutil.which(program) is None]
+        missing = lacks(suite)
         if missing:
             print(f"error: {name} needs {', '.join(missing)}: install it", file=sys.stderr)
             return 1

@@ -29,8 +29,8 @@ PACKAGE = "@confluentinc/kafka-javascript"
 TEST_TIMEOUT_S = 300
 ATTEMPTS = 2
 """Runs of a test that fails: some tests give a call one millisecond, which a busy machine exceeds."""
-NEEDS = ("npm", "make", "g++", "java", "mvn")
-"""Programs that the suite needs."""
+NEEDS = ("npm", "make", "g++", "java", "mvn", "zlib.h", "zstd.h")
+"""Programs and headers that the suite needs. A librdkafka without one of the headers lacks a compression."""
 KAFKA_VERSION = "4.0.0"
 """Version of the brokers that the runner believes to have."""
 LIBRARIES = ("src", "src-cpp")

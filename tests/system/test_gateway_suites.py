@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.gateway_suites import franz_go, librdkafka
-from tests.gateway_suites.__main__ import short_pattern
+from tests.gateway_suites.__main__ import lacks, short_pattern
 
 RECORDS = 2_000
 
@@ -18,7 +17,7 @@ RECORDS = 2_000
 @pytest.mark.timeout(2400)  # librdkafka and its runner are compiled first
 @pytest.mark.parametrize("suite", [franz_go, librdkafka], ids=["franz-go", "librdkafka"])
 def test_a_share_of_the_suite_passes(suite: ModuleType, tmp_path: Path) -> None:
-    missing = [program for program in suite.NEEDS if shutil.which(program) is None]
+    missing = lacks(suite)
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed")
     verdict, output = suite.verify(tmp_path, RECORDS, short_pattern(suite))

@@ -179,10 +179,12 @@ def test_one_more_broker(cluster: LocalCluster, tmp_path: Path) -> None:
     secure = cluster.data_dir / SECURE
     made = cluster_setup.add_broker(secure, 4, cluster_setup.BrokerPlace("127.0.0.1", 0, tmp_path / "data"), now())
     settings = flatten(tomllib.loads((made / "broker.toml").read_text())) | SETTINGS
+    data_dir = str(settings.pop("data.dir"))
+    assert data_dir == str(tmp_path / "data")
     with pytest.raises(InvalidConfigError, match="certificate renew"):
         cluster_setup.add_broker(secure, 4, cluster_setup.BrokerPlace("127.0.0.1", 0), now())
     with (
-        start_broker(tmp_path / "data", None, settings=settings) as fourth,
+        start_broker(data_dir, None, settings=settings) as fourth,
         Admin(fourth.bootstrap_servers, security=cluster.security) as admin,
     ):
         until_reached(

@@ -16,7 +16,7 @@ from sparklog.errors import BrokerNotAvailableError
 from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
 from sparklog.protocol.messages import APIS, Api, encode
 from tests.support.requests import Asking
-from tests.unit.broker.security.test_denial_matrix import NOT_THERE, REQUESTS_ABOUT
+from tests.unit.broker.security.requests_about import NOT_THERE, REQUESTS_ABOUT, parts
 
 
 def test_a_request_is_answered_with_an_error_that_clients_try_again_after(tmp_path: Path) -> None:
@@ -28,8 +28,7 @@ def test_a_request_is_answered_with_an_error_that_clients_try_again_after(tmp_pa
         dispatcher = Dispatcher(broker, HANDLERS)
         try:
             for api in REQUESTS_ABOUT.keys() - BEFORE_THE_JOIN:
-                made = REQUESTS_ABOUT[api](NOT_THERE)
-                request, payload = made if isinstance(made, tuple) else (made, b"")
+                request, payload = parts(REQUESTS_ABOUT[api](NOT_THERE))
                 body = bytearray(encode(request) + payload)
                 prefix = RequestPrefix(api, APIS[api].version_max, 7, len(body) - len(payload), len(body))
                 reply = await dispatcher.answer(prefix, memoryview(body), cast(Connection, Asking()))
