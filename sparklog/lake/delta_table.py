@@ -785,9 +785,13 @@ class LakeTable:
             )
 
     def operations(self) -> list[str]:
-        """Return the operations of all commits of other writers, such as "DELETE"; the newest first."""
+        """Return the operations of all commits of other writers, such as "DELETE", except appends; the newest first."""
         with _reaching(self.location):
-            return [str(e.get("operation", "")) for e in self._handle.history() if COMMIT_MARK not in e]
+            return [
+                str(entry.get("operation", ""))
+                for entry in self._handle.history()
+                if COMMIT_MARK not in entry and (entry.get("operationParameters") or {}).get("mode") != "Append"
+            ]
 
 
 def _restored_to(others: Iterable[Mapping[str, Any]]) -> int | None:

@@ -40,6 +40,7 @@ from sparklog.errors import (
     LakePausedError,
     LakeUnavailableError,
 )
+from sparklog.lake.delta_table import LakeTable
 from sparklog.lake.rules import PartitionEnds
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import FILES_MIN
@@ -295,7 +296,7 @@ def test_a_worker_that_sleeps_after_it_asked_the_log_does_not_pause_the_table(
 def test_a_lost_answer_of_a_commit_adds_nothing_twice(
     lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparklog.lake.delta_table import CommitConflictError, LakeTable
+    from sparklog.lake.delta_table import CommitConflictError
 
     commit = LakeTable.commit
 
@@ -603,6 +604,25 @@ def test_verify_finds_rows_that_are_twice_missing_or_misplaced(
     assert any("cannot be read" in p for p in verify_lake(lake_admin, lake).problems)
 
 
+def test_rows_that_are_missing_beside_appends_of_others_are_a_problem(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    send(lake_broker, lake, range(20), partition=0)
+    send(lake_broker, lake, range(20), partition=1)
+    assert worker.run_once([lake]) == {}
+    write_deltalake(path, pa.table({"n": pa.array([None], pa.int64())}), mode="append", schema_mode="merge")
+    table = LakeTable.open(str(path))
+    assert table is not None
+    table.replace([f for f in table.files() if f.partition == 0], [], information={})
+    checked = verify_lake(lake_admin, lake)
+    assert checked.problems == ["partition 0 lacks 20 rows, the first at offset 0"]
+    DeltaTable(path).delete("n = 3")
+    checked = verify_lake(lake_admin, lake)
+    assert checked.problems == []
+    assert any("the table's history has DELETE by other writers" in r for r in checked.remarks)
+
+
 def test_two_witnesses_disagree(lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path) -> None:
     """Rows beyond the table's transactions stop the worker: they would come twice."""
     path = tmp_path / "table"
@@ -746,7 +766,7 @@ def test_partitions_are_added(
 def test_other_writers_in_every_commit_are_an_error_that_is_tried_again(
     lake_broker: LocalBroker, lake_admin: Admin, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparklog.lake.delta_table import CommitConflictError, LakeTable
+    from sparklog.lake.delta_table import CommitConflictError
 
     def refuse(self: LakeTable, *args: Any, **named: Any) -> None:
         raise CommitConflictError("overtaken")
