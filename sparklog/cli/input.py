@@ -5,6 +5,7 @@ Memory holds a part of the input only: a block of CSV or JSON lines, a batch of 
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import re
@@ -25,7 +26,7 @@ __all__ = ["Chunk", "InputError", "InputOptions", "Source", "open_input"]
 
 BATCH_ROWS = 65_536
 _LINE_START = re.compile(rb"^[ \t\r]*[^ \t\r\n]", re.MULTILINE)
-_NO_OBJECT = re.compile(rb"^[ \t\r]*[^ \t\r\n{]", re.MULTILINE)
+_NULL = re.compile(rb"^[ \t\r]*null", re.MULTILINE)
 
 
 class Chunk(NamedTuple):
@@ -146,6 +147,8 @@ def _jsonl(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
     convert, reason = partial(read, schema=schema), partial(_json_reason, schema=schema)
     line = 1
     for block, done in blocks(file):
+        if line == 1:
+            block = block.removeprefix(codecs.BOM_UTF8)
         if block.strip():
             try:
                 yield Chunk(convert(block), done)
@@ -161,14 +164,14 @@ def _json_table(block: bytes, schema: pa.Schema) -> pa.Table:
     """Parse a block of JSON lines. Raises ArrowException, SchemaMismatchError, JsonValueError."""
     from pyarrow import json as arrow_json
 
-    if _NO_OBJECT.search(block):  # PyArrow's reader ends the process at a null, and makes a row of one that follows
+    if _NULL.search(block):  # PyArrow's reader ends the process at a null, and makes a row of one that follows
         raise JsonValueError("a line is one object: {…}")
     # PyArrow's reader accepts a zone in a column without zone, and reads a number beyond float's range as infinity
     as_text = pa.schema([(f.name, pa.string() if pa.types.is_temporal(f.type) else wide_type(f.type)) for f in schema])
     parse = arrow_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="error")
     read = arrow_json.ReadOptions(block_size=len(block), use_threads=False)
     rows = arrow_json.read_json(io.BytesIO(block), read, parse)
-    if rows.num_rows != len(_LINE_START.findall(block)):
+    if rows.num_rows > len(_LINE_START.findall(block)):
         raise JsonValueError("a line is one object, and nothing behind it")
     return parse_as(rows, schema)
 

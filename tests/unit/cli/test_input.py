@@ -308,6 +308,13 @@ def test_jsonl_reads_the_output_of_consume() -> None:
     assert read(text, "jsonl", schema).to_pylist() == batch.to_pylist()
 
 
+@pytest.mark.parametrize("ddl", ["x DOUBLE", "x DOUBLE, b BINARY"])
+def test_a_byte_order_mark_before_json_lines_is_passed_over(ddl: str) -> None:
+    assert read(b'\xef\xbb\xbf{"x": 1}\n{"x": 2}', "jsonl", parse_ddl(ddl)).column("x").to_pylist() == [1.0, 2.0]
+    with pytest.raises(InputError, match="line 1: a line is one object"):
+        read(b"\xef\xbb\xbfnull", "jsonl", parse_ddl(ddl))
+
+
 @pytest.mark.parametrize("line", ["null", " null ", "[]", "5", "true", '"text"', '{"x": 1} null', '{"x": 1}{"x": 2}'])
 @pytest.mark.parametrize("ddl", ["x DOUBLE", "x DOUBLE, b BINARY"])  # read by PyArrow, and line by line
 @pytest.mark.parametrize("before", [b"", b'\n{"x": 1}\n'])
