@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
@@ -198,15 +198,13 @@ def _of_pandas(data: Any) -> bool:
 def _from_pandas(frame: Any, schema: pa.Schema, topic: str) -> pa.Table:
     """Return a pandas frame: its index levels that have a name, then its columns. NaN and NaT become null."""
     columns: list[tuple[str, Any]] = []
-    for level, name in enumerate(frame.index.names):
-        if name is not None:
-            if schema.get_field_index(str(name)) < 0:
-                raise SchemaMismatchError(
-                    f"data for topic {topic!r}: the frame's index has the name {str(name)!r}, and the topic no such "
-                    "column: "
-                    "send frame.reset_index(drop=True) to leave the index out"
-                )
-            columns.append((str(name), frame.index.get_level_values(level)))
+    for name, values in _named_levels(frame.index):
+        if schema.get_field_index(name) < 0:
+            raise SchemaMismatchError(
+                f"data for topic {topic!r}: the frame's index has the name {name!r}, and the topic no such column: "
+                "send frame.reset_index(drop=True) to leave the index out"
+            )
+        columns.append((name, values))
     columns += [(str(name), frame.iloc[:, position]) for position, name in enumerate(frame.columns)]
     if not columns and len(frame):
         raise _no_columns(len(frame), schema, topic)
@@ -216,6 +214,13 @@ def _from_pandas(frame: Any, schema: pa.Schema, topic: str) -> pa.Table:
         as_objects = series.dtype == object and index >= 0
         arrays.append(_array(series, schema.field(index).type if as_objects else None, name, topic))
     return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
+
+
+def _named_levels(index: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and values of the levels of a pandas index that have a name."""
+    for level, name in enumerate(index.names):
+        if name is not None:
+            yield str(name), index.get_level_values(level)
 
 
 def _from_columns(given: Mapping[str, Any], schema: pa.Schema, topic: str) -> pa.Table:
@@ -239,14 +244,13 @@ def _index_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) ->
     for values in columns.values():
         if not _of_pandas(values) or not hasattr(values, "index"):
             continue
-        for level, name in enumerate(values.index.names):
-            if name is None or name in columns or schema.get_field_index(str(name)) < 0:
+        for name, rows in _named_levels(values.index):
+            if name in columns or schema.get_field_index(name) < 0:
                 continue
-            rows = values.index.get_level_values(level)
-            if not found.setdefault(str(name), rows).equals(rows):
+            if not found.setdefault(name, rows).equals(rows):
                 raise SchemaMismatchError(
-                    f"data for topic {topic!r}: two columns have an index {str(name)!r} with other values or another "
-                    f"order: send {{{str(name)!r}: …}} as a column of its own"
+                    f"data for topic {topic!r}: two columns have an index {name!r} with other values or another order: "
+                    f"send {{{name!r}: …}} as a column of its own"
                 )
     return found
 
