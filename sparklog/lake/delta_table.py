@@ -373,7 +373,7 @@ class LakeTable:
             )
 
     def doubled_or_restored(self) -> tuple[int | None, int | None]:
-        """Return what other writers have done after the last commit of a worker that readers must know.
+        """Return the changes of other writers, after the last commit of a worker, that readers must know.
 
         delta-rs lets a compaction succeed even if another compaction was committed after the first one was planned.
         Then the rows of files that both compactions have replaced are in the table twice. After a RESTORE the table

@@ -21,13 +21,7 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
 from sparklog.errors import LakePausedError, LakeUnavailableError
 from sparklog.lake.columns import missing_columns, table_schema, topic_columns
-from sparklog.lake.delta_table import (
-    CommitConflictError,
-    LakeTable,
-    TableFile,
-    dropped,
-    normal_location,
-)
+from sparklog.lake.delta_table import CommitConflictError, LakeTable, TableFile, dropped, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
 from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.rules import (
