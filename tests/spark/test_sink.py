@@ -52,6 +52,17 @@ def test_a_topic_column_and_the_option_that_goes_before_it(
     assert sorted(r["value"] for r in stored(broker, c)) == [b"1", b"2", b"3"]
 
 
+def test_a_topic_that_was_deleted_and_created_again_is_written(
+    spark: Any, admin: sparklog.Admin, topic: Any, broker: sparklog.LocalBroker
+) -> None:
+    name = topic(schema="id BIGINT")
+    append(spark.range(3).coalesce(1), broker, topic=name)  # the Python worker now knows the topic
+    admin.delete_topic(name)
+    admin.create_topic(name, schema="id BIGINT")
+    append(spark.range(10, 12).coalesce(1), broker, topic=name)
+    assert [r["id"] for r in stored(broker, name)] == [10, 11]
+
+
 def test_a_null_topic_says_so(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
     frame = spark.createDataFrame([(topic(), "1"), (None, "2")], "topic string, value string").coalesce(1)
     with pytest.raises(Exception, match="the data contains a null topic, in 1 of 2 rows"):

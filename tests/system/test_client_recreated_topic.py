@@ -1,4 +1,4 @@
-"""A topic that another process deletes and makes anew, with other columns, under a producer's feet."""
+"""A topic that another process deletes and makes anew, with other columns, under the feet of clients."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import pyarrow as pa
 import pytest
 
 import sparklog
-from sparklog.errors import UnknownSchemaError
+from sparklog.errors import UnknownSchemaError, UnknownTopicOrPartitionError
 
 REPLACE = """
 import sys, pyarrow as pa, sparklog
 with sparklog.Admin(sys.argv[1]) as admin:
     admin.delete_topic("t")
     admin.create_topic("t", partitions=1, schema=pa.schema([("b", pa.int64())]))
+"""
+FILL = """
+with sparklog.Producer(sys.argv[1]) as producer:
+    producer.send_batch("t", {"b": [3, 4]}).result(30)
 """
 
 
@@ -30,3 +34,32 @@ def test_batches_of_the_old_topic_are_refused_not_misread() -> None:
                 producer.send_batch("t", {"a": [2]}).result(30)
             producer.send_batch("t", {"b": [3]}).result(30)
         assert sparklog.read_table(broker.bootstrap_servers, "t").to_pydict() == {"b": [3]}
+
+
+@pytest.mark.parametrize("local_read", ["auto", "off"])
+def test_a_consumer_says_once_that_its_topic_is_a_new_one_and_begins_there(local_read: str) -> None:
+    with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic("t", partitions=1, schema=pa.schema([("a", pa.int64())]))
+        reading = {"auto_offset_reset": "earliest", "local_read": local_read}
+        with (
+            sparklog.Producer(broker.bootstrap_servers) as producer,
+            sparklog.Consumer(broker.bootstrap_servers, **reading) as by_record,
+            sparklog.Consumer(broker.bootstrap_servers, **reading) as by_batch,
+        ):
+            producer.send_batch("t", {"a": [1]}).result(30)
+            by_record.assign(sparklog.TopicPartition("t", 0))
+            by_batch.assign(sparklog.TopicPartition("t", 0))
+            assert [r.value for r in by_record.poll(30_000)] == [{"a": 1}]
+            assert [b.data.to_pydict() for b in by_batch.poll_batches(30_000)] == [{"a": [1]}]
+            for consumer in (by_record, by_batch):  # neither sees the moment without the topic
+                consumer.pause(consumer.assignment())
+            code = REPLACE + FILL
+            subprocess.run([sys.executable, "-c", code, broker.bootstrap_servers], check=True, timeout=60)
+            for consumer in (by_record, by_batch):
+                consumer.resume(consumer.assignment())
+            with pytest.raises(UnknownTopicOrPartitionError, match=r"created again: .t.; the next poll .*earliest"):
+                by_record.poll(30_000)
+            assert [r.value for r in by_record.poll(30_000)] == [{"b": 3}, {"b": 4}]
+            with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
+                by_batch.poll_batches(30_000)
+            assert [b.data.to_pydict() for b in by_batch.poll_batches(30_000)] == [{"b": [3, 4]}]

@@ -31,11 +31,11 @@ class ClusterAddress:
     bootstrap_servers: str
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
-    def connect(self) -> Cluster:
+    def connect(self, client_id: str = "") -> Cluster:
         """Return this process's `Cluster` for the address, without connecting. Raises InvalidConfigError. Its text
         names this host, because a reference can be unresolvable here and right on the driver's host."""
         try:
-            return cluster(self.bootstrap_servers, self.security.resolve())
+            return cluster(self.bootstrap_servers, self.security.resolve(), client_id)
         except InvalidConfigError as e:
             if not self.security:
                 raise

@@ -32,13 +32,15 @@ _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 
 @dataclass(frozen=True)
 class SinkTask:
-    """A task of a write; Spark pickles it. `keyed`: the topic is typed and has key columns. `names`: the columns' names
-    in the log (`sink_input.ColumnFit`); None: the names of the rows."""
+    """A task of a write; Spark pickles it. `keyed`: the topic is typed and has key columns. `schema_id`: the topic's
+    newest schema when the write began; -1: the rows name their topics. `names`: the columns' names in the log
+    (`sink_input.ColumnFit`); None: the names of the rows."""
 
     options: SinkOptions
     envelope: bool
     keyed: bool
     publisher: Publisher
+    schema_id: int = -1
     names: tuple[str, ...] | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
@@ -64,6 +66,9 @@ class SinkTask:
                 return message
             message.producer_id = participant.producer_id
         producer = producers.take(self.options.address, self.options.producer)
+        if self.options.topic is not None:  # the topic may have been created again since this worker wrote to it
+            client_id = str(self.options.producer.get("client.id", ""))
+            self.options.address.connect(client_id).note_schema(self.options.topic, self.schema_id)
         try:
             with nullcontext() if participant is None else producer.participation(participant):
                 self._send(producer, itertools.chain([first], pieces), message)

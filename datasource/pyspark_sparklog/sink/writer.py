@@ -121,7 +121,9 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
     options = parse_sink_options(of_write(given, schema), streaming=False)
     warn_once(options.remarks)
     kind = _check(options, schema, wait_ms=0)
-    return SparklogBatchWriter(SinkTask(options, kind.envelope, kind.keyed, batch_publisher(options), kind.names))
+    return SparklogBatchWriter(
+        SinkTask(options, kind.envelope, kind.keyed, batch_publisher(options), kind.schema_id, kind.names)
+    )
 
 
 def stream_writer(
@@ -167,25 +169,26 @@ def stream_writer(
 def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str, query_name: str) -> SinkTask:
     kind = _check(options, schema, wait_ms=options.broker_wait_ms)
     publisher = stream_publisher(options, checkpoint, query_name)
-    return SinkTask(options, kind.envelope, kind.keyed, publisher, kind.names)
+    return SinkTask(options, kind.envelope, kind.keyed, publisher, kind.schema_id, kind.names)
 
 
 class _Kind(NamedTuple):
-    """The kind of the target topic. `keyed`: the topic is typed and has key columns. `names`: names of the columns in
-    the log; None if the rows have the same names."""
+    """The kind of the target topic. `keyed`: the topic is typed and has key columns. `schema_id`: its newest schema; -1
+    if the rows name their topics. `names`: names of the columns in the log; None if the rows have the same names."""
 
     envelope: bool
     keyed: bool
+    schema_id: int = -1
     names: tuple[str, ...] | None = None
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
     """Look up the target topic and check the rows against it. Raises SchemaMismatchError if they do not fit."""
-    shape, keyed = None, False
+    shape, keyed, schema_id = None, False, -1
     if options.topic is not None:
         catalog = Catalog(options.address, wait_ms)
         topics = catalog.topics(Subscription(topics=(options.topic,)), missing_is_error=True, to_write=True)
-        shape = shapes_of(topics)[options.topic]
+        shape, schema_id = shapes_of(topics)[options.topic], topics[options.topic].schema_id
         if options.include_headers and shape.kind != KIND_ENVELOPE:
             raise no_headers(f"topic {options.topic!r} is a typed topic")
         keyed = shape.kind != KIND_ENVELOPE and bool(topics[options.topic].key_columns)
@@ -193,4 +196,4 @@ def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
     if fitted.left_out:
         warn_once((f"columns that an envelope topic does not take are left out ({', '.join(fitted.left_out)})",))
     envelope = shape is None or shape.kind == KIND_ENVELOPE
-    return _Kind(envelope, keyed, None if fitted.unchanged else fitted.names)
+    return _Kind(envelope, keyed, schema_id, None if fitted.unchanged else fitted.names)

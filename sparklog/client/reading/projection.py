@@ -53,6 +53,8 @@ class Projection:
         self._newest = newest
         self._follow = follow
         self._by_schema: dict[int, _SchemaSteps] = {}
+        self.is_of_an_earlier_topic = False
+        """True if the topic was deleted and created again, as a batch with an unknown schema has shown."""
         if newest is not None and any(n not in info.schema.names for n in self.columns or ()):
             self.info = newest()
         self.schema = self._target()
@@ -119,7 +121,8 @@ class Projection:
     def _learn(self, schema_id: int) -> _SchemaSteps:
         if schema_id not in self.info.schemas and self._newest is not None:
             found = self._newest()
-            if found.topic_id == self.info.topic_id:
+            self.is_of_an_earlier_topic = found.topic_id != self.info.topic_id
+            if not self.is_of_an_earlier_topic:
                 self.info = found
                 if self._follow:
                     self._by_schema.clear()
