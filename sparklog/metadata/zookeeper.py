@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -130,10 +131,11 @@ class ZooKeeper:
             **secured,
         )
         zookeeper = cls(client, session_timeout_ms)
+        until = time.monotonic() + timeout_ms / 1_000
         try:
             client.start(timeout_ms / 1_000)
-            if path:
-                client.ensure_path(slash + path)
+            if path:  # a busy machine can lose a connection that it has just made
+                KazooRetry(**_RETRY, deadline=until - time.monotonic())(client.ensure_path, slash + path)
                 client.chroot = slash + path.rstrip("/")  # in `hosts` it would keep kazoo from creating the path
         except Exception as e:
             zookeeper.close()
