@@ -88,14 +88,17 @@ class Retries:
         return min(self._policy.request_timeout_ms, max(1, int((self._until - self._clock()) * 1000)))
 
     def pause(self, error: SparklogError) -> None:
-        pause_s, now = self._backoff_s * random.uniform(0.8, 1.2), self._clock()
+        now = self._clock()
+        left_s = self._until - now
         if not error.retriable or not self._policy.repeats:
             raise error
-        if now + pause_s >= self._until:
+        if left_s * 1000 <= self._policy.backoff_ms:
             raise self._last(error)
+        # the pauses near the end are shorter, so that the attempts go on until the limit
+        pause_s = min(self._backoff_s * random.uniform(0.8, 1.2), left_s / 2)
         if not self._is_warned and now - self._started_at >= WARN_AFTER_S:
             self._is_warned = True
-            _log.warning("%s; trying again for up to %.0f s", error, self._until - now)
+            _log.warning("%s; trying again for up to %.0f s", error, left_s)
         self._sleep(pause_s)
         self._backoff_s = min(self._backoff_s * 2, self._policy.backoff_max_ms / 1000)
 
