@@ -168,12 +168,14 @@ class UnknownUsers:
     def _shape(self, name: str) -> Shape:
         """Return a shape for an unknown name. Among all names, the shapes have the same frequency as among users. Each
         shape draws a number from the name, weighted by its users, and the largest number wins. So a new user changes
-        the shape of few unknown names."""
+        the shape of few unknown names. The number is the same for all mechanisms: a user has one number of iterations
+        in all of them."""
         if len(self._shapes) == 1:
             return self._shapes[0][0]
 
         def drawn(shape: Shape, users: int) -> float:
-            found = self._derive(f"shape\0{shape.iterations}\0{shape.salt_bytes}\0{name}")
+            purpose = f"shape\0{shape.iterations}\0{shape.salt_bytes}\0{name}"
+            found = hmac.digest(self._secret, purpose.encode(), "sha512")
             return math.log((int.from_bytes(found[:8], "big") + 1) / 2**64) / users
 
         return max(self._shapes, key=lambda known: drawn(*known))[0]

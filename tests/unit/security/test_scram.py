@@ -15,7 +15,7 @@ from sparklog.security import plain as plain_module
 from sparklog.security import scram
 from sparklog.security.plain import PlainServer, plain_message
 from sparklog.security.principals import user
-from sparklog.security.sasl import SCRAM_MECHANISMS, SCRAM_SHA_256
+from sparklog.security.sasl import SCRAM_MECHANISMS, SCRAM_SHA_256, SCRAM_SHA_512
 from sparklog.security.scram import (
     ScramClient,
     ScramCredential,
@@ -105,6 +105,13 @@ def test_unknown_users_have_the_shapes_of_known_ones() -> None:
         assert found.keys() == (shapes or {(4_096, 32): 1}).keys()
         for shape, users in shapes.items():
             assert abs(found[shape] / len(names) - users / sum(shapes.values())) < 0.05, (shapes, found)
+
+
+def test_an_unknown_name_has_one_number_of_iterations_in_all_mechanisms() -> None:
+    known = credentials_of({(4_096, 32): 3, (20_000, 32): 3})
+    sha_256, sha_512 = (UnknownUsers(m, SERVER_SECRET, known) for m in (SCRAM_SHA_256, SCRAM_SHA_512))
+    found = [(sha_256.credential(n).iterations, sha_512.credential(n).iterations) for n in map(str, range(64))]
+    assert set(found) == {(4_096, 4_096), (20_000, 20_000)}
 
 
 def test_a_new_user_changes_few_unknown_names_and_their_salt_too() -> None:
