@@ -13,6 +13,8 @@ import typer
 from sparklog.cli.destination import destination
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_list
 from sparklog.cli.sizes import parse_size_bytes
+from sparklog.client.net import arguments as arg
+from sparklog.errors import InvalidRequestError
 from sparklog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Move partitions between brokers.", no_args_is_help=True)
 
 FORMAT = 1
+PLAN_BYTES_MAX = 64 * 1024 * 1024
+_WHOLE = arg.whole(0, arg.INT32_MAX)
 NOTHING_UNDER_WAY = "no partition is being reassigned"
 _PLAN_EPILOG = """\
 **Examples**
@@ -106,12 +110,11 @@ def _target_brokers(admin: Admin, brokers: str | None) -> dict[int, str | None]:
 def assignment(admin: Admin, topics: list[str] | None = None) -> dict[TopicPartition, tuple[int, ...]]:
     """Return the replicas of the partitions of `topics`, as they will be after the current reassignments.
 
-    None for `topics` means all topics, internal ones included. Raises typer.BadParameter for an unknown topic.
+    None for `topics` means all topics, internal ones included. Raises UnknownTopicOrPartitionError, or
+    TopicAuthorizationFailedError if the user is not allowed to see a topic.
     """
     found = admin.describe_topics(admin.list_topics(include_internal=True) if topics is None else topics)
-    missing = [name for name in topics or () if name not in found]
-    if missing:
-        raise typer.BadParameter(f"unknown topics: {', '.join(missing)}; `sparklog topic list` shows the topics")
+    found |= {name: admin.describe_topic(name) for name in topics or () if name not in found}  # raises the reason
     return {
         TopicPartition(name, p.partition): tuple(r for r in p.replicas if r not in p.removing)
         for name, topic in found.items()
@@ -128,20 +131,45 @@ def _as_json(moves: Mapping[TopicPartition, tuple[int, ...]]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[TopicPartition, list[int]]:
     """Read a plan's new replicas of each partition. Raises typer.BadParameter if the file is not a plan."""
+    with path.open("rb") as file:  # perhaps a pipe, such as <(…)
+        content = file.read(PLAN_BYTES_MAX + 1)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        moves = {
-            TopicPartition(str(p["topic"]), int(p["partition"])): [int(r) for r in p["replicas"]]
-            for p in found["partitions"]
-        }
-    except (ValueError, KeyError, TypeError) as e:
+        if len(content) > PLAN_BYTES_MAX:
+            raise InvalidRequestError(f"it is larger than {PLAN_BYTES_MAX} bytes")
+        return _moves(json.loads(content.decode()))
+    except (ValueError, RecursionError, InvalidRequestError) as e:
+        reason = "its lists are nested too deeply" if isinstance(e, RecursionError) else e
         raise typer.BadParameter(
-            f"{path}: no plan ({e!r}); as in "
+            f"{path} is no plan: {reason}; a plan looks like "
             '{"version": 1, "partitions": [{"topic": "events", "partition": 0, "replicas": [1, 2, 3]}]}'
         ) from e
-    if len(moves) < len(found["partitions"]):
-        raise typer.BadParameter(f"{path}: the plan names a partition twice")
+
+
+def _moves(plan: object) -> dict[TopicPartition, list[int]]:
+    """Return the new replicas in a plan. Raises InvalidRequestError, which names the wrong entry's place."""
+    fields = _fields("the plan", plan, {"partitions"}, {"version"})
+    if _WHOLE("version", fields.get("version", FORMAT)) != FORMAT:
+        arg.refuse("version", fields["version"], f"use {FORMAT}")
+    moves: dict[TopicPartition, list[int]] = {}
+    for number, entry in enumerate(arg.listed(arg.anything)("partitions", fields["partitions"])):
+        place = f"partitions[{number}]"
+        found = _fields(place, entry, {"topic", "partition", "replicas"}, {"log_dirs"})
+        tp = TopicPartition(
+            arg.text(f"{place}.topic", found["topic"]), _WHOLE(f"{place}.partition", found["partition"])
+        )
+        if tp in moves:
+            arg.refuse(place, entry, f"the plan names {tp} twice")
+        moves[tp] = arg.listed(arg.broker_id)(f"{place}.replicas", found["replicas"])
+        if any(directory != "any" for directory in arg.texts(f"{place}.log_dirs", found.get("log_dirs", []))):
+            arg.refuse(f"{place}.log_dirs", found["log_dirs"], 'each broker chooses the directory: use "any"')
     return moves
+
+
+def _fields(place: str, value: object, needed: set[str], others: set[str]) -> dict[str, Any]:
+    """Return a JSON object with the fields `needed`, and perhaps `others`. Raises InvalidRequestError."""
+    if not isinstance(value, dict) or not needed <= value.keys() <= needed | others:
+        arg.refuse(place, value, f"an object with the fields {', '.join(sorted(needed))} is needed")
+    return value
 
 
 @app.command("execute", epilog=_EXECUTE_EPILOG)

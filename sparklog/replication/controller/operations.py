@@ -20,7 +20,7 @@ from sparklog.replication.cluster_image import (
 from sparklog.replication.controller import election
 from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.model import Cordon, Elect, ElectionKind, Reassign
-from sparklog.replication.controller.placement import check_assignment
+from sparklog.replication.controller.placement import check_replicas
 from sparklog.types import TopicPartition
 
 Outcomes = dict[TopicPartition, SparklogError | None]
@@ -79,7 +79,7 @@ def _reassign_one(draft: Draft, tp: TopicPartition, target: tuple[int, ...] | No
     partition = draft.partition(tp)
     rules = draft.rules(tp, partition)
     if target is not None:
-        check_assignment([target], {*draft.live_brokers(), *partition.replicas})  # replicas may be down
+        check_replicas(str(tp), target, {*draft.live_brokers(), *partition.replicas})  # replicas may be down
         no_new = cordoned_brokers(draft.config(CORDONED_SETTING, ""))
         refused = [r for r in target if r in no_new and r not in partition.replicas]
         if refused:

@@ -66,18 +66,24 @@ def check_assignment(assignment: Sequence[Sequence[int]], brokers: Collection[in
     """Check the replicas that an operator has chosen for some partitions of a topic. Each partition needs the same
     number of replicas, on different brokers of `brokers`. Raises InvalidReplicaAssignmentError."""
     for number, replicas in enumerate(assignment):
-        unknown = [r for r in replicas if r not in brokers]
-        if unknown:
-            raise InvalidReplicaAssignmentError(
-                f"partition {number} of the assignment: {list(replicas)}; unknown or stopped brokers: "
-                f"{', '.join(map(str, unknown))}; the running brokers are {sorted(brokers)}"
-            )
-        if not replicas or len(set(replicas)) < len(replicas):
-            raise InvalidReplicaAssignmentError(
-                f"partition {number} of the assignment: {list(replicas)}; name each broker once, of {sorted(brokers)}"
-            )
+        check_replicas(f"partition {number} of the assignment", replicas, brokers)
     if len({len(replicas) for replicas in assignment}) > 1:
         raise InvalidReplicaAssignmentError("all partitions of a topic need the same number of replicas")
+
+
+def check_replicas(partition: str, replicas: Sequence[int], brokers: Collection[int]) -> None:
+    """Raise InvalidReplicaAssignmentError, which names `partition`, unless the replicas are on different brokers of
+    `brokers`."""
+    unknown = [r for r in replicas if r not in brokers]
+    if unknown:
+        raise InvalidReplicaAssignmentError(
+            f"{partition}: {list(replicas)}; unknown or stopped brokers: {', '.join(map(str, unknown))}; the running "
+            f"brokers are {sorted(brokers)}"
+        )
+    if not replicas or len(set(replicas)) < len(replicas):
+        raise InvalidReplicaAssignmentError(
+            f"{partition}: {list(replicas)}; name each broker once, of {sorted(brokers)}"
+        )
 
 
 def _next(brokers: Sequence[int], first: int, distance: int) -> int:

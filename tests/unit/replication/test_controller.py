@@ -484,7 +484,15 @@ def test_a_reassignment_can_be_cancelled() -> None:
     p = cluster.partition()
     assert (p.replicas, p.leader, p.isr, p.adding, p.removing) == ((1, 2), 1, (1, 2), (), ())
     assert isinstance(cluster.ask(Reassign("r", {TP: None}))[TP], errors.NoReassignmentInProgressError)
-    assert isinstance(cluster.ask(Reassign("r", {TP: (9,)}))[TP], errors.InvalidReplicaAssignmentError)
+
+
+def test_a_refused_reassignment_names_its_partition() -> None:
+    cluster = Cluster(2)
+    cluster.create([[1], [1]])
+    other = TopicPartition(TP.topic, 1)
+    refused = cluster.ask(Reassign("r", {TP: (9,), other: (2, 2)}))
+    assert [type(e) for e in refused.values()] == [errors.InvalidReplicaAssignmentError] * 2
+    assert [str(e).partition(";")[0] for e in refused.values()] == [f"{TP}: [9]", f"{other}: [2, 2]"]
 
 
 def test_a_second_reassignment_replaces_the_first() -> None:
