@@ -568,7 +568,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.DESCRIBE_BROKER_CONFIGS: ApiSpec(
         operation.DescribeBrokerConfigsRequest, operation.DescribeBrokerConfigsResponse, 4, 4
     ),
-    Api.DESCRIBE_LOG_DIRS: ApiSpec(operation.DescribeLogDirsRequest, operation.DescribeLogDirsResponse, 2, 3),
+    Api.DESCRIBE_LOG_DIRS: ApiSpec(operation.DescribeLogDirsRequest, operation.DescribeLogDirsResponse, 2, 5),
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),

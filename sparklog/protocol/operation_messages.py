@@ -22,6 +22,7 @@ from sparklog.protocol.base import (
     Message,
     Name,
     Partition,
+    Since,
     ThrottleMs,
 )
 from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
@@ -174,7 +175,8 @@ class DescribeLogDirsRequest(Message):
 class LogDir(Message):
     """A log directory. `error_code` and `message`: the reason why the directory cannot be used. `total_bytes` and
     `usable_bytes`: size of its disk, and the free space; -1: not known. `partitions` and `size_bytes` count this
-    broker's replicas in the directory."""
+    broker's replicas in the directory. `put_aside`: number of partition directories that the broker has put aside,
+    because the metadata lack their topics."""
 
     path: str
     error_code: int = 0
@@ -183,6 +185,7 @@ class LogDir(Message):
     usable_bytes: Int64 = -1
     partitions: int = 0
     size_bytes: Int64 = 0
+    put_aside: Annotated[int, Since(5, ignorable=True)] = 0
 
 
 class DescribeLogDirsResponse(Message):

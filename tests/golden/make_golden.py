@@ -459,7 +459,7 @@ RESPONSES: dict[m.Api, Message] = {
         "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
     ),
     m.Api.DESCRIBE_LOG_DIRS: operation.DescribeLogDirsResponse(
-        [operation.LogDir("/data/a", 0, "", 10_000, 4_000, 3, 500), operation.LogDir("/data/b", 15, "no disk")]
+        [operation.LogDir("/data/a", 0, "", 10_000, 4_000, 3, 500, 2), operation.LogDir("/data/b", 15, "no disk")]
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
     m.Api.FORWARD: cluster.ForwardResponse(3, 9_000, b"\x93", 36, "exists"),

@@ -132,6 +132,15 @@ def test_who_holds_the_directory_and_how_the_broker_ended(doctor: Doctor, proces
     assert found["unclean-stop"]["severity"] == "note"
 
 
+def test_directories_that_a_broker_has_put_aside(doctor: Doctor, process: BrokerProcess) -> None:
+    with Admin(process.address) as admin:
+        admin.create_topic("t", 1)
+    (process.data_dir / f"old-0.{'0' * 32}-stray").mkdir()
+    found = doctor("-b", process.address, code=1)
+    assert found.keys() == {"put-aside"}
+    assert found["put-aside"]["what"] == f"broker 0 has put aside 1 partition directory in {process.data_dir}"
+
+
 def test_damage_and_a_lost_store(doctor: Doctor, process: BrokerProcess) -> None:
     with Admin(process.address) as admin, Producer(process.address) as producer:
         admin.create_topic("t", 1)

@@ -25,10 +25,10 @@ async def describe_log_dirs(request: DescribeLogDirsRequest, payload: memoryview
         if log is not None:
             counts[log.directory.parent] += 1
             sizes[log.directory.parent] += log.size_bytes
-    spaces = await broker.storage.run(lambda: [_space(directory) for directory in directories])
+    states = await broker.storage.run(lambda: [(_space(d), _put_aside(d)) for d in directories])
     found = [
-        _described(directory, space, counts[directory.path], sizes[directory.path])
-        for directory, space in zip(directories, spaces, strict=True)
+        _described(directory, space, counts[directory.path], sizes[directory.path], put_aside)
+        for directory, (space, put_aside) in zip(directories, states, strict=True)
     ]
     return Response(DescribeLogDirsResponse(found))
 
@@ -40,7 +40,16 @@ def _space(directory: LogDirectory) -> tuple[int, int]:
         return -1, -1
 
 
-def _described(directory: LogDirectory, space: tuple[int, int], partitions: int, size_bytes: int) -> LogDir:
+def _put_aside(directory: LogDirectory) -> int:
+    try:
+        return 0 if directory.failure is not None else directory.count_strays()
+    except StorageError:
+        return 0
+
+
+def _described(
+    directory: LogDirectory, space: tuple[int, int], partitions: int, size_bytes: int, put_aside: int
+) -> LogDir:
     error = directory.failure
     code, message = (0, "") if error is None else (error.code, str(error))
-    return LogDir(str(directory.path), code, message, *space, partitions, size_bytes)
+    return LogDir(str(directory.path), code, message, *space, partitions, size_bytes, put_aside)

@@ -170,7 +170,7 @@ def unwritable(facts: Facts) -> Iterator[Finding]:
 def full_disks(facts: Facts) -> Iterator[Finding]:
     """Yield disks with less free space than a broker needs to lead partitions."""
     for disk in facts.cluster.disks if facts.cluster else ():
-        if is_enough(disk.size_bytes, disk.free_bytes):
+        if disk.size_bytes <= 0 or disk.free_bytes < 0 or is_enough(disk.size_bytes, disk.free_bytes):
             continue
         yield Finding(
             Severity.error,
@@ -182,6 +182,22 @@ def full_disks(facts: Facts) -> Iterator[Finding]:
             "itself.",
             quoted("df", "-h", disk.path),
         )
+
+
+def put_aside(facts: Facts) -> Iterator[Finding]:
+    """Yield log directories in which a broker has put partitions aside."""
+    for disk in facts.cluster.disks if facts.cluster else ():
+        if disk.put_aside:
+            yield Finding(
+                Severity.warning,
+                f"broker {disk.broker_id} has put aside {disk.put_aside:,} partition "
+                f"director{'y' if disk.put_aside == 1 else 'ies'} in {disk.path}",
+                "The cluster's metadata lack their topics: ZooKeeper has lost them, or they were deleted while the broker "
+                "was down. The records are kept, and take space; nobody can read them.",
+                "Run this command on the broker's machine: it names the topics. `sparklog cluster restore-metadata` brings "
+                "them back; delete the -stray directories that you do not need.",
+                quoted("sparklog", "doctor", "--data-dir", disk.path),
+            )
 
 
 def under_replicated(facts: Facts) -> Iterator[Finding]:
@@ -263,6 +279,7 @@ CHECKS = (
     Check("offline-partitions", offline),
     Check("unwritable-partitions", unwritable),
     Check("full-disk", full_disks),
+    Check("put-aside", put_aside),
     Check("under-replicated", under_replicated),
     Check("internal-replicas", internal_replicas),
     Check("open-listener", listening_openly),

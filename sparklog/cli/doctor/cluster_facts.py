@@ -165,10 +165,9 @@ class ClusterLook:
     def _disks(self, admin: Admin) -> tuple[BrokerDiskFacts, ...]:
         found = self._try("disks", admin.describe_log_dirs) or {}
         return tuple(
-            BrokerDiskFacts(d.broker_id, d.path, d.usable_bytes, d.total_bytes)
+            BrokerDiskFacts(d.broker_id, d.path, d.usable_bytes, d.total_bytes, d.put_aside)
             for directories in found.values()
             for d in directories
-            if d.total_bytes > 0 and d.usable_bytes >= 0
         )
 
     def _transactions(self, admin: Admin, opened: Iterable[TransactionSummary]) -> tuple[TransactionFacts, ...]:

@@ -14,6 +14,7 @@ from sparklog.environment.files import (
     TEMPORARY_SUFFIX,
     OddFileError,
     RealFiles,
+    absolute,
     open_regular,
     read_regular,
 )
@@ -63,7 +64,7 @@ def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | No
         log_dirs: Log directories of the configuration. Empty: those of the broker's last start.
         deep: True verifies all files, False none; None: up to VERIFIED_BYTES_MAX per directory.
     """
-    path = path.absolute()
+    path = absolute(path)
     if not path.is_dir():
         return DataDirFacts(str(path), f"{path} does not exist, or is no directory")
     try:
@@ -80,12 +81,14 @@ def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | No
         problem = f"{path} is not a data directory: it has neither {META_FILE} nor {METADATA_FILE}"
         return DataDirFacts(str(path), problem, tuple(directories))
     holder = lock_holder(path)
+    # metadata.db of a member of a cluster is missing on purpose
+    is_member = (path / CLUSTER_IMAGE_FILE).exists() and not (path / METADATA_FILE).exists()
     return DataDirFacts(
         str(path),
         "",
         tuple(directories),
         tuple(d for d in absent if Path(d) in remembered),
-        metadata_problem(path / METADATA_FILE, is_running=holder is not None),
+        "" if is_member else metadata_problem(path / METADATA_FILE, is_running=holder is not None),
         topics_put_aside(path),
         holder,
     )

@@ -27,7 +27,11 @@ class BrokerDiskFacts(NamedTuple):
     broker_id: int
     path: str
     free_bytes: int
+    """-1: not known."""
     size_bytes: int
+    """-1: not known."""
+    put_aside: int = 0
+    """Number of partition directories that the broker has put aside."""
 
 
 class PartitionFacts(NamedTuple):

@@ -99,6 +99,8 @@ class LogDirDescription:
     """Number of partitions in the directory."""
     size_bytes: int
     """Size of these partitions in bytes."""
+    put_aside: int = 0
+    """Number of partition directories that the broker has put aside, because the metadata lack their topics."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,7 @@ def describe_log_dirs(cluster: Cluster, timeout_ms: int) -> dict[int, list[LogDi
                 d.usable_bytes,
                 d.partitions,
                 d.size_bytes,
+                d.put_aside,
             )
             for d in answer.log_dirs
         ]

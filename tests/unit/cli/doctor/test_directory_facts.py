@@ -61,6 +61,17 @@ def test_a_sound_directory(data_dir: Path) -> None:
     assert only.disk.kind
 
 
+def test_a_member_of_a_cluster_needs_no_metadata_db(data_dir: Path) -> None:
+    (data_dir / "metadata.db").unlink()
+    assert "metadata.db is missing" in data_dir_facts(data_dir).metadata_problem
+    (data_dir / "cluster-image.bin").write_bytes(b"")
+    stray = f"old-0.{'0' * 32}-stray"
+    (data_dir / stray).mkdir()
+    found = data_dir_facts(data_dir)
+    assert found.metadata_problem == ""
+    assert found.log_dirs[0].set_aside == (stray,)
+
+
 def test_foreign_files_and_files_that_were_set_aside(data_dir: Path) -> None:
     (data_dir / "notes-1").mkdir()
     (data_dir / "core.123").write_bytes(b"x")
