@@ -205,7 +205,7 @@ def _fitting_segments(
     """Return the committed segments, as (base offset, end offset), whose end is the start of another segment; this
     holds for all of a log's own, because its active segment follows them. The remaining files are set aside. Raises
     LogCorruptError."""
-    ends = {base: _end_of(files, directory / (segment_name(base) + SWAP_SUFFIX)) for base in committed}
+    ends = {base: end_of(files, directory / (segment_name(base) + SWAP_SUFFIX)) for base in committed}
     fit: list[tuple[int, int]] = []
     for base in sorted(committed, reverse=True):
         if ends[base] in live or ends[base] in [other for other, _ in fit]:
@@ -234,7 +234,7 @@ def _base_of(name: str, suffix: str) -> int | None:
     return parse_segment_name(name.removesuffix(suffix)) if name.endswith(suffix) else None
 
 
-def _end_of(files: FileSystem, path: Path) -> int:
+def end_of(files: FileSystem, path: Path) -> int:
     """Return the offset after a sealed segment. Raises LogCorruptError if the segment is unsealed or has no batch."""
     file = files.open(path)
     try:

@@ -6,14 +6,15 @@ moment, so a partition with damage is checked again: only damage that both check
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct, field
 
-from sparklog.environment.files import SMALL_FILE_BYTES_MAX, odd_file
-from sparklog.errors import LogCorruptError, StorageError
+from sparklog.environment.files import SMALL_FILE_BYTES_MAX, TEMPORARY_SUFFIX, RealFiles, odd_file
+from sparklog.errors import LogCorruptError, SparklogError, StorageError
 from sparklog.format import offset_index, producer_snapshot, time_index, txn_index
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -32,7 +33,7 @@ from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, decode_epochs
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SUFFIX, parse_segment_name, segment_name
 from sparklog.format.topic_record import TOPIC_FILE
-from sparklog.log.compaction.swap import SWAP_SUFFIX
+from sparklog.log.compaction.swap import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, end_of
 from sparklog.log.directories.log_directory import is_moved_aside
 from sparklog.log.model.compaction_policy import CLEANER_POINT_FILE
 from sparklog.log.state.truncation_mark import TRUNCATION_FILE
@@ -190,7 +191,11 @@ def _verify_directory(
                 findings.add(directory / PARTITION_FILE, 0, PARTITION_FILE, f"the same partition is also in {other}")
         _verify_partition(directory, around, report, progress)
     for name, points in (around.points.partitions if around.points else {}).items():
-        if name not in seen and not is_moved_aside(name) and max(points.high_watermark, points.recovery_point):
+        if name in seen or is_moved_aside(name):
+            continue
+        if os.path.lexists(path / name) and not (path / name).is_dir():
+            findings.add(path / name, 0, ODD, "no directory: move it away and restore the partition's directory")
+        elif max(points.high_watermark, points.recovery_point):
             message = (
                 f"partition {name} has no directory here; the checkpoint has offsets up to {points.high_watermark}"
             )
@@ -473,14 +478,25 @@ _PARTITION_FILES = frozenset(
 
 
 _SUFFIXES = frozenset({producer_snapshot.SUFFIX, txn_index.SUFFIX, offset_index.SUFFIX, time_index.SUFFIX})
+_LEFTOVERS = frozenset({CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX, TEMPORARY_SUFFIX})
 
 
 def _is_own(path: Path) -> bool:
     return path.name in _PARTITION_FILES or path.suffix in _SUFFIXES
 
 
+def _incomplete(path: Path) -> str:
+    """Return the reason why the next start refuses a `.swap` file; "" if it does not."""
+    try:
+        end_of(RealFiles(), path)
+    except SparklogError as e:
+        return str(e)
+    return ""
+
+
 def _note_others(directory: Path, segments: list[Path], findings: Findings) -> None:
     stems = {p.stem for p in segments}
+    has_cleaned = any(directory.glob(f"*{CLEANED_SUFFIX}"))
     for path in sorted(directory.iterdir()):
         if path in segments or path.name in _PARTITION_FILES:
             continue
@@ -489,6 +505,10 @@ def _note_others(directory: Path, segments: list[Path], findings: Findings) -> N
         if path.suffix in (offset_index.SUFFIX, time_index.SUFFIX):
             if path.stem not in stems:
                 findings.note(path, 0, "index", "an index without a segment; the next start removes it")
+        elif path.suffix in _LEFTOVERS and (reason := odd_file(path)):
+            findings.add(path, 0, ODD, reason)  # the next start cannot read or remove it
+        elif path.suffix == SWAP_SUFFIX and not has_cleaned and (reason := _incomplete(path)):
+            findings.add(path, 0, "compaction", reason)
         elif path.suffix == QUARANTINE_SUFFIX:
             findings.note(path, 0, "quarantine", "bytes that a repair has set aside")
         else:

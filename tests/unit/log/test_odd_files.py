@@ -197,8 +197,9 @@ def test_the_tools_say_which_file_it_is(stopped: Path, tmp_path: Path) -> None:
             bytes_to_check([data_dir])
             found = verify([data_dir])
             told = [f.path for f in (*found.damage, *found.notes)]
-            is_seen = "/" in place and not place.endswith((".tmp", ".cleaned", ".swap", ".deleted"))
-            if is_seen or place in ("meta.json", "clean-shutdown", "recovery-points.json", "log-dirs.json"):
+            if place.endswith((".tmp", ".cleaned", ".swap", ".deleted")) and "/" in place:
+                assert str(path) in [f.path for f in found.damage], place
+            if "/" in place or place in ("meta.json", "clean-shutdown", "recovery-points.json", "log-dirs.json"):
                 assert str(path) in told, place
             assert not [f for f in found.damage if "events-1" in f.path], place
             with contextlib.suppress(SparklogError):
@@ -208,6 +209,33 @@ def test_the_tools_say_which_file_it_is(stopped: Path, tmp_path: Path) -> None:
             for segment in segment_paths(data_dir / "events-0"):
                 with contextlib.suppress(SparklogError):
                     dump_segment(segment)
+
+
+def test_an_incomplete_swap_that_a_start_refuses_is_damage(stopped: Path, tmp_path: Path) -> None:
+    data_dir = copy(stopped, tmp_path / "data")
+    swap = named(data_dir / "events-0", "FIRST.arrow.swap")
+    swap.touch()
+    assert str(swap) in [f.path for f in verify([data_dir]).damage]
+    manager = started(data_dir)
+    assert swap.name in str(manager.offline[E0])
+    manager.close()
+    named(data_dir / "events-0", "FIRST.arrow.cleaned").touch()  # it does not count
+    assert str(swap) not in [f.path for f in verify([data_dir]).damage]
+    manager = started(data_dir)
+    assert manager.offline == {}
+    manager.close()
+
+
+def test_a_partition_without_its_directory_is_damage(stopped: Path, tmp_path: Path) -> None:
+    for make in (fifo, Path.touch, nowhere):
+        for is_clean in (True, False):
+            data_dir = copy(stopped, tmp_path / "data")
+            shutil.rmtree(data_dir / "events-0")
+            make(data_dir / "events-0")
+            if not is_clean:
+                (data_dir / "clean-shutdown").unlink()
+            with bounded(make):
+                assert [f.path for f in verify([data_dir]).damage] == [str(data_dir / "events-0")], (make, is_clean)
 
 
 def test_the_reason_names_the_path_and_its_kind(tmp_path: Path) -> None:
