@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from sparklog.environment.files import OddFileError, read_regular
+from sparklog.environment.files import OddFileError, absolute, read_regular
 from sparklog.errors import InvalidConfigError
 from sparklog.security.listeners import LOCALHOST, is_any_address, is_local
 from sparklog.security.principals import parse_super_users
@@ -216,7 +216,7 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
         parse_address(str(values["metrics.listen"]), "metrics.listen")
     _check_super_users(str(values["super.users"]))
     by_parameter: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
-    by_parameter["data_dir"] = Path(by_parameter["data_dir"]).expanduser().absolute()
+    by_parameter["data_dir"] = absolute(Path(by_parameter["data_dir"]).expanduser())
     by_parameter["log_dirs"] = parse_log_dirs(by_parameter["log_dirs"])
     for setting, path in [("data.dir", by_parameter["data_dir"]), *(("log.dirs", p) for p in by_parameter["log_dirs"])]:
         _check_utf8(setting, path)
@@ -280,7 +280,7 @@ def _check_utf8(setting: str, path: Path) -> None:
 def parse_log_dirs(text: str) -> tuple[Path, ...]:
     """Return the directories of `log.dirs`. Raises InvalidConfigError if a directory is repeated, or is inside another
     directory of the list."""
-    paths = tuple(Path(part.strip()).expanduser().absolute() for part in text.split(",") if part.strip())
+    paths = tuple(absolute(Path(part.strip()).expanduser()) for part in text.split(",") if part.strip())
     real = [path.resolve() for path in paths]
     for i, path in enumerate(real):
         for other in real[i + 1 :]:

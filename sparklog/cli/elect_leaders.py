@@ -56,10 +56,11 @@ def elect_leaders(
         raise typer.BadParameter(f"--all and {named[0]}: give one of them")
     is_for_all = not named and topics is None
     with open_admin(bootstrap_servers) as admin:
-        names = admin.list_topics(include_internal=True)
-        described = admin.describe_topics(names)
-        chosen = [tp for name in described for tp in _partitions(name, described[name].partitions)]
-        if not is_for_all:
+        if is_for_all:
+            described = admin.describe_topics(admin.list_topics(include_internal=True))
+            chosen = [tp for name in described for tp in _partitions(name, described[name].partitions)]
+        else:
+            described = {n: admin.describe_topic(n) for n in dict.fromkeys(t.partition(":")[0] for t in named)}
             chosen = [
                 tp for text in named for tp in _parse_partitions(text, {n: t.partitions for n, t in described.items()})
             ]
@@ -67,6 +68,8 @@ def elect_leaders(
         if kind is Kind.unclean:
             chosen = [tp for tp in chosen if states[tp].leader < 0]
             if not chosen:
+                # raises if the user has no right to elect, and perhaps sees no topic
+                admin.elect_leaders(kind.value, [])
                 print("every partition has a leader")
                 return
             print(
@@ -81,7 +84,7 @@ def elect_leaders(
             if out_of_sync:
                 print(f"{len(out_of_sync)} partitions stay: their preferred leader is not in sync", file=sys.stderr)
             chosen = [tp for tp in chosen if tp not in set(out_of_sync)]
-        changed = admin.elect_leaders(kind.value, chosen) if chosen else 0
+        changed = admin.elect_leaders(kind.value, chosen)  # an empty list, too: the broker checks the user's right
     print(f"{changed} partition{'' if changed == 1 else 's'} got another leader")
 
 
@@ -90,10 +93,9 @@ def _partitions(name: str, count: int) -> list[TopicPartition]:
 
 
 def _parse_partitions(text: str, topics: dict[str, int]) -> list[TopicPartition]:
-    """Return the partitions of `events` (all) or `events:3`. Raises typer.BadParameter."""
+    """Return the partitions of `events` (all) or `events:3`. `topics`: their numbers of partitions. Raises
+    typer.BadParameter."""
     name, colon, number = text.partition(":")
-    if name not in topics:
-        raise typer.BadParameter(f"{text!r}: topic {name!r} does not exist; `sparklog topic list` shows the topics")
     if not colon:
         return _partitions(name, topics[name])
     if not number.isascii() or not number.isdigit() or int(number) >= topics[name]:

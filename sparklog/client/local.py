@@ -20,6 +20,7 @@ from types import TracebackType
 
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.cluster import forget
+from sparklog.environment.files import absolute
 from sparklog.environment.lifeline import Lifeline
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
 
@@ -198,7 +199,7 @@ def start_broker(
         if name in (settings or {}):
             raise InvalidConfigError(f"settings has {name!r}, which has a parameter of its own: use {parameter}=…")
     temporary = data_dir is None
-    directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
+    directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else absolute(Path(data_dir))
     given = KEEP_FOR_EVER | (KAFKA if kafka else {}) | dict(settings or {})
     config = _write_config(given)
     command = [sys.executable, "-m", "sparklog_broker", "--end-with-parent", "--config", str(config)]

@@ -30,7 +30,7 @@ from types import TracebackType
 
 from sparklog.client.local import KAFKA, START_TIMEOUT_S, LocalBroker, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
-from sparklog.environment.files import read_regular
+from sparklog.environment.files import absolute, read_regular
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SparklogError
 from sparklog.settings import flatten
 from sparklog.types import whole_number
@@ -351,7 +351,7 @@ def start_cluster(
     """
     check_count(brokers)
     temporary = data_dir is None
-    directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
+    directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else absolute(Path(data_dir))
     given = (KAFKA if kafka else {}) | dict(settings or {})
     cluster = LocalCluster(
         directory, temporary=temporary, brokers=brokers, settings=given, zookeeper=zookeeper, secure=secure

@@ -27,7 +27,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from sparklog.errors import StorageError, StorageFullError, StorageUnavailableError
+from sparklog.errors import InvalidConfigError, StorageError, StorageFullError, StorageUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -264,6 +264,18 @@ def read_regular(path: Path, limit_bytes: int = SMALL_FILE_BYTES_MAX) -> bytes:
     with open(open_regular(path), "rb") as file:
         _check_size(path, os.fstat(file.fileno()).st_size, limit_bytes)
         return file.read()
+
+
+def absolute(path: Path) -> Path:
+    """Return the absolute form of a path. Raises InvalidConfigError if the process's working directory was removed, so
+    that a relative path leads nowhere."""
+    try:
+        return path.absolute()
+    except FileNotFoundError as e:
+        raise InvalidConfigError(
+            f"path {str(path)!r}: the working directory has been removed; change to another directory, or give an "
+            "absolute path"
+        ) from e
 
 
 def read_ahead(file: File, size_bytes: int, position: int = 0) -> None:

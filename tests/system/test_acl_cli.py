@@ -13,7 +13,7 @@ from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import ClusterAuthorizationFailedError, SecurityDisabledError, TopicAuthorizationFailedError
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import ANONYMOUS, user
-from tests.support.cli import Run
+from tests.support.cli import Run, run_here
 from tests.support.waiting import until_reached
 
 OPEN = {"authorizer": "acl", "super.users": "User:ANONYMOUS"}
@@ -91,6 +91,19 @@ def test_an_ordinary_user_may_do_the_operations_that_acls_allow(tmp_path: Path) 
             admin.create_acls([entry])
     with sparklog.start_local(data_dir=tmp_path) as local, pytest.raises(SecurityDisabledError):
         Admin(local.bootstrap_servers).describe_acls()
+
+
+def test_elections_and_plans_name_the_missing_right(tmp_path: Path) -> None:
+    with sparklog.start_local(data_dir=tmp_path, settings=OPEN) as local:
+        Admin(local.bootstrap_servers).create_topic("t")
+    with sparklog.start_local(data_dir=tmp_path, settings={"authorizer": "acl"}) as local:
+        where = ("-b", local.bootstrap_servers)
+        for words in (("elect-leaders", "preferred", "t:0"), ("reassign", "plan", "--topics", "t")):
+            told = run_here(*words, *where)
+            assert (told.returncode, "Describe on topic 't' is not allowed" in told.stderr) == (1, True), told.stderr
+        for kind in ("preferred", "unclean"):
+            told = run_here("elect-leaders", kind, *where)
+            assert (told.returncode, "Alter on the cluster" in told.stderr) == (1, True), told.stderr
 
 
 @pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")

@@ -57,7 +57,7 @@ def rebuild_metadata(
     from sparklog_broker.coordinators.internal_topics import INTERNAL_CONFIGS
 
     from sparklog.cli.errors import report as report_error
-    from sparklog.environment.files import RealFiles
+    from sparklog.environment.files import RealFiles, absolute
     from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE
     from sparklog.log.directories.broker_epoch import member_of_cluster
     from sparklog.log.directories.known import read_known_directories
@@ -79,7 +79,7 @@ def rebuild_metadata(
         )
         raise typer.Exit(1)
     with ExitStack() as locks:
-        for directory in dict.fromkeys((data_dir.absolute(), *(d.absolute() for d in directories))):
+        for directory in dict.fromkeys(map(absolute, (data_dir, *directories))):
             locks.enter_context(locked(directory, wanted=yes))
         rebuilt = rebuild(
             directories,

@@ -41,14 +41,14 @@ def repair(
 ) -> None:
     """Show the repair of damaged partitions, or repair them."""
     from sparklog.cli.errors import report as report_error
-    from sparklog.environment.files import OddFileError, RealFiles
+    from sparklog.environment.files import OddFileError, RealFiles, absolute
     from sparklog.errors import LogCorruptError
     from sparklog.log.tools.repair import repair as repair_partition
     from sparklog.log.tools.verify import partition_directories
 
     directories = [path] if _is_lost_partition(path) else partition_directories(path)
     to_repair = failed = 0
-    with locked(directories[0].absolute().parent, wanted=yes):
+    with locked(absolute(directories[0]).parent, wanted=yes):
         for directory in directories:
             try:
                 report = repair_partition(directory, RealFiles(), dry_run=not yes)

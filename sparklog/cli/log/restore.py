@@ -27,11 +27,11 @@ def restore_remote(
 ) -> None:
     """Write the journal of a partition's remote segments again."""
     from sparklog.cli.errors import report as report_error
-    from sparklog.environment.files import RealFiles
+    from sparklog.environment.files import RealFiles, absolute
     from sparklog.log.tiering.object_store import ObjectStore, parse_options
     from sparklog.log.tiering.restore import restore_journal
 
-    with locked(path.absolute().parent, wanted=yes):
+    with locked(absolute(path).parent, wanted=yes):
         restored = restore_journal(
             RealFiles(), path, ObjectStore(url, parse_options(options, "--options"), setting="--url"), dry_run=not yes
         )

@@ -598,7 +598,7 @@ class Admin:
             timeout_ms=self._timeout_ms,
         )
 
-    @arg.takes(name=arg.text)
+    @arg.takes(name=arg.name)
     def describe_topic(self, name: str) -> TopicDescription:
         """Describe a topic and its partitions.
 
@@ -638,7 +638,7 @@ class Admin:
         infos = with_figures(self._cluster, [topic_info(t) for t in found if t.error_code == 0], deadline)
         return {info.name: _description(info) for info in infos}
 
-    @arg.takes(name=arg.text)
+    @arg.takes(name=arg.name)
     def alter_schema(
         self,
         name: str,
@@ -677,7 +677,7 @@ class Admin:
         request = AlterSchemaRequest(name, *stored)
         return _description(topic_admin.alter_schema(self._cluster, request, self._timeout_ms))
 
-    @arg.takes(name=arg.text, configs=_SETTINGS)
+    @arg.takes(name=arg.name, configs=_SETTINGS)
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> TopicDescription:
         """Set settings of a topic. The new values are in effect on return; settings that are not named stay.
 
@@ -717,7 +717,7 @@ class Admin:
         """
         return delete_records(self._cluster, before_offsets, timeout_ms=self._timeout_ms)
 
-    @arg.takes(name=arg.text)
+    @arg.takes(name=arg.name)
     def add_partitions(self, name: str, total: int) -> TopicDescription:
         """Add empty partitions to a topic. They can be written and read on return.
 
@@ -744,7 +744,7 @@ class Admin:
         return _description(topic_admin.add_partitions(self._cluster, name, total, self._timeout_ms))
 
     @arg.takes(
-        topic=arg.text,
+        topic=arg.name,
         location=arg.text,
         interval_ms=arg.optional(arg.whole()),
         mode=arg.optional(arg.text),
@@ -804,7 +804,7 @@ class Admin:
         )
         return self.describe_lake(topic)
 
-    @arg.takes(topic=arg.text)
+    @arg.takes(topic=arg.name)
     def describe_lake(self, topic: str) -> LakeDescription:
         """Describe the Delta table of a topic: its lag, its last commit, its errors.
 
@@ -820,7 +820,7 @@ class Admin:
         """
         return lake_admin.describe_lake(self._cluster, self._topic_info(topic), self._timeout_ms)
 
-    @arg.takes(topic=arg.text)
+    @arg.takes(topic=arg.name)
     def disable_lake(self, topic: str) -> None:
         """Stop filling the Delta table of a topic. The table stays; `enable_lake` with its location continues it.
 
@@ -832,7 +832,7 @@ class Admin:
         """
         lake_admin.disable_lake(self._topic_info(topic), self.alter_topic)
 
-    @arg.takes(topic=arg.text, reason=arg.text)
+    @arg.takes(topic=arg.name, reason=arg.text)
     def pause_lake(self, topic: str, reason: str = lake_admin.PAUSED_BY_USER) -> None:
         """Stop commits to the Delta table of a topic until `resume_lake`.
 
@@ -847,7 +847,7 @@ class Admin:
         lake_admin.settings_with_lake(self._topic_info(topic))
         self.alter_topic(topic, {"lake.paused": reason or lake_admin.PAUSED_BY_USER})
 
-    @arg.takes(topic=arg.text, from_table=arg.flag)
+    @arg.takes(topic=arg.name, from_table=arg.flag)
     def resume_lake(self, topic: str, *, from_table: bool = False) -> None:
         """Resume commits to the Delta table of a topic.
 
@@ -870,7 +870,7 @@ class Admin:
             lake_admin.resume_from_table(self._cluster, info, self._timeout_ms)
         self.alter_topic(topic, {"lake.paused": None})
 
-    @arg.takes(topic=arg.text)
+    @arg.takes(topic=arg.name)
     def rebuild_lake(self, topic: str) -> None:
         """Empty the Delta table of a topic and fill it again from the log's first record, with the topic's columns.
 
@@ -890,7 +890,7 @@ class Admin:
     def _topic_info(self, name: str) -> TopicInfo:
         return self._answer(lambda shared, left_ms: shared.topic(name, refresh=True, timeout_ms=left_ms))
 
-    @arg.takes(name=arg.text)
+    @arg.takes(name=arg.name)
     def delete_topic(self, name: str) -> None:
         """Delete the topic that has the name now, with all its data.
 
@@ -989,7 +989,7 @@ class Admin:
         """
         return self._groups.list_groups(states)
 
-    @arg.takes(group_id=arg.text)
+    @arg.takes(group_id=arg.name)
     def describe_group(self, group_id: str) -> GroupDescription:
         """Describe a group: its members, and the committed offset and lag of each partition.
 
@@ -1004,7 +1004,7 @@ class Admin:
         """
         return self._groups.describe(group_id)
 
-    @arg.takes(group_id=arg.text)
+    @arg.takes(group_id=arg.name)
     def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """List the committed offsets of a group.
 
@@ -1016,7 +1016,7 @@ class Admin:
         """
         return self._groups.offsets(group_id)
 
-    @arg.takes(group_id=arg.text)
+    @arg.takes(group_id=arg.name)
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
         """Commit offsets for a group without members: the positions at which its consumers begin. The group need not
         exist.
@@ -1033,7 +1033,7 @@ class Admin:
         """
         self._groups.alter_offsets(group_id, offsets)
 
-    @arg.takes(group_id=arg.text)
+    @arg.takes(group_id=arg.name)
     def delete_group(self, group_id: str) -> int:
         """Delete a group without members.
 

@@ -149,7 +149,7 @@ class GroupConsumer:
         listeners: tuple[Listener | None, ...],
     ) -> None:
         """Join the group for these topics or this pattern. Raises InvalidTopicError."""
-        wanted = [check_topic_name(t) for t in texts("topics", topics or ())]
+        wanted = [check_topic_name(t) for t in texts("topics", () if topics is None else topics)]
         compiled = None if pattern is None else compile_pattern(pattern)
         self._listeners = _Listeners(*listeners)
         if self._heartbeats is None:

@@ -78,9 +78,10 @@ def commit_offsets(
     error of the first is raised with the outcomes of all. `sequence` numbers the commits of a member; -1: not numbered.
     Raises the group's errors. If the outcome is not known, raises RequestTimedOutError or BrokerNotAvailableError.
     """
-    if not offsets:
+    committed = as_committed(offsets)
+    if not committed:
         return
-    request = OffsetCommitRequest(who.group_id, as_committed(offsets), who.member_id, who.member_epoch, sequence)
+    request = OffsetCommitRequest(who.group_id, committed, who.member_id, who.member_epoch, sequence)
     response = _send(cluster, who.group_id, Api.OFFSET_COMMIT, request, OffsetCommitResponse, policy)
     raise_failed(
         {

@@ -26,6 +26,10 @@ Reader = Callable[[str, Any], Any]
 Partitions = TopicPartition | Iterable[TopicPartition]
 """One partition, or any number of them."""
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+NAME_CHARS_MAX = 249
+"""Largest number of characters of a name in a request: `sparklog.protocol.base.Name`."""
+DEPTH_MAX = 10
+"""Largest depth of nested lists of partitions. A list that contains itself ends there."""
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _ADDRESSES = re.compile(r"[^\s,:]+:\d+(,[^\s,:]+:\d+)*")
 SHOWN_CHARS_MAX = 100
@@ -49,6 +53,14 @@ def text(argument: str, value: object) -> str:
     except UnicodeEncodeError:
         refuse(argument, value, "the text is not valid Unicode: it has an unpaired surrogate")
     return value
+
+
+def name(argument: str, value: object) -> str:
+    """Return the name of a topic or a group."""
+    given = text(argument, value)
+    if len(given) > NAME_CHARS_MAX:
+        refuse(argument, value, f"a name has at most {NAME_CHARS_MAX} characters")
+    return given
 
 
 def texts(argument: str, value: object) -> list[str]:
@@ -113,16 +125,18 @@ def _is_partition(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
-def partitions(argument: str, value: object) -> list[TopicPartition]:
+def partitions(argument: str, value: object, depth: int = 0) -> list[TopicPartition]:
     """Return the list for an argument that is one partition or several; nested lists count as their content."""
     if _is_partition(value):
         return [partition(argument, value)]
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview):
         refuse(argument, value, "use a TopicPartition(topic, partition), or a list of them")
+    if depth > DEPTH_MAX:
+        refuse(argument, value, f"at most {DEPTH_MAX} lists are nested")
     found: list[TopicPartition] = []
     for item in value:
         is_list = isinstance(item, list | tuple | set | frozenset) and not _is_partition(item)
-        found += partitions(argument, item) if is_list else [partition(argument, item)]
+        found += partitions(argument, item, depth + 1) if is_list else [partition(argument, item)]
     return found
 
 

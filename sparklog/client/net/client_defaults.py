@@ -9,7 +9,7 @@ for the addresses of the environment: a client with given addresses gets no pass
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sparklog.client.net.addresses import BOOTSTRAP_VARIABLE, resolve_bootstrap
@@ -29,6 +29,8 @@ def resolve_client(
     profile, its addresses come before SPARKLOG_BOOTSTRAP_SERVERS. Security: the given one; else, if no addresses are
     given, that of the profile or of SPARKLOG_COMMAND_CONFIG; else plaintext. Raises InvalidConfigError.
     """
+    if isinstance(bootstrap_servers, Iterable) and not isinstance(bootstrap_servers, str):
+        bootstrap_servers = list(bootstrap_servers)  # a NumPy array has no truth value
     path = security if isinstance(security, str | os.PathLike) else None
     if security is None and not bootstrap_servers:
         name = os.environ.get(PROFILE_VARIABLE)

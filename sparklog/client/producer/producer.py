@@ -356,6 +356,7 @@ class Producer:
             for encoding in unfinished:
                 encoding.wait()
 
+    @arg.takes(timeout_s=arg.optional(arg.wait))
     def flush(self, timeout_s: float | None = None) -> None:
         """Send all collected records and wait for the outcome of everything accepted so far.
 

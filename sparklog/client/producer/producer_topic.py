@@ -82,7 +82,7 @@ class ProducerTopic:
                 partition = self.info.check_partition(partition)
         elif partition is not None:
             partition = self.info.check_partition(partition)
-        if headers:
+        if headers is not None:
             headers = _checked_headers(headers)
             size += sum(16 + len(name) + (len(content) if content else 0) for name, content in headers)
         if timestamp_ms is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sparklog_broker.config import BrokerConfig, format_address, load_config, make_config, parse_address
 from sparklog_broker.security_config import is_security_setting
 
+import sparklog
+from sparklog.cli.doctor.directory_facts import data_dir_facts
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, settings_of
 from tests.support.cases import for_each
@@ -141,3 +144,22 @@ def test_super_users_without_an_authorizer_are_warned_of() -> None:
     assert ["super.users is set, but authorizer is not" in text for text in make_config(given).warnings()] == [True]
     assert make_config(given | {"authorizer": "acl"}).warnings() == ()
     assert make_config({}).warnings() == ()
+
+
+def test_a_relative_directory_below_a_removed_one_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: load_config(data_dir="x"),
+        lambda: load_config(data_dir="/x", log_dirs="x"),
+        lambda: sparklog.start_local("x"),
+        lambda: sparklog.start_local("x", brokers=2),
+        lambda: data_dir_facts(Path("x")),
+    )
+    for call in calls:
+        with pytest.raises(InvalidConfigError, match="path 'x': the working directory has been removed"):
+            call()
+    assert load_config(data_dir="/x").data_dir == Path("/x")

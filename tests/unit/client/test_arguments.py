@@ -28,7 +28,7 @@ WRONG: list[Any] = [
     [5], ["", 1], {None: None}, {"a": 1}, ("t",), ("t", "x"), ("t", -1), ("t", HUGE), ("t", None), TP, [TP],
     [("t", HUGE)], [[TP]], {TP: None}, {TP: HUGE}, {TP: object()}, {TP: []}, {TP: ["x"]}, {"\ud800": 1}, {5: 5},
     {TP: OffsetAndMetadata(1, None)}, {TP: OffsetAndMetadata(1, "x" * 5_000)}, {TP: OffsetAndMetadata(1, b"x")},  # type: ignore[arg-type]
-    {TP: OffsetAndMetadata(1, "", HUGE)}, {TP: OffsetAndMetadata(None)}, {TP: OffsetAndMetadata(1, "\ud800")},  # type: ignore[arg-type]
+    np.array([1, 2]), {TP: OffsetAndMetadata(1, "", HUGE)}, {TP: OffsetAndMetadata(None)}, {TP: OffsetAndMetadata(1, "\ud800")},  # type: ignore[arg-type]
 ]  # fmt: skip
 RIGHT: dict[str, Any] = {
     "topic": "t", "name": "t", "names": ["t"], "partitions": [TP], "tp": TP, "partition": TP, "offset": 0,
@@ -143,6 +143,8 @@ def test_wrong_times_of_polls_are_named(servers: str) -> None:
                 consumer.poll(0, wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequestError, match="timeout_s = "):
             consumer.close("soon")  # type: ignore[arg-type]
+        with Producer(servers) as producer, pytest.raises(InvalidRequestError, match="timeout_s = '5': a number"):
+            producer.flush("5")  # type: ignore[arg-type]
         for refused in (lambda: consumer.commit_async({TP: 1}, 5), lambda: consumer.subscribe("t", on_assign=5)):  # type: ignore[arg-type]
             with pytest.raises(InvalidRequestError, match="a function is needed"):
                 refused()
@@ -241,6 +243,13 @@ def test_servers_that_can_be_none_are_refused_before_they_are_looked_up() -> Non
                 cls(servers)
 
 
+def test_a_name_that_no_request_can_hold_is_refused_with_its_limit() -> None:
+    with Admin(wait_for_broker=False) as admin:
+        for call in (admin.describe_group, admin.delete_group, admin.describe_topic, admin.delete_topic):
+            with pytest.raises(InvalidRequestError, match=r"(name|group_id) = 'x+…: a name has at most 249 characters"):
+                call("x" * 300)
+
+
 def test_a_schema_may_be_sparks(servers: str, topic_name: Callable[[], str]) -> None:
     spark = StructType([StructField("zone", StringType(), False), StructField("fare", DecimalType(8, 2))])
     arrow = pa.schema([("zone", pa.string()), ("fare", pa.decimal128(8, 2))])
@@ -258,11 +267,14 @@ def test_readers_of_arguments_and_how_they_are_put_before_a_function() -> None:
     def call(name: str, *rest: Any, number: int = 0) -> Any:
         return name, rest, number
 
+    circle: list[Any] = []
+    circle.append(circle)
     assert call("a") == ("a", (), 0)
     assert call("a", TP, [TP, ("u", 1)], number=9) == ("a", (TP, TP, TopicPartition("u", 1)), 9)
     for wrong, named in (
         (lambda: call(5), "name = 5: a text"),  # type: ignore[arg-type]
         (lambda: call("a", "t"), "rest = 't': TopicPartition"),
+        (lambda: call("a", circle), r"rest = \[\[...\]\]: at most 10 lists are nested"),
         (lambda: call("a", number=10), "number = 10: a whole number from 1 to 9 is needed"),
     ):
         with pytest.raises(InvalidRequestError, match=named):
