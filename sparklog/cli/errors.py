@@ -33,7 +33,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.StorageFullError: "free space on the broker's disk (or delete a topic), then send again; reading continues meanwhile",
     errors.StorageError: "check the broker's data directory (`data.dir`): does it exist, may the broker write there?",
     errors.SchemaMismatchError: "`sparklog topic describe NAME` shows the topic's columns and types; cast or rename yours",
-    errors.UnknownSchemaError: "try again; if the error stays, the topic was deleted and created again: restart the producer",
+    errors.UnknownSchemaError: "try again: the topic was changed, or deleted and created again",
     errors.InvalidConfigError: "`sparklog config broker|topic|producer|consumer|client` lists every setting with its bounds",
     errors.InvalidPartitionsError: "`sparklog topic describe NAME` shows the partitions; a topic has 1 to 10000",
     errors.BrokerShuttingDownError: "wait until the broker is back, then try again",

@@ -6,6 +6,7 @@ Partitions are assigned by hand or by a group.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -43,6 +44,7 @@ from sparklog.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
     SparklogError,
+    UnknownSchemaError,
     UnknownTopicOrPartitionError,
 )
 from sparklog.security.client_security import Security, with_parameters
@@ -64,6 +66,7 @@ __all__ = ["ConsumedBatch", "Consumer"]
 ITERATE_POLL_MS = 1_000
 TIMESTAMP_MS_MAX = 2**62
 _MAX_RECORDS = arg.whole(1)
+_log = logging.getLogger(__name__)
 
 _live: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
@@ -142,6 +145,8 @@ class Consumer:
         self._fetcher = Fetcher(self._cluster, FetcherConfig.of(config))
         self._closed = ""
         self._calls = Calls()
+        self._in_work_on = 0
+        """Id of the thread that perhaps still works on the records of the last poll; 0: no record is in work."""
         self._hand = RecordsInHand()
         self._has_unpolled = False
         """True if positions may exist that no poll has seen."""
@@ -481,6 +486,7 @@ class Consumer:
     # -- offsets of the group
 
     @one_thread
+    @arg.takes(sync=arg.flag)
     def commit(self, offsets: Offsets | None = None, *, sync: bool = True) -> None:
         """Commit positions for the group and wait until the commit is durable.
 
@@ -586,6 +592,7 @@ class Consumer:
                 print(record.partition, record.offset, record.value)
             ```
         """
+        self._in_work_on = 0
         self._calls.check_signal()
         timeout_ms = arg.wait("timeout_ms", timeout_ms)
         limit = self._max_poll_records if max_records is None else _MAX_RECORDS("max_records", max_records)
@@ -603,7 +610,7 @@ class Consumer:
             except SparklogError:
                 if not found:
                     raise  # else the next poll raises it
-            self._note_poll()
+            self._note_poll(bool(found))
         except BaseException:  # the application does not get them
             self._take_back(moved)
             raise
@@ -694,6 +701,7 @@ class Consumer:
                 print(batch.tp, batch.base_offset, batch.data.num_rows)
             ```
         """
+        self._in_work_on = 0
         self._calls.check_signal()
         timeout_ms = arg.wait("timeout_ms", timeout_ms)
         if self._group is not None:
@@ -704,7 +712,7 @@ class Consumer:
         moved: dict[Position, int | None] = {}
         try:
             self._take_batches(timeout_ms, batches, moved)
-            self._note_poll()
+            self._note_poll(bool(batches))
         except BaseException:  # the application does not get them
             self._hand.take_rest()
             self._take_back(moved)
@@ -748,7 +756,7 @@ class Consumer:
         self._calls.wakeup()
         self._fetcher.wake()
 
-    def close(self, timeout_s: float | None = None, *, autocommit: bool = True) -> None:
+    def close(self, timeout_s: float | None = None, *, autocommit: bool | None = None) -> None:
         """Stop reading, commit if `enable_auto_commit` is True, and leave the group. A second call does nothing.
 
         Commits that `commit_async` has begun end first, and their callbacks run.
@@ -759,7 +767,8 @@ class Consumer:
             timeout_s: The longest time in seconds for the commit and for leaving the group. None:
                 `default.api.timeout.ms`, at most 30 s.
             autocommit: False commits nothing, so the records of the last poll are read again. A `with` block that an
-                exception leaves closes the consumer in this way.
+                exception leaves closes the consumer in this way. None: False if another thread perhaps still works on
+                records of its last poll (it does not wait in a poll), else True.
 
         Raises:
             ConcurrentModificationError: Another thread was still inside a call at the end of the time.
@@ -772,7 +781,8 @@ class Consumer:
         try:
             self._calls.enter_to_close(call, self._fetcher.wake, timeout_ms / 1000)
             if not self._closed:
-                self._close(deadline, autocommit=autocommit)
+                is_done = self._in_work_on in (0, call[0])
+                self._close(deadline, autocommit=is_done if autocommit is None else autocommit)
         finally:
             self._calls.leave(call)
 
@@ -797,7 +807,7 @@ class Consumer:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close(autocommit=exc_type is None)
+        self.close(autocommit=None if exc_type is None else False)
 
     def __del__(self, warn: Any = warnings.warn, is_finalizing: Any = sys.is_finalizing) -> None:
         if getattr(self, "_closed", "not made") or is_finalizing():
@@ -819,6 +829,15 @@ class Consumer:
         return min(self._api_timeout_ms, CLOSE_TIMEOUT_MS)
 
     def _take(self, timeout_ms: float, *, only_ready: bool = False) -> FetchedBatch | None:
+        try:
+            return self._take_fetched(timeout_ms, only_ready=only_ready)
+        except UnknownSchemaError as e:  # of a thread that has decoded a batch
+            again = self._begin_anew()
+            if again is None:
+                raise
+            raise again from e
+
+    def _take_fetched(self, timeout_ms: float, *, only_ready: bool) -> FetchedBatch | None:
         rest = self._hand.take_rest()
         if rest is not None:
             return rest
@@ -864,12 +883,33 @@ class Consumer:
     def _unreadable(self, fetched: FetchedBatch, error: Exception) -> SparklogError:
         """Return `error` as a SparklogError, and let poll raise it for the partition from now on."""
         batch, position = fetched.batch, fetched.position
+        if isinstance(error, UnknownSchemaError) and (again := self._begin_anew()) is not None:
+            return again
         if not isinstance(error, SparklogError):
             error = SparklogError(
                 f"{batch.tp}: the batch at offset {batch.base_offset} cannot be converted to Python objects "
                 f"({error}): seek there and read it with poll_batches, or seek to offset {batch.next_offset}"
             )
         self._fail(position, error)
+        return error
+
+    def _begin_anew(self) -> SparklogError | None:
+        """Set the positions in topics that were deleted and created again to auto.offset.reset. Return the error for
+        the poll that has noticed it; None if there is no such topic."""
+        positions = dict(self._fetcher.positions)
+        topics = sorted({tp.topic for tp, p in positions.items() if p.projection.is_of_an_earlier_topic})
+        if not topics:
+            return None
+        for tp, old in positions.items():
+            if tp.topic in topics:
+                positions[tp] = self._position(tp, None, RESET_TO.get(self._reset))
+                positions[tp].paused = old.paused
+        self._replace(positions)
+        error = UnknownTopicOrPartitionError(
+            f"deleted, and created again: {', '.join(map(repr, topics))}; the next poll begins in the new topic at "
+            f"auto.offset.reset ({self._reset})"
+        )
+        _log.warning("%s", error)
         return error
 
     def _fail(self, position: Position, error: SparklogError) -> None:
@@ -920,8 +960,10 @@ class Consumer:
         self._hand.keep(positions)
         self._fetcher.replace(positions)
 
-    def _note_poll(self) -> None:
-        """Note that the application has polled the positions that are known."""
+    def _note_poll(self, has_records: bool) -> None:
+        """Note that the application has polled the positions that are known, and perhaps got records."""
+        if has_records:
+            self._in_work_on = threading.get_ident()
         if self._has_unpolled:
             with self._fetcher.changed:
                 positions = self._fetcher.positions.values()

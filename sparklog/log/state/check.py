@@ -72,7 +72,10 @@ def check_payload(
         try:
             schema = schema_of(header.schema_id)
         except KeyError as e:
-            raise UnknownSchemaError(f"the topic has no schema {header.schema_id}; read its metadata again") from e
+            raise UnknownSchemaError(
+                f"the topic has no schema {header.schema_id}: it was changed, or deleted and created again, after the "
+                "client read its metadata; send the records again"
+            ) from e
         if not internal:
             _check_rows(view, position, header, schema, config, inflated)
         found.append((position, header))

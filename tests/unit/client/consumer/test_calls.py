@@ -148,18 +148,56 @@ class FailedError(Exception):
     pass
 
 
-@pytest.mark.parametrize("reading", ["poll", "poll_batches", "loop"])
-def test_a_block_that_an_exception_leaves_commits_nothing(fake: FakeBroker, reading: str) -> None:
-    committed: list[dict[int, int]] = []
+GROUP: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "auto_commit_interval_ms": 600_000}
+
+
+@pytest.fixture
+def committed(fake: FakeBroker) -> list[dict[int, int]]:
+    """The offsets that consumers commit, by partition."""
+    found: list[dict[int, int]] = []
     answer = fake._answer
 
     def answering(api: Api, message: Any, payload: bytearray, code: int) -> tuple[Any, bytes]:
         if api is not Api.OFFSET_COMMIT:
             return answer(api, message, payload, code)
-        committed.append({o.partition: o.offset for o in message.offsets})
+        found.append({o.partition: o.offset for o in message.offsets})
         return groups.OffsetCommitResponse([groups.OffsetResult(o.topic, o.partition, 0) for o in message.offsets]), b""
 
     fake._answer = answering  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize("reading", ["poll", "poll_batches", "loop"])
+def test_another_thread_that_closes_does_not_commit_records_in_work(
+    fake: FakeBroker, committed: list[dict[int, int]], reading: str
+) -> None:
+    fill(fake, 1)
+
+    def read(consumer: Consumer) -> Any:
+        return next(consumer) if reading == "loop" else getattr(consumer, reading)(60_000)
+
+    for autocommit, expected in ((None, []), (True, [{0: 1 if reading == "loop" else 10}])):
+        with pytest.raises(FailedError), Consumer(fake.address, **GROUP) as consumer:
+            consumer.assign([TP0])
+            assert read(consumer)
+            on_another_thread(lambda c=consumer, a=autocommit: c.close(autocommit=a))()  # type: ignore[misc]
+            raise FailedError
+        assert committed == expected
+    committed.clear()
+    with Consumer(fake.address, **GROUP) as consumer:
+        consumer.assign([TP0])
+        waiting = on_another_thread(lambda: [consumer.poll(60_000), consumer.poll(60_000)])
+        until(lambda: consumer._fetcher.positions[TP0].consumed == 10 and is_inside(consumer))
+        consumer.close()  # who polls again is done with the records of the poll before
+        with pytest.raises(ClosedError):
+            waiting()
+    assert committed == [{0: 10}]
+
+
+@pytest.mark.parametrize("reading", ["poll", "poll_batches", "loop"])
+def test_a_block_that_an_exception_leaves_commits_nothing(
+    fake: FakeBroker, committed: list[dict[int, int]], reading: str
+) -> None:
     fill(fake, 1)
 
     def read(consumer: Consumer) -> None:
@@ -169,15 +207,14 @@ def test_a_block_that_an_exception_leaves_commits_nothing(fake: FakeBroker, read
         else:
             assert getattr(consumer, reading)(60_000)
 
-    settings: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "auto_commit_interval_ms": 600_000}
     for raised in (FailedError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        with pytest.raises(raised), Consumer(fake.address, **settings) as consumer:
+        with pytest.raises(raised), Consumer(fake.address, **GROUP) as consumer:
             read(consumer)
             raise raised
-    with Consumer(fake.address, **settings) as consumer:
+    with Consumer(fake.address, **GROUP) as consumer:
         read(consumer)
         consumer.close(autocommit=False)
     assert committed == []
-    with Consumer(fake.address, **settings) as consumer:
+    with Consumer(fake.address, **GROUP) as consumer:
         read(consumer)
     assert committed == [{0: 1 if reading == "loop" else 10}]
