@@ -14,7 +14,7 @@ import typer
 
 from sparklog.cli import completion
 from sparklog.cli.client_command import client_security
-from sparklog.cli.file_format import delimiter_of, file_format, is_arrow_stream
+from sparklog.cli.file_format import COMPRESSED, ENDINGS, delimiter_of, file_format, is_arrow_stream
 from sparklog.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -144,7 +144,7 @@ def consume(
 ) -> None:
     """Print or save the records of topics."""
     parameters = parse_settings(Scope.CONSUMER, config)
-    form = _form(output_format, format)
+    form = _form(output_format, format, output)
     format = OutputFormat.json if form is not None else _format(format, output)
     if output is not None and str(output) == "-" and format in LIVE_FORMATS:
         output = None
@@ -201,12 +201,17 @@ def _follows(follow: bool | None, until: str | None, format: OutputFormat, outpu
     return follow
 
 
-def _form(text: str | None, format: OutputFormat | None) -> list[Part] | None:
+def _form(text: str | None, format: OutputFormat | None, output: Path | None) -> list[Part] | None:
     """Parse `--output-format`; None without the option. Raises typer.BadParameter."""
     if text is None:
         return None
     if format is not None:
         raise typer.BadParameter(f"--output-format and --format {format.value}: give one of them")
+    ending = "" if output is None else output.suffix.lower()
+    if ending in COMPRESSED or "lines" not in ENDINGS.get(ending, ("lines",)):
+        raise typer.BadParameter(
+            f"--output-format writes text, which contradicts the ending of {output}; rename the file"
+        )
     from sparklog.cli.record_text import parse_form
 
     try:

@@ -8,20 +8,22 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparklog.cli.input_lines import LINE_BYTES_MAX, InputError, Piece, Refuse, fitting, last_line_end, lines_of
+from sparklog.cli.input_lines import LINE_BYTES_MAX, InputError, Piece, Refuse, fitting_block, last_line_end, lines_of
 from sparklog.errors import SchemaMismatchError
+from sparklog.export.json_rows import form_hint, read_texts
 from sparklog.format.schema import ENVELOPE_SCHEMA, fit_column
 from sparklog.settings import did_you_mean
 
-ENVELOPE_COLUMNS = ("key", "value", "headers", "timestamp", "partition")
+_ENVELOPE_INPUT = ENVELOPE_SCHEMA.append(pa.field("partition", pa.int32()))
 _WITH_ZONE = r"\d{2}:\d{2}.*(Z|z|[+-]\d{2}(:?\d{2})?)\s*$"
 _WITH_TIME = r"\d{2}:\d{2}"
 _LINE = b"x\n"
@@ -40,12 +42,13 @@ class CsvOptions:
 
 
 def read_csv(
-    blocks: Iterable[tuple[bytes, int]], options: CsvOptions, refuse: Refuse
+    blocks: Iterable[tuple[bytes, int]], options: CsvOptions, accept: Callable[[pa.Table], pa.Table], refuse: Refuse
 ) -> Iterator[tuple[pa.Table, int]]:
     """Yield tables, each with the number of bytes read so far.
 
-    `refuse` gets each record that does not fit the topic. Raises InputError if the first line does not have the names
-    of topic columns, and the errors of `refuse`.
+    `accept` gets each table before it is yielded, and can raise one of REFUSALS. `refuse` gets each record that does
+    not fit the topic. Raises InputError if the first line does not have the names of topic columns, and the errors of
+    `refuse`.
     """
     reader: _Reader | None = None
     line = 1
@@ -59,45 +62,59 @@ def read_csv(
             names = _names(header, options)
             skipped = sum(len(text) + 1 for text in block.split(b"\n")[: header.line - first]) + len(header.text)
             rest, first = block[skipped:], header.line + header.text.count(b"\n")
-            reader = _Reader(names, options)
+            reader = _Reader(names, options, accept)
         if not rest.strip(b"\r\n"):
             continue
-        try:
-            yield reader.table(rest), done
-        except (pa.ArrowException, SchemaMismatchError):
-            pieces = list(_records(rest, options.delimiter, first))
-            for table in fitting(pieces, reader.table, reader.reason, refuse):
-                yield table, done
+        pieces = partial(_record_list, rest, options.delimiter, first)
+        for table in fitting_block(rest, pieces, reader.accepted, reader.reason, refuse):
+            yield table, done
 
 
 class _Reader:
-    def __init__(self, names: list[str], options: CsvOptions) -> None:
+    def __init__(self, names: list[str], options: CsvOptions, accept: Callable[[pa.Table], pa.Table]) -> None:
         self._names = names
         self._options = options
-        self._types: dict[str, Any] = {"key": pa.binary(), "value": pa.binary(), "timestamp": pa.string()}
-        if options.schema is not None:
-            self._types = {name: _csv_type(options.schema.field(name)) for name in names}
+        self._accept = accept
+        self._schema = _ENVELOPE_INPUT if options.schema is None else options.schema
+        self._types = {name: _csv_type(self._schema.field(name).type) for name in names}
 
-    def table(self, text: bytes) -> pa.Table:
-        """Return the rows of a block of whole records. Raises ArrowException, SchemaMismatchError."""
-        from pyarrow import csv as arrow_csv
+    def accepted(self, text: bytes) -> pa.Table:
+        """Return the rows of a block of whole records, after they are accepted. Raises one of REFUSALS."""
+        return self._accept(self._table(text))
 
+    def _table(self, text: bytes) -> pa.Table:
         if _is_open(text, self._options.delimiter):
             raise SchemaMismatchError("a quoted field is not closed before the end of the file")
-        table = arrow_csv.read_csv(
+        table = self._read(text, self._types)
+        self._check_infinite(table, text)
+        return parse_as(table, self._schema)
+
+    def _check_infinite(self, table: pa.Table, text: bytes) -> None:
+        """Raise SchemaMismatchError for a number that PyArrow has read as infinity. The word inf is allowed."""
+        for name, t in self._types.items():
+            if not pa.types.is_floating(t) or not pc.any(pc.is_inf(table.column(name))).as_py():
+                continue
+            texts = self._read(text, self._types | {name: pa.string()}).column(name)
+            beyond = pc.and_(pc.is_inf(table.column(name)), pc.match_substring_regex(texts, r"\d"))
+            if pc.any(beyond).as_py():
+                raise SchemaMismatchError(
+                    f"column {name!r} is double: {pc.filter(texts, beyond)[0]} is beyond its range (1.8e308)"
+                )
+
+    def _read(self, text: bytes, types: dict[str, Any]) -> pa.Table:
+        from pyarrow import csv as arrow_csv
+
+        return arrow_csv.read_csv(
             io.BytesIO(text),
             read_options=arrow_csv.ReadOptions(column_names=self._names, block_size=len(text) + 1),
             parse_options=arrow_csv.ParseOptions(delimiter=self._options.delimiter, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
-                column_types=self._types,
+                column_types=types,
                 null_values=list(self._options.null_values),
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
             ),
         )
-        if self._options.schema is None:  # later blocks keep the types that PyArrow inferred for this one
-            self._types |= {f.name: f.type for f in table.schema if not pa.types.is_null(f.type)}
-        return parse_as(table, ENVELOPE_SCHEMA if self._options.schema is None else self._options.schema)
 
     def reason(self, error: Exception, piece: Piece) -> str:
         """Return the error text that follows the line number: the column, the fault, and a hint on `--null-value`."""
@@ -107,9 +124,11 @@ class _Reader:
             return f": {text}"
         name, text = self._names[int(found[1])], found[2].removeprefix("CSV conversion error to ")
         invalid = re.search(r"invalid value '(.*)'", text)
-        if invalid and invalid[1].upper() in _NULL_WORDS:
+        if invalid and invalid[1] in self._options.null_values:
+            text += "; text in quotes is not null: leave the quotes out"
+        elif invalid and invalid[1].upper() in _NULL_WORDS:
             text += f"; if it means a missing value, add --null-value {invalid[1]!r}"
-        return f", column {name!r}: {text}"
+        return f", column {name!r}: {text}{form_hint(self._schema.field(name).type)}"
 
 
 def _names(header: Piece, options: CsvOptions) -> list[str]:
@@ -120,13 +139,18 @@ def _names(header: Piece, options: CsvOptions) -> list[str]:
     except UnicodeDecodeError as e:
         raise InputError(f"line {header.line} is not UTF-8: {e.reason} at byte {e.start}; is this a CSV file?") from e
     names = next(csv.reader([text.rstrip("\r\n")], delimiter=options.delimiter))
-    known = ENVELOPE_COLUMNS if options.schema is None else tuple(options.schema.names)
+    known = tuple((_ENVELOPE_INPUT if options.schema is None else options.schema).names)
     unknown = [name for name in names if name not in known]
     if len(unknown) == len(names):
         shown = text.strip()[:60]
         raise InputError(
             f"line {header.line} names no column of the topic: {shown!r}. The first line of a CSV file has the columns' "
             f"names ({', '.join(known)}), separated by {options.delimiter!r} (--delimiter)"
+        )
+    if options.schema is None and unknown[:1] in (["offset"], ["topic"]):
+        raise InputError(
+            f"line {header.line}: an envelope topic takes no column {unknown[0]!r}, which `sparklog consume` writes: copy "
+            "a topic as Parquet or Arrow, or remove the column"
         )
     if unknown:
         raise InputError(f"line {header.line}: the topic has no column {unknown[0]!r}{did_you_mean(unknown[0], known)}")
@@ -186,17 +210,31 @@ def _records(text: bytes, delimiter: str, line: int) -> Iterator[Piece]:
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader((part.decode("latin-1") for part in lines), delimiter=delimiter)
     start = 0
-    for row in reader:
-        if row:
-            yield Piece(line + start, b"".join(lines[start : reader.line_num]))
-        start = reader.line_num
+    try:
+        for row in reader:
+            if row:
+                yield Piece(line + start, b"".join(lines[start : reader.line_num]))
+            start = reader.line_num
+    except csv.Error as e:
+        raise InputError(
+            f"line {line + start}: a carriage return outside of quotes does not end the line. End each line with \\n or "
+            "\\r\\n; or is this no CSV file?"
+        ) from e
 
 
-def _csv_type(field: pa.Field) -> Any:
-    if pa.types.is_nested(field.type) or pa.types.is_duration(field.type):
-        raise InputError(f"column {field.name!r} is {field.type}, which CSV cannot hold: use jsonl, parquet or arrow")
-    with_zone = pa.types.is_timestamp(field.type) and field.type.tz
-    return pa.string() if with_zone else wide_type(field.type)
+def _record_list(text: bytes, delimiter: str, line: int) -> list[Piece]:
+    return list(_records(text, delimiter, line))
+
+
+def _csv_type(t: Any) -> Any:
+    """Return the type as which PyArrow reads a column for `t`. `parse_as` makes the column's values of texts."""
+    with_zone = pa.types.is_timestamp(t) and t.tz
+    return pa.string() if with_zone or _is_text(t) else wide_type(t)
+
+
+def _is_text(t: Any) -> bool:
+    """True for a type that `consume` writes as text to CSV."""
+    return bool(pa.types.is_nested(t) or pa.types.is_duration(t))
 
 
 def wide_type(t: Any) -> Any:
@@ -214,32 +252,31 @@ def wide_type(t: Any) -> Any:
 
 
 def parse_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast columns that were read as text to dates and times, and columns that were read as double to float.
+    """Cast columns that were read as text to their types, and columns that were read as double to float.
 
-    A time without a zone is UTC if the column has a zone. Raises SchemaMismatchError.
+    A time without a zone is UTC if the column has a zone. Raises SchemaMismatchError, JsonValueError.
     """
     for field in schema:
         index = table.schema.get_field_index(field.name)
         if index < 0:
             continue
         column, t = table.column(index), field.type
+        is_text = pa.types.is_string(column.type)
         try:
-            if pa.types.is_temporal(t) and pa.types.is_string(column.type):
+            if is_text and _is_text(t):
+                parsed = read_texts(column.to_pylist(), field)
+            elif is_text and pa.types.is_temporal(t):
                 parsed = _add_zone(column, t) if pa.types.is_timestamp(t) and t.tz else column.cast(t)
             elif column.type != t and column.type == wide_type(t):
                 parsed = fit_column(column, t, rounded=True)
             else:
                 continue
         except pa.ArrowException as e:
-            raise SchemaMismatchError(f"column {field.name!r} is {t}: {str(e).splitlines()[0]}{_time_hint(t)}") from e
+            one = is_text and len(column) == 1
+            fault = f"invalid value {column[0].as_py()!r}" if one else str(e).splitlines()[0]
+            raise SchemaMismatchError(f"column {field.name!r} is {t}: {fault}{form_hint(t)}") from e
         table = table.set_column(index, field.name, parsed)
     return table
-
-
-def _time_hint(t: Any) -> str:
-    if pa.types.is_timestamp(t):
-        return f" (write times as 2024-03-01T12:30:00{'Z' if t.tz else ''})"
-    return " (write dates as 2024-03-01)" if pa.types.is_date(t) else ""
 
 
 def _add_zone(text: Any, t: Any) -> Any:

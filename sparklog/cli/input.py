@@ -10,18 +10,20 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from sparklog.cli.csv_input import CsvOptions, parse_as, read_csv, record_end, wide_type
-from sparklog.cli.input_lines import InputError, Piece, Refuse, Refused, blocks, fail, fitting, lines_of
+from sparklog.cli.input_lines import InputError, Piece, Refuse, blocks, fail, fitting_block, lines_of
 from sparklog.errors import SchemaMismatchError
 from sparklog.export.json_rows import JsonValueError, needs_rows, read_rows
+from sparklog.export.printable import NOT_FINITE
 
 __all__ = ["Chunk", "InputError", "InputOptions", "Source", "open_input"]
 
@@ -31,7 +33,7 @@ _NULL = re.compile(rb"^[ \t\r]*null", re.MULTILINE)
 
 
 class Chunk(NamedTuple):
-    """Rows of the input."""
+    """Rows of the input that `InputOptions.accept` has taken."""
 
     table: pa.Table
     done: int
@@ -50,10 +52,13 @@ class Source:
 
 @dataclass(frozen=True)
 class InputOptions:
-    """The options of text input."""
+    """The options of the input. All but `accept` are for text."""
 
     schema: pa.Schema | None
     """The topic's schema; None for an envelope topic."""
+    accept: Callable[[pa.Table], None] = lambda table: None
+    """Gets each table of rows. It can raise one of REFUSALS, and then has taken no row: text is tried again in smaller
+    pieces, down to the record at fault."""
     key_separator: str | None = None
     """Text between key and value of a line; None: a line is a value."""
     delimiter: str = ","
@@ -66,10 +71,9 @@ class InputOptions:
 def open_input(path: Path | None, stdin: BinaryIO, format: str, options: InputOptions) -> Source:
     """Open the file `path`, or `stdin` if it is None. `format` is csv, jsonl, parquet, arrow or lines. Raises
     InputError, OSError."""
-    if format == "parquet":
-        return _parquet(_seekable(path, "parquet"))
-    if format == "arrow":
-        return _arrow(path, stdin)
+    if format in ("parquet", "arrow"):
+        source = _parquet(_seekable(path, "parquet")) if format == "parquet" else _arrow(path, stdin)
+        return replace(source, chunks=(Chunk(_accepted(c.table, options), c.done) for c in source.chunks))
     total = None if path is None else path.stat().st_size
     file = stdin if path is None else path.open("rb")
     read: Callable[[BinaryIO, InputOptions], Iterator[Chunk]]
@@ -96,38 +100,47 @@ def _seekable(path: Path | None, format: str) -> Path:
     return path
 
 
+def _accepted(table: pa.Table, options: InputOptions) -> pa.Table:
+    options.accept(table)
+    return table
+
+
 def _lines(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
     """Yield each line as a record's value. With a key separator, the key is the text before the first separator."""
-    separator = options.key_separator.encode() if options.key_separator else None
-    number = 0
+    number = 1
     for block, done in blocks(file):
-        lines = block.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
-        values: list[bytes] = [line.removesuffix(b"\r") for line in lines]
-        if separator is None:
-            yield Chunk(pa.table({"value": pa.array(values, pa.binary())}), done)
-        else:
-            parts = [value.partition(separator) for value in values]
-            for i, (_, found, _) in enumerate(parts):
-                if not found:
-                    text = f" has no key separator {options.key_separator!r}: {_shorten(values[i])}"
-                    try:
-                        options.refuse(Refused(number + i + 1, text, lines[i]))
-                    except InputError:
-                        yield Chunk(_keyed(parts[:i]), done)  # all lines before the refused one are sent
-                        raise
-            yield Chunk(_keyed(parts), done)
-        number += len(lines)
+        pieces = partial(_pieces, block, number)
+        for table in fitting_block(block, pieces, partial(_line_table, options=options), _line_reason, options.refuse):
+            yield Chunk(table, done)
+        number += block.count(b"\n")
 
 
-def _keyed(parts: list[tuple[bytes, bytes, bytes]]) -> pa.Table:
-    """Return the keys and values of the lines that have a separator."""
-    columns = {
-        "key": [key for key, found, _ in parts if found],
-        "value": [value for _, found, value in parts if found],
-    }
-    return pa.table({name: pa.array(values, pa.binary()) for name, values in columns.items()})
+def _line_table(block: bytes, options: InputOptions) -> pa.Table:
+    lines = block.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    values: list[bytes] = [line.removesuffix(b"\r") for line in lines]
+    if not options.key_separator:
+        return _accepted(pa.table({"value": pa.array(values, pa.binary())}), options)
+    parts = [value.partition(options.key_separator.encode()) for value in values]
+    bare = next((key for key, found, _ in parts if not found), None)
+    if bare is not None:
+        raise _NoKeyError(f"has no key separator {options.key_separator!r}: {_shorten(bare)}")
+    columns = {"key": [key for key, _, _ in parts], "value": [value for _, _, value in parts]}
+    return _accepted(pa.table({n: pa.array(c, pa.binary()) for n, c in columns.items()}), options)
+
+
+class _NoKeyError(ValueError):
+    """A line lacks the key separator."""
+
+
+def _line_reason(error: Exception, piece: Piece) -> str:
+    return f"{'' if isinstance(error, _NoKeyError) else ':'} {error}"
+
+
+def _pieces(block: bytes, line: int) -> list[Piece]:
+    """Return the lines of a block, with their numbers from `line` on."""
+    return [Piece(number, text) for number, text in enumerate(lines_of(block), line)]
 
 
 def _shorten(line: bytes) -> str:
@@ -138,33 +151,50 @@ def _shorten(line: bytes) -> str:
 def _csv(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
     how = CsvOptions(options.schema, options.delimiter, options.null_values)
     cut = partial(record_end, delimiter=options.delimiter)
-    return (Chunk(table, done) for table, done in read_csv(blocks(file, cut), how, options.refuse))
+    accept = partial(_accepted, options=options)
+    return (Chunk(table, done) for table, done in read_csv(blocks(file, cut), how, accept, options.refuse))
 
 
 def _jsonl(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
     assert options.schema is not None
     schema = options.schema
-    read = read_rows if any(needs_rows(f.type) for f in schema) else _json_table
-    convert, reason = partial(read, schema=schema), partial(_json_reason, schema=schema)
+    read = read_rows if any(needs_rows(f.type) for f in schema) else _read_json
+    reason = partial(_json_reason, schema=schema, read=read)
     line = 1
+
+    def convert(text: bytes) -> pa.Table:
+        return _accepted(read(text, schema), options)
+
     for block, done in blocks(file):
         if line == 1:
             block = block.removeprefix(codecs.BOM_UTF8)
         if block.strip():
-            try:
-                yield Chunk(convert(block), done)
-            except (pa.ArrowException, SchemaMismatchError, JsonValueError):
-                lines = enumerate(lines_of(block), line)
-                pieces = [Piece(number, text) for number, text in lines if text.strip()]
-                for table in fitting(pieces, convert, reason, options.refuse):
-                    yield Chunk(table, done)
+            pieces = partial(_json_pieces, block, line)
+            for table in fitting_block(block, pieces, convert, reason, options.refuse):
+                yield Chunk(table, done)
         line += block.count(b"\n")
 
 
+def _json_pieces(block: bytes, line: int) -> list[Piece]:
+    return [piece for piece in _pieces(block, line) if piece.text.strip()]
+
+
+def _read_json(block: bytes, schema: pa.Schema) -> pa.Table:
+    """Parse a block of JSON lines with PyArrow's reader, and only if it refuses texts such as "NaN", line by line."""
+    try:
+        return _json_table(block, schema)
+    except pa.ArrowException:
+        if not any(f'"{text}"'.encode() in block for text in NOT_FINITE):
+            raise
+        return read_rows(block, schema)
+
+
 def _json_table(block: bytes, schema: pa.Schema) -> pa.Table:
-    """Parse a block of JSON lines. Raises ArrowException, SchemaMismatchError, JsonValueError."""
+    """Parse a block of JSON lines with PyArrow's reader. Raises one of REFUSALS."""
     from pyarrow import json as arrow_json
 
+    if not block.isascii():
+        block.decode()  # PyArrow's reader accepts text that is not UTF-8
     lines = _count_lines(block)
     # PyArrow's reader accepts a zone in a column without zone, and reads a number beyond float's range as infinity
     as_text = pa.schema([(f.name, pa.string() if pa.types.is_temporal(f.type) else wide_type(f.type)) for f in schema])
@@ -191,11 +221,17 @@ def _count_lines(block: bytes) -> int:
     return len(_LINE_START.findall(block))
 
 
-def _json_reason(error: Exception, piece: Piece, schema: pa.Schema) -> str:
-    """Return the error text that follows the line number. It names unknown columns, which PyArrow's error does not."""
+def _json_reason(
+    error: Exception, piece: Piece, schema: pa.Schema, read: Callable[[bytes, pa.Schema], pa.Table]
+) -> str:
+    """Return the error text that follows the line number. It names the column, which the readers' errors may lack."""
     text = re.sub(r" in row \d+", "", str(error).splitlines()[0].removeprefix("JSON parse error: "))
+    if piece.text.lstrip().startswith(b"["):
+        return ": a line is one object: {…}; `jq -c '.[]'` turns an array into lines"
     try:
         row = json.loads(piece.text)
+    except UnicodeDecodeError as e:
+        return f" is not UTF-8: {e.reason} at byte {e.start}"
     except (ValueError, RecursionError):
         return f" is not readable as JSON: {text}"
     if not isinstance(row, dict):
@@ -203,15 +239,23 @@ def _json_reason(error: Exception, piece: Piece, schema: pa.Schema) -> str:
     unknown = [name for name in row if name not in schema.names]
     if unknown:
         return f": no column {', '.join(sorted(unknown))} (columns: {', '.join(schema.names)})"
-    if isinstance(error, pa.ArrowException):  # PyArrow's error may lack the column and the needed type
-        for name, value in row.items():
+    if isinstance(error, pa.ArrowException | JsonValueError) and not text.startswith("column "):
+        for name, value in _json_texts(piece.text, row).items():
             try:
-                _json_table(json.dumps({name: value}).encode(), schema)
-            except pa.ArrowException:
-                return f", column {name!r}: {schema.field(name).type}: invalid value {_shorten(json.dumps(value).encode())}"
+                read(b"{%s:%s}" % (json.dumps(name).encode(), value), schema)
+            except (pa.ArrowException, JsonValueError):
+                return f", column {name!r}: {schema.field(name).type}: invalid value {_shorten(value)}"
             except SchemaMismatchError:
                 break  # the text of this error names the column
     return f": {text}"
+
+
+def _json_texts(line: bytes, row: dict[str, Any]) -> dict[str, bytes]:
+    """Return the JSON of each value of a line, as it is written there if possible. `row`: the parsed line."""
+    try:
+        return {name: bytes(raw) for name, raw in msgspec.json.decode(line, type=dict[str, msgspec.Raw]).items()}
+    except ValueError:  # msgspec refuses a part of a surrogate pair, which `json` reads
+        return {name: json.dumps(value).encode() for name, value in row.items()}
 
 
 def _parquet(path: Path) -> Source:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from sparklog.errors import SchemaMismatchError
+from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
+from sparklog.export.printable import text_or_base64
 
 BLOCK_BYTES = 4 * 1024 * 1024
 LINE_BYTES_MAX = 256 * 1024 * 1024
+REFUSALS = (pa.ArrowException, SchemaMismatchError, InvalidPartitionsError, MessageTooLargeError, ValueError)
+"""Errors about records: they cannot be read, or the producer refuses them."""
+_THE_ROW = re.compile(r"\brow 0(?= (?:has|names) )")
 
 
 class InputError(Exception):
@@ -45,7 +50,8 @@ def fail(refused: Refused) -> None:
 
 
 class RefusedLines:
-    """Counts refused records, and writes them to `out` unless it is None: a JSON line with line, reason and text."""
+    """Counts refused records, and writes them to `out` unless it is None: a JSON line with line, reason and text. The
+    text is `{"base64": …}` if it is not UTF-8."""
 
     def __init__(self, out: BinaryIO | None) -> None:
         self._out = out
@@ -55,7 +61,7 @@ class RefusedLines:
     def __call__(self, refused: Refused) -> None:
         self.count += 1
         if self._out is not None:
-            text = refused.text.decode("utf-8", "backslashreplace").rstrip("\r\n")
+            text = text_or_base64(refused.text.rstrip(b"\r\n"))
             row = {"line": refused.line, "reason": refused.reason.removeprefix(", ").removeprefix(": "), "text": text}
             self._out.write(self._encoder.encode(row) + b"\n")
             self._out.flush()
@@ -98,6 +104,22 @@ def blocks(
         yield rest, done
 
 
+def fitting_block(
+    block: bytes,
+    pieces: Callable[[], Sequence[Piece]],
+    convert: Callable[[bytes], pa.Table],
+    reason: Callable[[Exception, Piece], str],
+    refuse: Refuse,
+) -> Iterator[pa.Table]:
+    """Yield the tables of a block: one if `convert` accepts the block, else those of `fitting` for its `pieces`."""
+    try:
+        table = convert(block)
+    except REFUSALS:
+        yield from fitting(pieces(), convert, reason, refuse)
+    else:
+        yield table
+
+
 def fitting(
     pieces: Sequence[Piece],
     convert: Callable[[bytes], pa.Table],
@@ -112,9 +134,10 @@ def fitting(
         return
     try:
         table = convert(b"".join(p.text for p in pieces))
-    except (pa.ArrowException, SchemaMismatchError, ValueError) as e:
+    except REFUSALS as e:
         if len(pieces) == 1:
-            refuse(Refused(pieces[0].line, reason(e, pieces[0]), pieces[0].text))
+            text = _THE_ROW.sub("the record", reason(e, pieces[0]))  # the producer counts the rows of a table
+            refuse(Refused(pieces[0].line, text, pieces[0].text))
             return
         middle = len(pieces) // 2
         yield from fitting(pieces[:middle], convert, reason, refuse)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from sparklog.export.printable import cell, printable, with_metadata
+from sparklog.export.printable import cells, printable, with_metadata
 from sparklog.format.schema_evolution import RowAdapter
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class TableWriter:
     def __init__(self, *, envelope: bool, metadata: bool) -> None:
         self._envelope = envelope
         self._metadata = metadata
-        self._rows: list[list[str]] = []
+        self._rows: list[Sequence[str]] = []
         self._names: list[str] = []
 
     def write(self, batch: ConsumedBatch, rows: int) -> None:
@@ -120,8 +120,8 @@ class TableWriter:
                 table.drop_columns(["headers"]) if "headers" in table.column_names else table, topic=self._metadata
             )
         self._names = table.column_names
-        columns = [printable(c.combine_chunks() if c.num_chunks != 1 else c.chunk(0)) for c in table.columns]
-        self._rows.extend([cell(v) for v in row] for row in zip(*columns, strict=True))
+        columns = [cells(c.combine_chunks() if c.num_chunks != 1 else c.chunk(0)) for c in table.columns]
+        self._rows.extend(zip(*columns, strict=True))
 
     def close(self) -> None:
         if not self._rows:

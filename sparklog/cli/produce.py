@@ -7,7 +7,9 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,10 +99,14 @@ def produce(
 
     with open_admin(bootstrap_servers) as admin:
         described = admin.describe_topic(topic)
+    _check_file(path)
     chosen = _choose_format(described, path, format, key_separator)
+    if partition is not None and partition >= described.partitions:
+        raise typer.BadParameter(
+            f"--partition {partition}: topic {topic} has partitions 0 to {described.partitions - 1}"
+        )
     if on_error != FAIL and chosen not in ("csv", "jsonl", "lines"):
         raise typer.BadParameter(f"--on-error needs lines of text, and {chosen} has none")
-    _check_file(path)
     with _open_refused_lines(on_error) as refuse:
         options = InputOptions(
             schema=None if described.kind == "envelope" else described.schema,
@@ -156,12 +162,11 @@ def _send(
     from sparklog.client.producer.producer import Producer
 
     try:
-        source = open_input(path, sys.stdin.buffer, format, options)
-        with (
-            Producer(bootstrap_servers, security=client_security(), **parameters) as producer,
-            _progress(source, progress) as advance,
-        ):
-            sent.send_all(producer, source, advance)
+        with Producer(bootstrap_servers, security=client_security(), **parameters) as producer:
+            options = replace(options, accept=partial(sent.send, producer))
+            source = open_input(path, sys.stdin.buffer, format, options)
+            with _progress(source, progress) as advance:
+                sent.finish(producer, source, advance)
     except InputError as e:
         from sparklog.cli.errors import report
 
@@ -216,14 +221,26 @@ class _SentRecords:
         self._bytes = 0
         self._started = time.monotonic()
 
-    def send_all(self, producer: Producer, source: Source, advance: Callable[[int, int], None]) -> None:
+    def send(self, producer: Producer, table: Any) -> None:
+        """Send a table. Raises one of REFUSALS if the producer takes none of its rows."""
+        from sparklog.cli.input_lines import InputError
+        from sparklog.errors import MessageTooLargeError
+
+        try:
+            future = producer.send_batch(self._topic, table, partition=self._partition)
+        except MessageTooLargeError as e:
+            if e.__cause__ is None:
+                raise
+            raise InputError(str(e)) from e  # rows before the large one were taken, and must not be sent again
+        self._unacknowledged.append((future, table.num_rows))
+        self._bytes += table.nbytes
+
+    def finish(self, producer: Producer, source: Source, advance: Callable[[int, int], None]) -> None:
+        """Read the source, which sends its rows with `send`, and wait for the acknowledgements."""
         from sparklog.cli.input_lines import InputError
 
         try:
-            for table, done in source.chunks:
-                future = producer.send_batch(self._topic, table, partition=self._partition)
-                self._unacknowledged.append((future, table.num_rows))
-                self._bytes += table.nbytes
+            for _, done in source.chunks:
                 self._collect(IN_FLIGHT_MAX)
                 advance(done, self.records)
             producer.flush()

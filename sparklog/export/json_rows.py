@@ -11,17 +11,22 @@ import base64
 import binascii
 import datetime as dt
 import decimal
+import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from sparklog.client.producer.python_values import array_of_objects
-from sparklog.export.printable import BINARY_MARK
+from sparklog.export.printable import BINARY_MARK, NOT_FINITE
 from sparklog.format.schema import fit_column
 
 _BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]")
+_DECODER = msgspec.json.Decoder(float_hook=decimal.Decimal)
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+_VALUE_CHARS_MAX = 60
 _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
@@ -51,8 +56,8 @@ def read_rows(block: bytes, schema: pa.Schema) -> pa.Table:
         if not line.strip():
             continue
         try:
-            row = msgspec.json.decode(line)
-        except (msgspec.DecodeError, RecursionError) as e:
+            row = _DECODER.decode(line)
+        except (ValueError, RecursionError) as e:
             raise JsonValueError(str(e)) from e
         if not isinstance(row, dict):
             raise JsonValueError("a line is one object: {…}")
@@ -60,16 +65,26 @@ def read_rows(block: bytes, schema: pa.Schema) -> pa.Table:
         if unknown:
             raise JsonValueError(f"no column {', '.join(sorted(unknown))} (columns: {', '.join(schema.names)})")
         rows.append(row)
-    return pa.table([_column(rows, field) for field in schema], schema=schema)
+    return pa.table([_column([row.get(field.name) for row in rows], field) for field in schema], schema=schema)
 
 
-def _column(rows: list[dict[str, Any]], field: pa.Field) -> Any:
+def read_texts(texts: list[str | None], field: pa.Field) -> Any:
+    """Return a column of CSV: intervals in ISO 8601; lists, structs and maps as JSON. Raises JsonValueError."""
+    if pa.types.is_duration(field.type):
+        return _column(texts, field)
+    try:
+        return _column([None if text is None else _DECODER.decode(text) for text in texts], field)
+    except msgspec.DecodeError as e:
+        raise JsonValueError(f"column {field.name!r} is {field.type}, which is JSON in CSV: {e}") from e
+
+
+def _column(given: Sequence[Any], field: pa.Field) -> Any:
     values = []
-    for row in rows:
+    for value in given:
         try:
-            values.append(_value(row.get(field.name), field.type))
+            values.append(_value(value, field.type))
         except (ValueError, TypeError, ArithmeticError, AttributeError, KeyError) as e:
-            raise JsonValueError(f"column {field.name!r} is {field.type}: {row.get(field.name)!r} does not fit") from e
+            raise _unfit(value, field) from e
     try:
         return _fit(values, field.type)
     except _UNFIT as e:
@@ -86,17 +101,36 @@ def _first_unfit(values: list[Any], field: pa.Field) -> JsonValueError:
     for value in values:
         try:
             _fit([value], field.type)
+        except OverflowError:
+            return _unfit(value, field)
         except _UNFIT as e:
             return JsonValueError(f"column {field.name!r} is {field.type}: {str(e).splitlines()[0]}")
     return JsonValueError(f"column {field.name!r} is {field.type}: the values do not fit together")
+
+
+def _unfit(value: Any, field: pa.Field) -> JsonValueError:
+    shown = _ENCODER.encode(value).decode()
+    shown = shown if len(shown) <= _VALUE_CHARS_MAX else shown[: _VALUE_CHARS_MAX - 1] + "…"
+    return JsonValueError(f"column {field.name!r} is {field.type}: {shown} does not fit{form_hint(field.type)}")
+
+
+def form_hint(t: Any) -> str:
+    """Return the form of a time, a date or an interval in text, in parentheses after a blank; "" for other types."""
+    if pa.types.is_timestamp(t):
+        return f" (write times as 2024-03-01T12:30:00.123456{'Z' if t.tz else ''}, at most in microseconds)"
+    if pa.types.is_duration(t):
+        return " (write intervals as P1DT2H3M4.123456S, in days to seconds, at most in microseconds)"
+    return " (write dates as 2024-03-01)" if pa.types.is_date(t) else ""
 
 
 def _value(value: Any, t: Any) -> Any:
     """Return a decoded JSON value in the form that `pa.array` accepts for `t`."""
     if value is None:
         return None
+    if pa.types.is_floating(t) and isinstance(value, str):
+        return NOT_FINITE.get(value, value)
     if pa.types.is_map(t):
-        return [(_value(k, t.key_type), _value(v, t.item_type)) for k, v in value.items()]
+        return [(_value(_key(k, t.key_type), t.key_type), _value(v, t.item_type)) for k, v in value.items()]
     if pa.types.is_list(t):
         return [_value(v, t.value_type) for v in _as(list, value)]
     if pa.types.is_struct(t):
@@ -106,7 +140,9 @@ def _value(value: Any, t: Any) -> Any:
     if pa.types.is_binary(t):
         return _bytes(value)
     if pa.types.is_duration(t):
-        return msgspec.convert(value, dt.timedelta, strict=False)
+        if _BELOW_MICROSECONDS.search(value):
+            raise ValueError("more digits than microseconds have")
+        return msgspec.convert(value, dt.timedelta)
     if pa.types.is_date(t):
         return dt.date.fromisoformat(value)
     if pa.types.is_timestamp(t):
@@ -116,9 +152,20 @@ def _value(value: Any, t: Any) -> Any:
         return at.replace(tzinfo=dt.UTC) if t.tz and at.tzinfo is None else at
     if pa.types.is_decimal(t):
         return decimal.Decimal(str(value))
-    if pa.types.is_integer(t):
-        return int(value) if isinstance(value, str) else value  # a map's key is text in JSON
-    return value
+    return _float(value) if isinstance(value, decimal.Decimal) else value
+
+
+def _key(text: str, t: Any) -> Any:
+    """Return the key of a map, which is text in JSON, as a value of JSON."""
+    is_number = pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_boolean(t)
+    return _DECODER.decode(text) if is_number and text not in NOT_FINITE else text
+
+
+def _float(value: decimal.Decimal) -> float:
+    number = float(value)
+    if math.isinf(number):
+        raise ValueError("beyond the range of double")
+    return number
 
 
 def _as(wanted: type[list[Any]], value: Any) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 BINARY_MARK = "base64"
 """Key of the object that stands for bytes that are not UTF-8 text: {"base64": "…"}."""
+
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""Texts that stand in JSON for numbers that JSON does not have, as Spark's `to_json` writes them."""
 
 _CELL_CHARS_MAX = 120
 
@@ -45,12 +49,13 @@ def _from_numpy(values: np.ndarray, t: Any) -> Any:
 
 def printable(column: Any) -> list[Any]:
     """Return a column's values in forms that msgspec can write as JSON: bytes as text, or as `{"base64": …}` if they
-    are not UTF-8; maps as dicts; a time for which Python has no object as the stored number."""
+    are not UTF-8; maps as dicts; a number that is not finite as its text in NOT_FINITE; a time for which Python has no
+    object as the stored number."""
     if pa.types.is_binary(column.type):
         try:
             return list(column.cast(pa.string()).to_pylist())
         except pa.ArrowInvalid:
-            return [_text(v) for v in column.to_pylist()]
+            return [text_or_base64(v) for v in column.to_pylist()]
     if _has_union(column.type):  # each row has a type of its own, which only its scalar knows
         values = [_object(scalar) for scalar in column]
     else:
@@ -58,9 +63,17 @@ def printable(column: Any) -> list[Any]:
             values = column.to_pylist()
         except NO_PYTHON_OBJECT:
             values = [_object(scalar) for scalar in column]
-    if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
+    if pa.types.is_nested(column.type) or pa.types.is_interval(column.type) or _has_not_finite(column):
         return [_plain(v, column.type) for v in values]
     return list(values)
+
+
+def _has_not_finite(column: Any) -> bool:
+    if not pa.types.is_floating(column.type):
+        return False
+    import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
+
+    return pc.all(pc.is_finite(column)).as_py() is False
 
 
 def _has_union(t: Any) -> bool:
@@ -89,7 +102,8 @@ def _object(scalar: Any) -> Any:
         return scalar.value
 
 
-def _text(value: bytes | None) -> Any:
+def text_or_base64(value: bytes | None) -> Any:
+    """Return bytes as text, or as `{"base64": …}` if they are not UTF-8."""
     if value is None:
         return None
     try:
@@ -99,11 +113,14 @@ def _text(value: bytes | None) -> Any:
 
 
 def _plain(value: Any, t: Any) -> Any:
-    """Return `value`, of Arrow type `t`, in a form for JSON: bytes, intervals and maps are replaced, at any depth."""
+    """Return `value`, of Arrow type `t`, in a form for JSON: bytes, intervals, maps and numbers that are not finite are
+    replaced, at any depth."""
     if value is None:
         return None
+    if pa.types.is_floating(t):
+        return value if math.isfinite(value) else _not_finite(value)
     if pa.types.is_binary(t):
-        return _text(value)
+        return text_or_base64(value)
     if pa.types.is_interval(t):
         return _interval(value)
     if pa.types.is_list(t):
@@ -113,6 +130,12 @@ def _plain(value: Any, t: Any) -> Any:
     if pa.types.is_map(t):
         return {_map_key(_plain(k, t.key_type)): _plain(v, t.item_type) for k, v in value}
     return value
+
+
+def _not_finite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 def _interval(value: Any) -> str:
@@ -133,8 +156,15 @@ def _map_key(key: Any) -> str:
     return key if isinstance(key, str) else msgspec.json.encode(key).decode().strip('"')
 
 
-def cell(value: Any) -> str:
+def cells(column: Any) -> list[str]:
+    """Return a column's values as texts for a table."""
+    return [_cell(v) for v in (column.to_pylist() if pa.types.is_floating(column.type) else printable(column))]
+
+
+def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # nan, inf, -inf, as in CSV
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')
     return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"

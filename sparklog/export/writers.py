@@ -77,9 +77,10 @@ class ParquetWriter:
         try:
             self._writer = pq.ParquetWriter(out, self._schema, compression="zstd")
         except pa.ArrowNotImplementedError as e:
+            name = next(f.name for f in self._schema if not _has_parquet_form(f))
             raise InvalidQueryError(
-                f"Parquet has no form for a column of the result ({e}): cast it, for example with ::VARCHAR, or choose "
-                f"another format"
+                f"Parquet has no form for column {name!r} ({e}). Write: epoch_us() of an interval; or cast it, for example "
+                f"with ::VARCHAR; or choose another format"
             ) from e
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -87,6 +88,16 @@ class ParquetWriter:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _has_parquet_form(field: pa.Field) -> bool:
+    import pyarrow.parquet as pq
+
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 class ArrowWriter:

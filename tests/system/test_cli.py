@@ -153,6 +153,26 @@ def test_lines_that_do_not_fit(run: Run, topic: str, tmp_path: Path) -> None:
     assert [r["a"] for r in rows(run("consume", topic))] == [1, 1, 3, 4]
 
 
+def test_lines_that_the_producer_refuses(run: Run, topic: str, tmp_path: Path) -> None:
+    settings = ("--key-columns", "k", "-c", "cleanup.policy=compact", "-c", "max.message.bytes=2000")
+    run("topic", "create", topic, "--schema", "k STRING, v STRING", *settings)
+    (tmp_path / "in.csv").write_text(f"k,v\na,1\n,2\nb,{'x' * 4000}\nc,3\n")
+    failed = run("produce", topic, "in.csv", code=1).stderr
+    assert "in.csv: line 3: " in failed and "the record has no key: add a key" in failed
+    assert "records acknowledged before the failure: 1" in failed
+    left = run("produce", topic, "in.csv", "--on-error", "refused.jsonl").stderr
+    assert "2 records to" in left and "2 records refused" in left
+    refused = [json.loads(line) for line in (tmp_path / "refused.jsonl").read_text().splitlines()]
+    assert [r["line"] for r in refused] == [3, 4] and "takes batches of at most 2000 bytes" in refused[1]["reason"]
+    assert [r["k"] for r in rows(run("consume", topic))] == ["a", "a", "c"]
+    run("topic", "delete", topic)
+    run("topic", "create", topic, "--partitions", 2)
+    said = run("produce", topic, "--format", "csv", stdin="value,partition\na,0\nb,9\n", code=1).stderr
+    assert f"line 3: topic '{topic}' has partitions 0 to 1, the record names 9" in said
+    assert "--partition 9" in run("produce", topic, "-p", 9, stdin="a\n", code=2).stderr
+    assert [r["value"] for r in rows(run("consume", topic))] == ["a"]
+
+
 def test_where_consume_begins_and_ends(run: Run, topic: str) -> None:
     run("topic", "create", topic)
     run("produce", topic, stdin="".join(f"{i}\n" for i in range(10)))
@@ -479,6 +499,7 @@ def test_wrong_usage_ends_with_2(run: Run, topic: str) -> None:
         ("topic", "create", "x", "--key-columns", "a"),
         ("produce", topic, "missing.csv"),
         ("produce", topic, "file.xyz"),
+        ("consume", topic, "--output-format", "%s", "-o", "x.parquet"),
         ("produce", topic, "--format", "lines"),
         ("produce", topic, "--key-separator", ":"),
         ("consume",),

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sparklog.cli.file_format import delimiter_of, is_arrow_stream
 from sparklog.cli.sql.format import OutputFormat
-from sparklog.export.printable import cell, printable
+from sparklog.export.printable import cells
 from sparklog.export.writers import ArrowWriter, CsvWriter, JsonWriter, ParquetWriter, distinct, is_number, plain_column
 
 
@@ -31,7 +31,7 @@ def print_table(table: pa.Table) -> None:
     names = distinct(table.column_names)
     numbers = tuple(n for n, t in zip(names, table.schema.types, strict=True) if is_number(t))
     shown = console.table(*names, right=numbers)
-    columns = [[cell(v) for v in printable(plain_column(c))] for c in table.combine_chunks().columns]
+    columns = [cells(plain_column(c)) for c in table.combine_chunks().columns]
     for row in zip(*columns, strict=True):
         shown.add_row(*row)
     console.stdout().print(shown)

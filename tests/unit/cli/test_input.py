@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 
 from sparklog.cli.file_format import ENDINGS
 from sparklog.cli.input import InputError, InputOptions, open_input
-from sparklog.cli.input_lines import RefusedLines, blocks
+from sparklog.cli.input_lines import Refused, RefusedLines, blocks
+from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError, SparklogError
 from sparklog.export.printable import printable
+from sparklog.export.writers import CsvWriter
 from sparklog.format.ddl import parse_ddl
+from sparklog.format.schema import ENVELOPE_SCHEMA
 from tests.support.small_reads import SmallReads
 
 SCHEMA = parse_ddl(
@@ -181,9 +184,11 @@ def test_errors_name_the_place() -> None:
         read(b'{"at": "yesterday"}\n', "jsonl")
     with pytest.raises(InputError, match=r"line 3: column 'at' is timestamp.*write times as"):
         read(b"id,at\n1,2024-03-01\n2,yesterday\n", "csv")
-    with pytest.raises(InputError, match=r"'m' is map.*use jsonl, parquet or arrow"):
+    with pytest.raises(InputError, match=r"line 2: column 'm' is map.*: 1 does not fit"):
         read(b"m\n1\n", "csv", parse_ddl("m MAP<STRING, INT>"))
-    with pytest.raises(InputError, match=r"'d' is duration.*use jsonl, parquet or arrow"):
+    with pytest.raises(InputError, match=r"line 2: column 'm' is map.*, which is JSON in CSV: "):
+        read(b"m\na:1\n", "csv", parse_ddl("m MAP<STRING, INT>"))
+    with pytest.raises(InputError, match=r"line 2: column 'd' is duration.*write intervals as"):
         read(b"d\n1\n", "csv", parse_ddl("d INTERVAL DAY TO SECOND"))
 
 
@@ -242,6 +247,60 @@ def test_the_rows_before_a_refused_line_come_before_the_error() -> None:
             for chunk in source.chunks:
                 rows += chunk.table.num_rows
         assert rows == 2, text
+
+
+def test_lines_that_the_producer_refuses() -> None:
+    """The errors of a table of rows name the line; the rows before it are accepted first, each once."""
+    accepted: list[Any] = []
+
+    def accept(table: pa.Table) -> None:
+        rows = table.to_pylist()
+        for number, row in enumerate(rows):
+            for value in map(str, row.values()):
+                if "odd" in value:
+                    raise SchemaMismatchError(f"it is compacted, but row {number} has no key: add a key")
+                if "far" in value:
+                    raise InvalidPartitionsError(f"topic 't' has partitions 0 to 8, row {number} names 99")
+                if "big" in value:
+                    raise MessageTooLargeError("a record of 99 bytes")
+        accepted.extend(rows)
+
+    typed = parse_ddl("a INT, b STRING")
+    objects = "".join(f'{{"a":1,"b":"{b}"}}\n' for b in ("x", "odd", "far", "big", "y"))
+    for format, schema, separator, text, first in (
+        ("csv", typed, None, "a,b\n1,x\n2,odd\n3,far\n4,big\n5,y\n", 2),
+        ("csv", None, None, "key,value\n1,x\n2,odd\n3,far\n4,big\n5,y\n", 2),
+        ("jsonl", typed, None, objects, 1),
+        ("lines", None, None, "x\nodd\nfar\nbig\ny\n", 1),
+        ("lines", None, ":", "1:x\n2:odd\n3:far\n4:big\n5:y\n", 1),
+    ):
+        accepted.clear()
+        with pytest.raises(
+            InputError, match=f"line {first + 1}: it is compacted, but the record has no key: add a key"
+        ):
+            read(text.encode(), format, schema, key_separator=separator, accept=accept)
+        assert len(accepted) == 1, format
+        accepted.clear()
+        refused: list[Refused] = []
+        table = read(text.encode(), format, schema, key_separator=separator, accept=accept, refuse=refused.append)
+        assert accepted == table.to_pylist() and len(accepted) == 2, format
+        assert [r.line - first for r in refused] == [1, 2, 3]
+        assert [r.reason for r in refused[1:]] == [
+            ": topic 't' has partitions 0 to 8, the record names 99",
+            ": a record of 99 bytes",
+        ]
+
+
+def test_an_error_that_is_no_refusal_is_not_tried_again() -> None:
+    calls = []
+
+    def accept(table: pa.Table) -> None:
+        calls.append(table.num_rows)
+        raise SparklogError("the broker is away")
+
+    with pytest.raises(SparklogError, match="away"):
+        read(b"a\nb\n", "lines", None, accept=accept)
+    assert calls == [2]
 
 
 CELLS = st.text(alphabet='a",\n\r 5', max_size=6)
@@ -306,6 +365,114 @@ def test_jsonl_reads_the_output_of_consume() -> None:
     rows = [dict(zip(schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
     text = msgspec.json.Encoder(decimal_format="number").encode_lines(rows)
     assert read(text, "jsonl", schema).to_pylist() == batch.to_pylist()
+
+
+def test_csv_reads_the_output_of_consume() -> None:
+    schema = parse_ddl(
+        "n INT, d INTERVAL DAY TO SECOND, l ARRAY<DOUBLE>, m MAP<INT, DATE>, s STRUCT<x: INT, at: TIMESTAMP>, x DOUBLE"
+    )
+    row = {
+        "n": 1,
+        "d": dt.timedelta(days=-1, microseconds=3),
+        "l": [1.5, None, float("inf")],
+        "m": [(7, dt.date(2024, 3, 1))],
+        "s": {"x": 1, "at": NOON},
+        "x": -float("inf"),
+    }
+    batch = pa.RecordBatch.from_pylist([row, {"n": 2}], schema=schema)
+    out = io.BytesIO()
+    writer = CsvWriter(out, schema)
+    writer.write(batch)
+    writer.close()
+    assert read(out.getvalue(), "csv", schema).to_pylist() == batch.to_pylist()
+    headers = b'value,headers,partition\nx,"[{""key"":""h"",""value"":""1""}]",\n'
+    table = read(headers, "csv", None)
+    assert table.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}]]
+    assert table.column("headers").type == ENVELOPE_SCHEMA.field("headers").type
+    with pytest.raises(
+        InputError, match=r"line 1: an envelope topic takes no column 'offset'.*copy a topic as Parquet"
+    ):
+        read(b"partition,offset,value\n0,0,a\n", "csv", None)
+    with pytest.raises(InputError, match="line 3, column 'partition': int32: invalid value 'x'"):
+        read(b"value,partition\na,0\nb,x\n", "csv", None)
+
+
+@pytest.mark.parametrize("more", ["", ", m MAP<STRING, INT>"])  # read by PyArrow, and line by line
+def test_json_lines_change_no_number(more: str) -> None:
+    schema = parse_ddl("x DOUBLE, f FLOAT, l ARRAY<FLOAT>, p DECIMAL(38,2), i BIGINT, s STRING" + more)
+    text = b"""{"x": "NaN", "f": "-Infinity", "l": ["Infinity", 1.5], "s": "NaN"}
+{"x": 0.1, "p": 12345678901234567890.12}
+"""
+    first, second = read(text, "jsonl", schema).to_pylist()
+    assert first["x"] != first["x"]
+    assert (first["f"], first["l"], first["s"]) == (-float("inf"), [float("inf"), 1.5], "NaN")
+    assert (second["x"], second["p"]) == (0.1, decimal.Decimal("12345678901234567890.12"))
+    for wrong, says in (
+        (b'"x": 1e400', "column 'x'.*1[eE]\\+?400"),
+        (b'"l": [1e400]', "column 'l'.*1[eE]\\+?400"),
+        (b'"i": 9223372036854775808', "column 'i'.*9223372036854775808"),
+        (b'"i": "5"', "column 'i'"),
+        (b'"i": "NaN"', "column 'i'"),
+        (b'"p": "NaN"', "column 'p'"),
+        (b'"x": "nan"', "column 'x'"),
+        (b'"s": "\\ud800"', "column 's'.*ud800"),
+        (b'"s": "\xff"', "is not UTF-8"),
+    ):
+        with pytest.raises(InputError, match="line 2.*" + says):
+            read(b'{"x": 1}\n{' + wrong + b"}\n", "jsonl", schema)
+    for array in (b'[{"x": 1}]', b'[\n{"x": 1},\n{"x": 2}\n]'):
+        with pytest.raises(InputError, match=r"line 1: a line is one object: .* turns an array into lines"):
+            read(array, "jsonl", schema)
+
+
+def test_csv_refuses_numbers_beyond_double() -> None:
+    schema = parse_ddl("x DOUBLE, f FLOAT, s STRING")
+    rows = read(b"x,f,s\ninf,-inf,1e400\n-Infinity,nan,a\n", "csv", schema).to_pylist()
+    assert [(r["x"], r["s"]) for r in rows] == [(float("inf"), "1e400"), (-float("inf"), "a")]
+    for name in ("x", "f"):
+        for wrong in ("1e400", "-1e999"):
+            with pytest.raises(InputError, match=f"line 3: column '{name}' is double: {wrong} is beyond its range"):
+                read(f"{name},s\ninf,a\n{wrong},a\n".encode(), "csv", schema)
+
+
+@pytest.mark.parametrize("text", ['"PT1.9999999S"', '"PT0.0000001S"', "1.5", "2", '"1.5"', '"P1M"'])
+def test_intervals_have_microseconds_and_a_unit(text: str) -> None:
+    schema = parse_ddl("d INTERVAL DAY TO SECOND")
+    assert read(b'{"d": "PT1.999999S"}', "jsonl", schema).to_pylist() == [{"d": dt.timedelta(seconds=1.999999)}]
+    cell = text.strip('"')
+    for format, rows in (("jsonl", f'{{"d": {text}}}'), ("csv", f"d\n{cell}\n")):
+        with pytest.raises(InputError, match=r"column 'd' is duration.* does not fit \(write intervals as P1DT2H"):
+            read(rows.encode(), format, schema)
+
+
+@pytest.mark.parametrize("time", ["2026-01-01T00:00:00.123456789Z", "01/02/2026"])
+def test_errors_about_times_show_the_text_and_the_form(time: str) -> None:
+    for more in ("", ", m MAP<STRING, INT>"):
+        for t in ("TIMESTAMP", "TIMESTAMP_NTZ"):
+            with pytest.raises(InputError, match=f"column 't'.*{time}.*, at most in microseconds") as e:
+                read(f'{{"t": "{time}"}}'.encode(), "jsonl", parse_ddl(f"t {t}{more}"))
+            assert "as a scalar" not in str(e.value)
+    for t in ("TIMESTAMP", "TIMESTAMP_NTZ"):
+        with pytest.raises(InputError, match=f"column 't'.*{time}'.*, at most in microseconds") as e:
+            read(f"t,n\n{time},1\n".encode(), "csv", parse_ddl(f"t {t}, n INT"))
+        assert "assume_timezone" not in str(e.value)
+
+
+def test_what_is_no_csv_is_refused_with_its_line() -> None:
+    for text, line in ((b"a,b\r1,2\r", 1), (b"PAR1\x15\x04\r\x15\n", 1), (b"a,b\n1,2\n1\r2,x,3\n", 3)):
+        with pytest.raises(InputError, match=f"line {line}: a carriage return outside of quotes"):
+            read(text, "csv", parse_ddl("a INT, b INT"))
+
+
+def test_a_null_value_in_quotes_is_explained() -> None:
+    with pytest.raises(InputError, match=r"invalid value 'NA'; text in quotes is not null: leave the quotes out$"):
+        read(b'a,b\n"NA",1\n', "csv", parse_ddl("a INT, b INT"), null_values=("", "NA"))
+
+
+def test_refused_bytes_are_kept() -> None:
+    out = io.BytesIO()
+    read(b"a\nx\xff\n1\n", "csv", parse_ddl("a INT"), refuse=RefusedLines(out))
+    assert json.loads(out.getvalue())["text"] == {"base64": "eP8="}
 
 
 @pytest.mark.parametrize("ddl", ["x DOUBLE", "x DOUBLE, b BINARY"])

@@ -18,7 +18,7 @@ from sparklog.cli.destination import destination
 from sparklog.cli.output import FileWriter, JsonWriter, TableWriter
 from sparklog.errors import InvalidQueryError
 from sparklog.export import writers as sql_writers
-from sparklog.export.printable import printable
+from sparklog.export.printable import cells, printable
 from sparklog.format.schema import ENVELOPE_SCHEMA
 
 
@@ -152,6 +152,21 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "headers" not in shown
 
 
+@pytest.mark.parametrize("t", [pa.float32(), pa.float64()])
+def test_numbers_that_are_not_finite_differ_from_null(t: Any) -> None:
+    values = [float("nan"), float("inf"), -float("inf"), 1.5, None]
+    column = pa.array(values, t)
+    assert cells(column) == ["nan", "inf", "-inf", "1.5", ""]
+    shown = ["NaN", "Infinity", "-Infinity", 1.5, None]
+    assert printable(column) == shown
+    assert printable(column.slice(3)) == [1.5, None]
+    assert printable(pa.array([values], pa.list_(t))) == [shown]
+    assert printable(pa.array([[("k", values[0])]], pa.map_(pa.string(), t))) == [{"k": "NaN"}]
+    assert written(Batch("t", 0, 7, pa.record_batch({"x": column})), 5, envelope=False, metadata=False) == [
+        {"x": value} for value in shown
+    ]
+
+
 @pytest.mark.parametrize("format", ["arrow", "parquet"])
 @pytest.mark.parametrize("metadata", [False, True])
 def test_files(tmp_path: Path, format: str, metadata: bool) -> None:
@@ -201,8 +216,10 @@ def test_nested_values_of_sql_have_a_form_in_text() -> None:
             text = io.BytesIO()
             sql_writers.JsonWriter(text, pa.schema([("x", column.type)])).write(pa.record_batch({"x": column}))
             assert [json.loads(text.getvalue())["x"]] == expected, column.type
-    with pytest.raises(InvalidQueryError, match=r"month_day_nano_interval.*cast it"):
-        sql_writers.ParquetWriter(io.BytesIO(), pa.schema([("x", pa.month_day_nano_interval())]))
+    with pytest.raises(InvalidQueryError, match=r"column 'x'.*month_day_nano_interval.*epoch_us.*cast it"):
+        sql_writers.ParquetWriter(
+            io.BytesIO(), pa.schema([("n", pa.int32()), ("x", pa.list_(pa.month_day_nano_interval()))])
+        )
 
 
 def test_a_file_that_cannot_be_made_is_named_as_it_was_given(tmp_path: Path) -> None:
