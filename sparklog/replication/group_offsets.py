@@ -78,7 +78,7 @@ class GroupOffsets:
         otherwise they are dropped."""
         for group_id, offsets in self._pending.pop(producer_id, {}).items():
             self._count(group_id, -len(offsets))
-            if not committed:
+            if not committed or not offsets:
                 continue
             known = self._committed.setdefault(group_id, {})
             for tp, pending in offsets.items():
@@ -108,6 +108,12 @@ class GroupOffsets:
         for group_id, offsets in list(self._committed.items()):
             for tp, committed in list(offsets.items()):
                 yield group_id, tp, committed.value
+
+    def pending_items(self) -> Iterator[tuple[str, TopicPartition, OffsetValue]]:
+        for pending in list(self._pending.values()):
+            for group_id, offsets in list(pending.items()):
+                for tp, committed in list(offsets.items()):
+                    yield group_id, tp, committed.value
 
     def delete(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[Record]:
         """Remove offsets, and return the records that delete them."""

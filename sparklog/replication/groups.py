@@ -12,6 +12,7 @@ and is stored.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -145,16 +146,21 @@ class GroupCoordinator:
 
     def set_topics(self, topics: Topics, wall_ms: int) -> list[Record]:
         """Replace the topics by the cluster's present ones. Groups that subscribe to changed topics get a new target,
-        and offsets of deleted topics are removed. Returns the records of these changes."""
+        and offsets of deleted topics are removed, also those in open transactions. Returns the records of these
+        changes."""
         self._topics = topics
         out: list[Record] = []
-        gone: dict[str, list[TopicPartition]] = {}
-        for group_id, tp, value in self.offsets.items():
+        stale: dict[tuple[str, TopicPartition], None] = {}
+        present: set[tuple[str, TopicPartition]] = set()
+        for group_id, tp, value in itertools.chain(self.offsets.items(), self.offsets.pending_items()):
             topic_id, count = topics.get(tp.topic, ("", 0))
-            if topic_id != value.topic_id or tp.partition >= count:
-                gone.setdefault(group_id, []).append(tp)
-        for group_id, partitions in gone.items():
-            out += self.offsets.delete(group_id, partitions)
+            if topic_id == value.topic_id and tp.partition < count:
+                present.add((group_id, tp))
+            else:
+                stale[group_id, tp] = None
+        for group_id, tp in stale:
+            if (group_id, tp) not in present:  # which the removal would remove, too
+                out += self.offsets.delete(group_id, [tp])
         for group in self._groups.values():
             group.on_topics(topics, wall_ms)
             out += _take(group)

@@ -273,6 +273,18 @@ def test_an_assignment_that_is_taken_back_before_it_was_taken() -> None:
     world.settle()
 
 
+def test_an_offset_in_a_transaction_goes_with_its_topic() -> None:
+    """Found by a campaign: the transaction's end committed an offset of a topic that had been deleted meanwhile, which
+    a restart then removed."""
+    tp = PARTITIONS[0]
+    world = World()
+    world.commit_in_transaction(1, tp, 3)
+    world.change_topics({})
+    world.end_transaction(1, committed=True)
+    world.check_restart()
+    assert world.coordinator.offsets.total == 0
+
+
 def test_many_random_walks() -> None:
     for seed in range(300):
         walk(seed, Safeguards())
