@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from sparklog.errors import InvalidRequestError
+from sparklog.types import ProducerIdAndEpoch
 
 T = TypeVar("T")
 
@@ -23,6 +24,26 @@ def check_named(who: object, asked: Sequence[NamedPartition], answered: Sequence
     """Check that the answer has each requested partition once, and no other partition. Raises InvalidRequestError."""
     if sorted((a.topic, a.partition) for a in answered) != sorted((a.topic, a.partition) for a in asked):
         raise InvalidRequestError(f"the response of {who} does not cover the {len(asked)} requested partitions")
+
+
+class Identity(Protocol):
+    """The part of an answer that names a producer."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+
+
+def identity_of(answer: Identity) -> ProducerIdAndEpoch:
+    """Return the identity that a broker has given to a producer. Raises InvalidRequestError unless a batch's header can
+    hold it: an id of 64 bits, an epoch of 16 bits."""
+    if not (0 <= answer.producer_id < 2**63 and 0 <= answer.producer_epoch < 2**15):
+        raise InvalidRequestError(
+            f"the broker's response has producer id {answer.producer_id} with epoch {answer.producer_epoch}, which no "
+            "producer can have"
+        )
+    return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
 
 def single(found: Sequence[T], what: str) -> T:

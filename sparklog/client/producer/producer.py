@@ -13,6 +13,7 @@ from typing import Any
 
 from sparklog.client.group.group_offsets import Offsets
 from sparklog.client.net import arguments as arg
+from sparklog.client.net.answers import identity_of
 from sparklog.client.net.arguments import text
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
@@ -44,7 +45,7 @@ from sparklog.errors import (
 )
 from sparklog.security.client_security import Security, with_parameters
 from sparklog.serialization import AnySerializer, serializing
-from sparklog.types import GroupMetadata, ProducerIdAndEpoch, TopicPartition
+from sparklog.types import GroupMetadata, TopicPartition
 
 __all__ = ["BatchFuture", "BatchMetadata", "Producer", "RecordFuture"]
 
@@ -514,7 +515,7 @@ class Producer:
         accumulator.check_open()
         if accumulator.outstanding:
             raise InvalidTxnStateError("earlier records are not acknowledged yet: flush the producer first")
-        identity = ProducerIdAndEpoch(participant.producer_id, participant.producer_epoch)
+        identity = identity_of(participant)
         session = WriteSession(identity, participant.transactional_id)
         accumulator.begin_session(session)
         try:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.answers import identity_of
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.connection import Connection
 from sparklog.client.net.waker import Waker
@@ -252,7 +253,7 @@ class Sender:
             InitProducerIdResponse,
             timeout_ms=self._request_ms(),
         )
-        return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        return identity_of(answer)
 
     def _send_to(self, leader: Endpoint, queues: deque[PartitionQueue], session: WriteSession | None) -> None:
         """Send requests to one broker until no batch is ready or enough requests are in flight."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparklog.client.group.group_offsets import Offsets, as_committed
+from sparklog.client.net.answers import identity_of
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import CoordinatorKey, group_key, transaction_key
 from sparklog.client.net.retry import RetryPolicy, request_until
@@ -73,7 +74,7 @@ class Transactions:
         self.state.check_init()
         request = InitProducerIdRequest(self.state.transactional_id, self._timeout_ms)
         answer = self._ask(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse)
-        self.state.initialised(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
+        self.state.initialised(identity_of(answer))
         self._refuse("call begin_transaction() first")
 
     def begin(self) -> None:
@@ -161,7 +162,7 @@ class Transactions:
             reach("producer.before-end")
             request = EndTxnRequest(self.state.transactional_id, *identity, commit)
             answer = self._ask(Api.END_TXN, request, EndTxnResponse, deadline)
-            identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+            identity = identity_of(answer)
             reach("producer.after-end")
         self.state.ended(identity)
         self._refuse("call begin_transaction() first")
