@@ -21,8 +21,17 @@ from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailabl
 from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, note_registration, noted_lives
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.metadata import cluster_znodes as znodes
-from sparklog.metadata.coordination import Coordination, CoordinationError, Create, Delete, Op, SetData, Steps
-from sparklog.metadata.image_copy import read_copy
+from sparklog.metadata.coordination import (
+    ConnectionLossError,
+    Coordination,
+    CoordinationError,
+    Create,
+    Delete,
+    Op,
+    SetData,
+    Steps,
+)
+from sparklog.metadata.image_copy import ImageCopy, read_copy
 from sparklog.metadata.image_store import IdBlocks, topic_of
 from sparklog.metadata.local_coordination import LocalCoordination
 from sparklog.metadata.local_store import MADE, METADATA_FILE, open_local, read_image, read_made, take_epochs
@@ -62,6 +71,8 @@ from sparklog_broker.security.records import SecurityRecords
 
 log = logging.getLogger(__name__)
 
+READ_ATTEMPTS = 5
+"""Number of attempts to read the store at the start, while the connection to ZooKeeper breaks."""
 LEAVE_PATIENCE_S = 3.0
 """Time in s without progress after which a stopping broker keeps its leaderships. Perhaps no other broker is left."""
 LEAVE_AGAIN_S = 0.2
@@ -146,30 +157,14 @@ class Cluster:
         the data directory cannot be read.
         """
         copy = read_copy(environment.files, config.data_dir)
-        try:
-            await perform(check_not_copying(coordination))
-            found = await perform(read_mark(coordination))
-            if copy is not None and found.cluster_id not in ("", copy.mark.cluster_id):
-                raise StorageUnavailableError(
-                    f"{config.data_dir} belongs to broker {config.broker_id} of cluster {copy.mark.cluster_id}, and "
-                    f"ZooKeeper at {config.zookeeper_connect} has cluster {found.cluster_id}: name the zookeeper.connect of "
-                    "the directory's cluster, or another data directory"
-                )
-            reason = "" if copy is None else older(found, copy.mark)
-            if reason:
-                raise StorageUnavailableError(
-                    f"ZooKeeper's data at {config.zookeeper_connect} are older than this broker's copy"
-                    f" ({reason}). With them it would lose records. Restore a newer copy of ZooKeeper's data, or "
-                    f"write back what the brokers know: sparklog cluster restore-metadata --data-dir {config.data_dir} "
-                    f"--zookeeper {config.zookeeper_connect}"
-                )
-            await perform(znodes.make_base(coordination))
-            cluster_id = await perform(znodes.take_cluster_id(coordination, environment.randomness.new_id()))
-            epoch = await done(coordination.get(znodes.CONTROLLER_EPOCH))
-            assert epoch is not None, "made above"
-            image = await perform(znodes.load_image(coordination, int(epoch.data), epoch.mzxid, epoch.version))
-        except (CoordinationError, msgspec.DecodeError) as e:
-            raise StorageUnavailableError(f"the cluster's metadata in ZooKeeper cannot be read: {e!r}") from e
+        for left in reversed(range(READ_ATTEMPTS)):
+            try:
+                cluster_id, image = await _read_store(coordination, config, environment, copy)
+                break
+            except (CoordinationError, msgspec.DecodeError) as e:
+                # a busy machine can lose the connection that it has just made; the client connects again by itself
+                if not isinstance(e, ConnectionLossError) or not left:
+                    raise StorageUnavailableError(f"the cluster's metadata in ZooKeeper cannot be read: {e!r}") from e
         absent = {} if copy is None else {**copy.put_aside, **_absent(copy.image, image)}
         return cls(coordination, cluster_id, image, config, loop, environment, connect, absent)
 
@@ -516,6 +511,35 @@ def _absent(before: ClusterImage, after: ClusterImage) -> dict[str, TopicImage]:
     """Return by topic id the topics of `before` that `after` lacks without an order to delete them."""
     left = {topic.topic_id for topic in after.topics.values()} | after.deleted.keys()
     return {topic.topic_id: topic for topic in before.topics.values() if topic.topic_id not in left}
+
+
+async def _read_store(
+    coordination: Coordination, config: BrokerConfig, environment: Environment, copy: ImageCopy | None
+) -> tuple[str, ClusterImage]:
+    """Return the cluster's id and its metadata; the base nodes are created in an empty store. `copy`: this broker's
+    newest image. Raises as `Cluster.connect`, and CoordinationError."""
+    await perform(check_not_copying(coordination))
+    found = await perform(read_mark(coordination))
+    if copy is not None and found.cluster_id not in ("", copy.mark.cluster_id):
+        raise StorageUnavailableError(
+            f"{config.data_dir} belongs to broker {config.broker_id} of cluster {copy.mark.cluster_id}, and "
+            f"ZooKeeper at {config.zookeeper_connect} has cluster {found.cluster_id}: name the zookeeper.connect of "
+            "the directory's cluster, or another data directory"
+        )
+    reason = "" if copy is None else older(found, copy.mark)
+    if reason:
+        raise StorageUnavailableError(
+            f"ZooKeeper's data at {config.zookeeper_connect} are older than this broker's copy"
+            f" ({reason}). With them it would lose records. Restore a newer copy of ZooKeeper's data, or "
+            f"write back what the brokers know: sparklog cluster restore-metadata --data-dir {config.data_dir} "
+            f"--zookeeper {config.zookeeper_connect}"
+        )
+    await perform(znodes.make_base(coordination))
+    cluster_id = await perform(znodes.take_cluster_id(coordination, environment.randomness.new_id()))
+    epoch = await done(coordination.get(znodes.CONTROLLER_EPOCH))
+    assert epoch is not None, "made above"
+    image = await perform(znodes.load_image(coordination, int(epoch.data), epoch.mzxid, epoch.version))
+    return cluster_id, image
 
 
 async def perform(steps: Steps) -> Any:

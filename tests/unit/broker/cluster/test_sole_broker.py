@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from sparklog_broker.cluster import cluster as cluster_module
+from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import make_config
 
 from sparklog.environment import real_environment
+from sparklog.errors import StorageUnavailableError
 from sparklog.metadata.controller_session import ControllerSession
-from sparklog.metadata.coordination import Op
+from sparklog.metadata.coordination import ConnectionLossError, Op
 from sparklog.metadata.local_store import MADE, METADATA_FILE, open_local, read_image, read_made, take_epochs
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.cluster_image import UNKNOWN_WRITES, TopicImage
@@ -112,3 +114,31 @@ def test_epochs_of_logs_get_into_an_older_copy_of_the_store(tmp_path: Path) -> N
             older.topics["t"].partitions[1].leader_epoch,
         ]
     assert (told.version, told.writes) == (stored.version, stored.writes)
+
+
+@pytest.mark.parametrize("losses", [cluster_module.READ_ATTEMPTS - 1, cluster_module.READ_ATTEMPTS])
+def test_a_start_reads_the_store_again_after_a_connection_that_broke(tmp_path: Path, losses: int) -> None:
+    coordination = open_local(tmp_path / METADATA_FILE, real_environment(), 0, create=True)
+    create, lost = coordination.create, list[str]()
+
+    def losing(path: str, data: bytes, *, ephemeral: bool = False) -> Future[Any]:
+        if len(lost) == losses:
+            return create(path, data, ephemeral=ephemeral)
+        lost.append(path)
+        failed: Future[Any] = Future()
+        failed.set_exception(ConnectionLossError("lost"))
+        return failed
+
+    coordination.create = losing  # type: ignore[method-assign]
+
+    async def connected() -> Cluster:
+        loop, config = asyncio.get_running_loop(), make_config({"data.dir": str(tmp_path)})
+        return await Cluster.connect(coordination, config, loop, real_environment())
+
+    if losses < cluster_module.READ_ATTEMPTS:
+        asyncio.run(connected())
+        assert len(lost) == losses
+    else:
+        with pytest.raises(StorageUnavailableError, match="cannot be read: ConnectionLossError"):
+            asyncio.run(connected())
+    coordination.close()
