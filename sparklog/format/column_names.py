@@ -42,6 +42,11 @@ def column_list(names: Iterable[str]) -> str:
     return ",".join(map(_written, names))
 
 
+def shown_names(names: Iterable[str]) -> str:
+    """Return the names for an error message."""
+    return ", ".join(map(_written, names))
+
+
 def _written(name: str) -> str:
     is_plain = name and name == name.strip() and "," not in name and not name.startswith("`")
     return name if is_plain else "`" + name.replace("`", "``") + "`"

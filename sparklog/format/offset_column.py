@@ -86,7 +86,9 @@ def decode_rows(
     last = rows.num_columns - 1
     offsets = np.asarray(rows.column(last).to_numpy(zero_copy_only=False))
     if len(offsets) and not (
-        header.base_offset <= offsets[0] and offsets[-1] <= header.last_offset and (np.diff(offsets) > 0).all()
+        header.base_offset <= offsets[0]
+        and offsets[-1] <= header.last_offset
+        and (offsets[1:] > offsets[:-1]).all()  # not np.diff: it may overflow
     ):
         raise CorruptBatchError(f"the rows' offsets do not fit a batch of {header.base_offset} to {header.last_offset}")
     return rows.select(list(range(last))), offsets

@@ -1,7 +1,8 @@
 """Rewriting of arrays in layouts that Arrow cannot cast to the stored layouts, as layouts that Arrow can cast.
 
 Arrow 26 has no `take` for views and for run-end encoded arrays, and its cast of a list view to a list gives invalid
-offsets. So dictionaries, run-end encoded arrays, list views and views are rewritten here, at any depth:
+offsets. So dictionaries, run-end encoded arrays, list views and views are rewritten here, at any depth. Values that no
+row has, outside of a slice or under a null, are left out or become null:
 
 =====================================  ===============================
 given                                  rewritten as
@@ -56,9 +57,12 @@ def plain_layout(array: Any) -> Any:
     if pa.types.is_map(t):
         return _plain_map(array)
     if pa.types.is_struct(t) and t.num_fields:
-        children = [plain_layout(array.field(i)) for i in range(t.num_fields)]
-        names = [f.name for f in t]
-        return pa.StructArray.from_arrays(children, names, mask=_nulls(array))
+        names, mask = [f.name for f in t], _nulls(array)
+        children = [array.field(i) for i in range(t.num_fields)]
+        if mask is not None:  # the struct's nulls are nulls of the children, too; run ends cannot take them
+            children = [_run_end_decoded(c) if pa.types.is_run_end_encoded(c.type) else c for c in children]
+            children = pa.StructArray.from_arrays(children, names, mask=mask).flatten()
+        return pa.StructArray.from_arrays([plain_layout(child) for child in children], names, mask=mask)
     if is_list_view(t):
         return _plain_list_view(array)
     if pa.types.is_fixed_size_list(t):
@@ -77,11 +81,24 @@ def _run_end_decoded(array: Any) -> Any:
 
 
 def _plain_list(array: Any) -> Any:
-    offsets = array.offsets.to_numpy()
-    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
-    values = plain_layout(array.values.slice(first, count))
+    offsets, (values,) = _plain_children(array, array.values)
     made = pa.LargeListArray if pa.types.is_large_list(array.type) else pa.ListArray
-    return made.from_arrays(pa.array(offsets - first), values, mask=_nulls(array))
+    return made.from_arrays(offsets, values, mask=_nulls(array))
+
+
+def _plain_children(array: Any, *children: Any) -> tuple[Any, list[Any]]:
+    """Return the offsets of a list or map whose null rows have no elements, and its children with these offsets."""
+    given = array.offsets.to_numpy()
+    first, sizes = int(given[0]), np.diff(given)
+    plain = [plain_layout(child.slice(first, int(given[-1]) - first)) for child in children]
+    if array.null_count:
+        is_valid = array.is_valid().to_numpy(zero_copy_only=False)
+        held = np.repeat(is_valid, sizes)
+        if not held.all():
+            plain, sizes = [child.filter(pa.array(held)) for child in plain], sizes * is_valid
+    offsets = np.zeros(len(given), given.dtype)
+    np.cumsum(sizes, out=offsets[1:])
+    return pa.array(offsets), plain
 
 
 def _plain_list_view(array: Any) -> Any:
@@ -101,14 +118,15 @@ def _plain_list_view(array: Any) -> Any:
 def _plain_fixed_size_list(array: Any) -> Any:
     size = array.type.list_size
     values = plain_layout(array.values.slice(array.offset * size, len(array) * size))
+    if array.null_count:
+        is_null = array.is_null().to_numpy(zero_copy_only=False)
+        values = values.take(pa.array(np.arange(len(values)), mask=np.repeat(is_null, size)))
     return pa.FixedSizeListArray.from_arrays(values, size, mask=_nulls(array))
 
 
 def _plain_map(array: Any) -> Any:
-    offsets = array.offsets.to_numpy()
-    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
-    keys, items = (plain_layout(child.slice(first, count)) for child in (array.keys, array.items))
-    return pa.MapArray.from_arrays(pa.array(offsets - first), keys, items, mask=_nulls(array))
+    offsets, (keys, items) = _plain_children(array, array.keys, array.items)
+    return pa.MapArray.from_arrays(offsets, keys, items, mask=_nulls(array))
 
 
 def _nulls(array: Any) -> Any:

@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
+from sparklog.format.column_names import shown_names
 from sparklog.format.plain_layout import is_encoded, is_list_view, needs_rewriting, plain_layout
 from sparklog.settings import did_you_mean
 
@@ -171,7 +172,7 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
                 reason = str(e).splitlines()[0]
                 problems.append(f"column {f.name!r} is {column.type}, the topic has {f.type} ({reason})")
     if len(unknown) == table.num_columns and unknown:
-        problems.append(f"the topic's columns are {', '.join(schema.names)}")
+        problems.append(f"the topic's columns are {shown_names(schema.names)}")
     if problems:
         raise SchemaMismatchError(f"data do not fit topic {topic!r}: " + "; ".join(problems))
     return pa.table(columns, schema=schema)
@@ -187,16 +188,23 @@ def fit_column(column: Any, target: Any, *, rounded: bool = False) -> Any:
     if needs_rewriting(column.type):
         column = _rewritten(column)
     source = column.type
-    reason = _refusal(source, target, nested=False, rounded=rounded)
+    reason = _refusal(source, target)
     if reason:
         raise pa.ArrowInvalid(reason)
     if pa.types.is_integer(source) and pa.types.is_decimal(target):
         column = column.cast(pa.decimal128(20, 0))  # Arrow refuses by the type's width, this by the values'
-    fitted = _cast(column, target)
-    if rounded:
-        _require_finite(column, fitted)
-    if _may_round(source, target) and not (rounded and _is_double_to_float(source, target)):
-        _require_equal(column, fitted.cast(column.type, safe=False))
+    try:
+        fitted = _cast(column, target)
+    except pa.ArrowInvalid:
+        if not pa.types.is_nested(source):
+            raise
+        column = _rewritten(column)  # without the values that no row has: they do not count
+        fitted = _cast(column, target)
+    for before, after in _changed_leaves(column, fitted):
+        if rounded and _is_double_to_float(before.type, after.type):
+            _require_finite(before, after)
+        else:
+            _require_equal(before, after.cast(before.type, safe=False))
     return fitted
 
 
@@ -263,10 +271,9 @@ def _is(t: Any, family: tuple[Any, ...]) -> bool:
     return any(predicate(t) for predicate in family)
 
 
-def _refusal(source: Any, target: Any, *, nested: bool, rounded: bool) -> str:
+def _refusal(source: Any, target: Any) -> str:
     """Return the reason why a column of type `source` must not be cast to `target`, regardless of its values; "" if a
-    cast is allowed. Arrow itself would cast many more types. `nested`: True inside a list, map or struct, where a cast
-    that rounds is refused, because the values are not compared afterwards."""
+    cast is allowed. Arrow itself would cast many more types."""
     if source == target or pa.types.is_null(source):
         return ""
     if not any(_is(source, family) and _is(target, family) for family in _FAMILIES):
@@ -275,33 +282,38 @@ def _refusal(source: Any, target: Any, *, nested: bool, rounded: bool) -> str:
         return "bytes are not text: decode them first"
     if bool(getattr(source, "tz", None)) != bool(getattr(target, "tz", None)):
         return "only one of both has a time zone: add a time zone"
-    if nested and _may_round(source, target) and not (rounded and _is_double_to_float(source, target)):
-        return f"{source} may lose digits as {target}: cast it before"
     if pa.types.is_struct(target):
-        return _struct_refusal(source, target, rounded)
+        return _struct_refusal(source, target)
     if pa.types.is_map(target):
-        key = _refusal(source.key_type, target.key_type, nested=True, rounded=rounded)
-        return key or _refusal(source.item_type, target.item_type, nested=True, rounded=rounded)
+        return _refusal(source.key_type, target.key_type) or _refusal(source.item_type, target.item_type)
     if pa.types.is_list(target):
-        return _refusal(source.value_type, target.value_type, nested=True, rounded=rounded)
+        return _refusal(source.value_type, target.value_type)
     return ""
 
 
-def _struct_refusal(source: Any, target: Any, rounded: bool) -> str:
+def _struct_refusal(source: Any, target: Any) -> str:
     names = [f.name for f in source]
     for name in names:
         if names.count(name) > 1:
             return f"field {name!r} occurs twice"
         if target.get_field_index(name) < 0:
             return f"unknown field {name!r}"
-        reason = _refusal(source.field(name).type, target.field(name).type, nested=True, rounded=rounded)
+        reason = _refusal(source.field(name).type, target.field(name).type)
         if reason:
             return f"field {name!r}: {reason}"
     return ""
 
 
 def _may_round(source: Any, target: Any) -> bool:
-    """Return True if Arrow's safe cast from `source` to `target` can drop digits without an error."""
+    """Return True if Arrow's safe cast from `source` to `target` can drop digits without an error, at any depth."""
+    if source == target or pa.types.is_null(source):
+        return False
+    if pa.types.is_struct(target):
+        return any(_may_round(f.type, target.field(f.name).type) for f in source)
+    if pa.types.is_map(target):
+        return _may_round(source.key_type, target.key_type) or _may_round(source.item_type, target.item_type)
+    if pa.types.is_list(target):
+        return _may_round(source.value_type, target.value_type)
     floating, decimal = pa.types.is_floating, pa.types.is_decimal
     if floating(target):
         return bool(decimal(source) or (floating(source) and source.bit_width > target.bit_width))
@@ -314,36 +326,36 @@ def _is_double_to_float(source: Any, target: Any) -> bool:
     return bool(pa.types.is_float64(source) and pa.types.is_float32(target))
 
 
-def _require_finite(before: Any, after: Any) -> None:
-    """Raise pa.ArrowInvalid if a finite double of `before` is infinite as a float in `after`. The message shows the
-    first such double."""
+def _changed_leaves(before: Any, after: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the values of `before`, at any depth, that the cast to `after` can have rounded, each array with its part
+    of `after`. Values that no row has, outside of a slice or under a null, are not among them."""
+    if not _may_round(before.type, after.type):
+        return
+    if isinstance(before, pa.ChunkedArray) and pa.types.is_nested(before.type):
+        pairs = ([chunk for chunk in c.chunks if len(chunk)] for c in (before, after))
+        for a, b in zip(*pairs, strict=True):
+            yield from _changed_leaves(a, b)
+    elif pa.types.is_struct(after.type):
+        children = after.flatten()
+        for f, child in zip(before.type, before.flatten(), strict=True):
+            yield from _changed_leaves(child, children[after.type.get_field_index(f.name)])
+    elif pa.types.is_map(after.type):
+        before, after = plain_layout(before), plain_layout(after)
+        yield from _changed_leaves(before.keys, after.keys)
+        yield from _changed_leaves(before.items, after.items)
+    elif pa.types.is_list(after.type):
+        yield from _changed_leaves(before.flatten(), after.flatten())
+    else:
+        yield before, after
+
+
+def _require_finite(doubles: Any, floats: Any) -> None:
+    """Raise pa.ArrowInvalid if a finite double is infinite as a float. The message shows the first such double."""
     import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
 
-    for doubles, floats in _rounded_leaves(before, after):
-        beyond = pc.and_not(pc.is_inf(floats), pc.is_inf(doubles))
-        if pc.any(beyond).as_py():
-            raise pa.ArrowInvalid(f"{pc.filter(doubles, beyond)[0]} is beyond the range of float (3.4e38)")
-
-
-def _rounded_leaves(before: Any, after: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the arrays of doubles in `before` that are floats in `after`, at any depth, each with its floats."""
-    if isinstance(before, pa.ChunkedArray):
-        pairs = zip(before.chunks, after.chunks, strict=True)
-    else:
-        pairs = zip([before], [after], strict=True)
-    for a, b in pairs:
-        if pa.types.is_null(a.type):
-            continue
-        if _is_double_to_float(a.type, b.type):
-            yield a, b
-        elif pa.types.is_struct(b.type):
-            for f in a.type:
-                yield from _rounded_leaves(a.field(f.name), b.field(f.name))
-        elif pa.types.is_map(b.type):
-            yield from _rounded_leaves(a.keys, b.keys)
-            yield from _rounded_leaves(a.items, b.items)
-        elif pa.types.is_list(b.type):
-            yield from _rounded_leaves(a.flatten(), b.flatten())
+    beyond = pc.and_not(pc.is_inf(floats), pc.is_inf(doubles))
+    if pc.any(beyond).as_py():
+        raise pa.ArrowInvalid(f"{pc.filter(doubles, beyond)[0]} is beyond the range of float (3.4e38)")
 
 
 def _require_equal(before: Any, after: Any) -> None:
@@ -363,7 +375,7 @@ def _require_equal(before: Any, after: Any) -> None:
 def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column: str | None) -> None:
     """Check that the key columns exist, differ and are not nested, and that the timestamp column (None: no column) is a
     timestamp. Raises InvalidTopicError."""
-    names = ", ".join(schema.names)
+    names = shown_names(schema.names)
     for name in key_columns:
         if schema.get_field_index(name) < 0:
             raise InvalidTopicError(f"key column {name!r} is not in the schema (columns: {names})")

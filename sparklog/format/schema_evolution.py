@@ -24,6 +24,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
+from sparklog.format.column_names import shown_names
 from sparklog.format.schema import canonical_schema, canonical_type, null_column
 from sparklog.settings import did_you_mean
 
@@ -109,7 +110,7 @@ def _refusals(
         elif wanted.field(at).type != f.type:
             yield from _type_refusals(f.name, f.type, wanted.field(at).type, key_columns, timestamp_column)
     if kept != [n for n in schema.names if n in kept]:
-        yield f"the columns' order cannot change (it is {', '.join(schema.names)})"
+        yield f"the columns' order cannot change (it is {shown_names(schema.names)})"
     elif wanted.names[: len(kept)] != kept:
         first = next(n for n in wanted.names if schema.get_field_index(n) < 0)
         yield f"column {first!r} ({wanted.field(first).type}) is new and must stand at the end"

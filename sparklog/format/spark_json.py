@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -35,14 +36,26 @@ def parse_spark_json(text: str) -> pa.Schema:
 def _spark_type(given: Any, where: str) -> Any:
     try:
         if isinstance(given, str):
-            return parse_ddl("x " + _SPARK_TYPES.get(given, given)).field(0).type
+            with suppress(InvalidTopicError):  # whose position is not one in the given text
+                return parse_ddl("x " + _SPARK_TYPES.get(given, given)).field(0).type
+            raise _not_taken(where, given)
         kind = given["type"]
         if kind == "struct":
-            return pa.struct([(f["name"], _spark_type(f["type"], f"column {f['name']!r}")) for f in given["fields"]])
+            inside = "" if where == "the schema" else f"{where}, "
+            word = "field" if inside else "column"
+            return pa.struct(
+                [(f["name"], _spark_type(f["type"], f"{inside}{word} {f['name']!r}")) for f in given["fields"]]
+            )
         if kind == "array":
             return pa.list_(pa.field("element", _spark_type(given["elementType"], where)))
         if kind == "map":
             return pa.map_(_spark_type(given["keyType"], where), _spark_type(given["valueType"], where))
     except (KeyError, TypeError, IndexError) as e:
         raise InvalidTopicError(f"schema: {where} is not Spark's JSON form ({e!r} is missing or wrong)") from e
-    raise InvalidTopicError(f"schema: {where} has the type {given!r}, which a topic cannot hold")
+    raise _not_taken(where, given)
+
+
+def _not_taken(where: str, given: Any) -> InvalidTopicError:
+    return InvalidTopicError(
+        f"schema: {where} has the unknown type {given!r}, which a topic cannot hold: cast it before"
+    )

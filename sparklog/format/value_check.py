@@ -27,11 +27,15 @@ def check_values(batch: pa.RecordBatch, schema: pa.Schema, columns: Sequence[int
         batch.validate(full=True)
         return
     for place, column in enumerate(batch.columns):
-        as_bytes = types[place if columns is None else columns[place]]
-        if as_bytes is None:
-            column.validate(full=True)
-        else:
-            check_text(column, as_bytes)
+        index = place if columns is None else columns[place]
+        as_bytes = types[index]
+        try:
+            if as_bytes is None:
+                column.validate(full=True)
+            else:
+                check_text(column, as_bytes)
+        except pa.ArrowInvalid as e:
+            raise pa.ArrowInvalid(f"column {schema.names[index]!r}: {e}") from e
 
 
 def check_text(column: Any, as_bytes: Any) -> None:

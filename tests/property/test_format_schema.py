@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -133,3 +134,39 @@ def test_a_number_that_fits_is_the_same_number(data: st.DataObject) -> None:
         stored = fitted.cast(source).to_pylist()
     for before, after in zip(column.to_pylist(), stored, strict=True):
         assert after == before or (before != before and after != after)  # Python compares numbers exactly
+
+
+@given(st.data())
+def test_only_the_values_that_rows_have_count(data: st.DataObject) -> None:
+    """A column with other values beneath its nulls and around a slice fits, or not, as a copy of its rows does."""
+    size = data.draw(st.integers(0, 4))
+    number = data.draw(st.sampled_from([st.sampled_from([1, 2**40]), st.sampled_from([0.5, 0.1])]))
+    column = pa.array(data.draw(st.lists(st.none() | number, min_size=size, max_size=size)))
+    target = data.draw(st.sampled_from([pa.int32(), pa.float32()]))
+    for layout in data.draw(st.lists(st.sampled_from(["list", "large_list", "fixed", "struct", "map"]), max_size=3)):
+        mask = pa.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), pa.bool_())
+        offsets = pa.array(range(size + 1), pa.int32())
+        if layout == "struct":
+            column = pa.StructArray.from_arrays([column], ["a"], mask=mask)
+            target = pa.struct([("a", target)])
+        elif layout == "map":
+            column = pa.MapArray.from_arrays(offsets, pa.array(range(size)), column, mask=mask)
+            target = pa.map_(pa.int64(), target)
+        else:
+            if layout == "fixed":
+                column = pa.FixedSizeListArray.from_arrays(column, 1, mask=mask)
+            elif layout == "list":
+                column = pa.ListArray.from_arrays(offsets, column, mask=mask)
+            else:
+                column = pa.LargeListArray.from_arrays(offsets.cast(pa.int64()), column, mask=mask)
+            target = pa.list_(pa.field("element", target))
+    column = column.slice(data.draw(st.integers(0, size)), data.draw(st.integers(0, size)))
+    schema = pa.schema([("c", target)])
+    try:
+        expected = s.fit_table(pa.table({"c": pa.array(column.to_pylist(), column.type)}), schema, "t")
+    except SchemaMismatchError as e:
+        with pytest.raises(SchemaMismatchError) as caught:
+            s.fit_table(pa.table({"c": column}), schema, "t")
+        assert str(caught.value) == str(e)
+    else:
+        assert s.fit_table(pa.table({"c": column}), schema, "t").equals(expected)

@@ -8,8 +8,12 @@ does not have. Each of these changes is an error here.
 ================================  ===========================================================
 object                            stored as
 ================================  ===========================================================
-None, pandas' NA and NaT          null
-NaN                               a number: it does not fit text, integers and decimals
+None, NaT, pandas' NA, a masked   null, also inside lists and dicts
+value of NumPy
+NaN                               a number: it does not fit text, integers and decimals; null in pandas' data
+Python's float                    rounded to the nearest float where the topic has FLOAT
+int, NumPy's double               as it is: where the topic has FLOAT, one that float cannot hold is an error
+datetime64, timedelta64           date, datetime or timedelta, except those with nanoseconds
 dict                              struct; map where the topic has one
 list of (key, value) pairs        map where the topic has one
 ================================  ===========================================================
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -31,6 +36,8 @@ import pyarrow as pa
 _BOOLEANS = (bool, np.bool_)
 _SIGNED = (np.int8, np.int16, np.int32, np.int64, np.longlong)
 """NumPy's signed integers. np.signedinteger is not used, because NumPy derives timedelta64 from it."""
+_EXACT_FLOAT_MAX = 2**24
+"""Whole numbers up to this one are floats without rounding."""
 _NUMBERS = (int, float, Decimal, np.bool_, np.floating, np.unsignedinteger, *_SIGNED)
 
 
@@ -38,54 +45,97 @@ class _MixedKindsError(ValueError):
     """The objects of one list are of kinds that cannot be mixed."""
 
 
-def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
+def array_of_objects(values: Sequence[Any], target: pa.DataType | None, *, nan_is_null: bool = False) -> Any:
     """Return `values` as an array of their own type, which need not be `target`.
 
-    `target` is the topic's type, which distinguishes maps from structs; None: the topic has no such column. Raises
-    pa.ArrowException, TypeError, ValueError or OverflowError for objects that make no array, or of different kinds.
+    `target` is the topic's type, which distinguishes maps from structs; None: the topic has no such column.
+    `nan_is_null`: True for values of pandas. Raises pa.ArrowException, TypeError, ValueError or OverflowError for
+    objects that make no array, or of different kinds.
     """
     try:
-        array = _inferred(values, target)
-        require_one_kind(values, array.type)
-    except (pa.ArrowException, TypeError, ValueError) as e:
-        known = _without_pandas_nulls(values)
-        if known is None:
-            infinite = next((v for v in values if isinstance(v, Decimal) and not v.is_finite()), None)
-            if infinite is not None:
-                raise TypeError(f"a decimal cannot hold {infinite!r}") from None
-            if not isinstance(e, _MixedKindsError) and any(isinstance(v, float) and v != v for v in values):
-                raise TypeError("NaN is a number: use None for a missing value") from None
-            raise
-        array = _inferred(known, target)
-        require_one_kind(known, array.type)
+        return _array_of_objects(values, target, nan_is_null)
+    except RecursionError:
+        raise ValueError("lists or dicts are nested too deeply") from None
+
+
+def _array_of_objects(values: Sequence[Any], target: pa.DataType | None, nan_is_null: bool) -> Any:
+    try:
+        array = _inferred(values, target, nan_is_null)
+        require_one_kind(values, array.type, target)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as e:  # NaN has no `get`
+        plain = _plain(values, nan_is_null)
+        if plain is values:
+            raise _explained(values, target, e) from None
+        array = _inferred(plain, target, nan_is_null)
+        require_one_kind(plain, array.type, target)
     return array
 
 
-def _without_pandas_nulls(values: Sequence[Any]) -> list[Any] | None:
-    """Return a copy of `values` with None in place of pandas' NA and NaT; None if `values` holds neither."""
+def _plain(value: Any, nan_is_null: bool) -> Any:
+    """Return `value` with None in place of the nulls of other libraries, and with Python's dates, times and lists in
+    place of NumPy's, at any depth. Returns `value` itself if nothing differs."""
+    if isinstance(value, Mapping):
+        made = {k: _plain(v, nan_is_null) for k, v in value.items()}
+        return made if any(made[k] is not v for k, v in value.items()) else value
+    if isinstance(value, np.ma.MaskedArray):
+        return None if value is np.ma.masked else _plain(list(value), nan_is_null)
+    is_list = isinstance(value, list | tuple)
+    if is_list or isinstance(value, deque) or (isinstance(value, np.ndarray) and value.dtype.kind in "OMm"):
+        elements = [_plain(v, nan_is_null) for v in value]
+        return value if is_list and all(a is b for a, b in zip(elements, value, strict=True)) else elements
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        item = value.item()  # None for NaT; an int for nanoseconds, and beyond the range of Python's types
+        return value if isinstance(item, int) else item
     pandas = sys.modules.get("pandas")
-    if pandas is None:
+    if pandas is not None and (value is pandas.NA or value is pandas.NaT):
         return None
-    found = [None if v is pandas.NA or v is pandas.NaT else v for v in values]
-    return found if any(a is not b for a, b in zip(found, values, strict=True)) else None
+    is_nan = (isinstance(value, float) and value != value) or (isinstance(value, Decimal) and value.is_nan())
+    return None if nan_is_null and is_nan else value
 
 
-def _inferred(values: Sequence[Any], t: pa.DataType | None) -> Any:
+def _explained(values: Sequence[Any], target: pa.DataType | None, error: Exception) -> Exception:
+    """Return the error that names the object which Arrow has refused without its name; else `error`."""
+    infinite = next((v for v in _objects(values) if isinstance(v, Decimal) and not v.is_finite()), None)
+    if infinite is not None:
+        return TypeError(f"a decimal cannot hold {infinite!r}")
+    if isinstance(error, OverflowError) or "too large" in str(error):
+        bits = target.bit_width if target is not None and pa.types.is_integer(target) else 64
+        low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+        beyond = next((v for v in _objects(values) if isinstance(v, int) and not low <= v <= high), None)
+        if beyond is not None:
+            return OverflowError(f"{beyond!r:.80} is not in range: {low} to {high}; DECIMAL takes more as a Decimal")
+    if not isinstance(error, _MixedKindsError) and any(isinstance(v, float) and v != v for v in values):
+        return TypeError("NaN is a number: use None for a missing value")
+    return error
+
+
+def _objects(value: Any) -> Iterator[Any]:
+    """Yield the objects in nested lists and dicts."""
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple):
+        for element in value:
+            yield from _objects(element)
+    else:
+        yield value
+
+
+def _inferred(values: Sequence[Any], t: pa.DataType | None, nan_is_null: bool) -> Any:
     if t is None or not holds_map(t):
-        return pa.array(values)
+        return pa.array(values, from_pandas=nan_is_null)
     if pa.types.is_map(t):
-        return _map_array(values, t)
+        return _map_array(values, t, nan_is_null)
     if pa.types.is_struct(t):
-        return _struct_array(values, t)
+        return _struct_array(values, t, nan_is_null)
     present = [v for v in values if v is not None]
     for v in present:
         if not isinstance(v, list | tuple | np.ndarray):
             raise TypeError(f"use a list, not {v!r:.80}")
-    elements = _inferred(list(chain.from_iterable(present)), t.value_type)
+    elements = _inferred(list(chain.from_iterable(present)), t.value_type, nan_is_null)
     return pa.ListArray.from_arrays(_offsets(values), elements, mask=_mask(values))
 
 
-def _map_array(values: Sequence[Any], t: Any) -> Any:
+def _map_array(values: Sequence[Any], t: Any, nan_is_null: bool) -> Any:
     keys: list[Any] = []
     items: list[Any] = []
     for v in values:
@@ -102,12 +152,11 @@ def _map_array(values: Sequence[Any], t: Any) -> Any:
                 items.append(pair[1])
         elif v is not None:
             raise TypeError(f"use a dict or a list of (key, value) pairs for a map, not {v!r:.80}")
-    return pa.MapArray.from_arrays(
-        _offsets(values), _inferred(keys, t.key_type), _inferred(items, t.item_type), mask=_mask(values)
-    )
+    children = (_inferred(keys, t.key_type, nan_is_null), _inferred(items, t.item_type, nan_is_null))
+    return pa.MapArray.from_arrays(_offsets(values), *children, mask=_mask(values))
 
 
-def _struct_array(values: Sequence[Any], t: Any) -> Any:
+def _struct_array(values: Sequence[Any], t: Any, nan_is_null: bool) -> Any:
     names: dict[str, None] = {}
     for v in values:
         if v is not None and not isinstance(v, Mapping):
@@ -117,7 +166,7 @@ def _struct_array(values: Sequence[Any], t: Any) -> Any:
     for name in names:
         index = t.get_field_index(name)
         its_values = [None if v is None else v.get(name) for v in values]
-        children.append(_inferred(its_values, t.field(index).type if index >= 0 else None))
+        children.append(_inferred(its_values, t.field(index).type if index >= 0 else None, nan_is_null))
     if not names:
         return pa.array(values)
     return pa.StructArray.from_arrays(children, list(names), mask=_mask(values))
@@ -140,22 +189,44 @@ def _mask(values: Sequence[Any]) -> Any:
     return pa.array([v is None for v in values], pa.bool_())
 
 
-def _leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each number, date and time type inside the type `t` of `values`, at any depth, with the objects of that
-    type, without None."""
+def _leaves(values: Sequence[Any], t: Any, target: Any) -> Iterator[tuple[Any, Any, list[Any]]]:
+    """Yield each number, date and time type inside the type `t` of `values`, at any depth, with the topic's type there
+    (None: not known) and the objects of that type, without None. Raises _MixedKindsError for a NumPy array whose mask,
+    or whose digits, Arrow would lose."""
     if _is_guessed(t):
-        yield t, [v for v in values if v is not None]
-    elif pa.types.is_nested(t) and _holds_guessed(t):
+        yield t, target, [v for v in values if v is not None]
+    elif pa.types.is_nested(t):
         present = [v for v in values if v is not None]
+        kinds = set(map(type, present))
+        if any(issubclass(k, np.ma.MaskedArray) for k in kinds):
+            raise _MixedKindsError("a masked array inside a list: use None for a missing value")
         if pa.types.is_struct(t):
             for f in t:
-                yield from _leaves([v.get(f.name) for v in present], f.type)
+                if _is_guessed(f.type) or pa.types.is_nested(f.type):
+                    yield from _leaves([v.get(f.name) for v in present], f.type, _child(target, f.name))
         elif pa.types.is_map(t):
             pairs = [p for v in present for p in (v.items() if isinstance(v, Mapping) else v)]
-            yield from _leaves([k for k, _ in pairs], t.key_type)
-            yield from _leaves([v for _, v in pairs], t.item_type)
-        else:
-            yield from _leaves(list(chain.from_iterable(map(_elements, present))), t.value_type)
+            yield from _leaves([k for k, _ in pairs], t.key_type, _child(target, "key"))
+            yield from _leaves([v for _, v in pairs], t.item_type, _child(target, "value"))
+        elif _is_guessed(t.value_type) or pa.types.is_nested(t.value_type):
+            of_elements = _child(target, "element")
+            if np.ndarray in kinds and _is_rounded(t.value_type, of_elements):
+                arrays = [v for v in present if isinstance(v, np.ndarray)]
+                for letters in ("f", "iu"):
+                    of_kind = [v for v in arrays if v.dtype.kind in letters]
+                    if of_kind:
+                        _require_floats(np.concatenate(of_kind))
+            yield from _leaves(list(chain.from_iterable(map(_elements, present))), t.value_type, of_elements)
+
+
+def _child(target: Any, name: str) -> Any:
+    """Return the type of a child of the topic's type; None if it has no such child."""
+    if target is None or not pa.types.is_nested(target):
+        return None
+    if pa.types.is_map(target):
+        return {"key": target.key_type, "value": target.item_type}.get(name)
+    index = target.get_field_index(name) if pa.types.is_struct(target) else 0
+    return target.field(index).type if index >= 0 else None
 
 
 def _elements(values: Any) -> Any:
@@ -169,17 +240,29 @@ def _is_guessed(t: Any) -> bool:
     return bool(is_number or pa.types.is_date(t) or pa.types.is_timestamp(t) or pa.types.is_duration(t))
 
 
-def _holds_guessed(t: Any) -> bool:
-    if pa.types.is_nested(t):
-        return any(_holds_guessed(t.field(i).type) for i in range(t.num_fields))
-    return _is_guessed(t)
+def _is_rounded(t: Any, target: Any) -> bool:
+    """True for doubles where the topic has floats: Python's floats are rounded there, and nothing else is."""
+    return target is not None and pa.types.is_float64(t) and pa.types.is_float32(target)
 
 
-def require_one_kind(values: Sequence[Any], t: Any) -> None:
+def _require_floats(numbers: np.ndarray) -> None:
+    """Raise _MixedKindsError unless each of the numbers, which are doubles or integers, is a float without rounding."""
+    if numbers.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            exact = (numbers.astype(np.float32) == numbers) | np.isnan(numbers)
+        hint = "is a double that float cannot hold exactly: cast it before, for example to numpy.float32"
+    else:
+        exact = (numbers >= -_EXACT_FLOAT_MAX) & (numbers <= _EXACT_FLOAT_MAX)
+        hint = "is not in the range of whole numbers for float, -16777216 to 16777216: use DOUBLE, or send a float"
+    if not exact.all():
+        raise _MixedKindsError(f"{numbers[~exact][0]} {hint}")
+
+
+def require_one_kind(values: Sequence[Any], t: Any, target: Any) -> None:
     """Raise ValueError if PyArrow has changed booleans, numbers, dates or times among `values` to make an array of type
-    `t` of them.
+    `t` of them, or if numbers that must not be rounded would be rounded to the topic's type `target`.
     """
-    for leaf, objects in _leaves(values, t):
+    for leaf, wanted, objects in _leaves(values, t, target):
         kinds = set(map(type, objects))
         is_number = not pa.types.is_temporal(leaf)
         others = _BOOLEANS if is_number else _NUMBERS
@@ -191,6 +274,12 @@ def require_one_kind(values: Sequence[Any], t: Any) -> None:
                 if is_number
                 else f"{example!r:.80} is a number among dates or times: use one type for all values"
             )
+        if np.float16 in kinds and pa.types.is_integer(leaf):
+            raise _MixedKindsError("integers and NumPy's float16 in one list: use one type for all values")
+        if _is_rounded(leaf, wanted):
+            for exact in (np.float64, int, np.integer):
+                if any(issubclass(k, exact) for k in kinds):
+                    _require_floats(np.array([v for v in objects if isinstance(v, exact)]))
         if not is_number:
             _require_unchanged(objects, leaf, kinds)
 

@@ -13,6 +13,7 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.partitioner import partitions_for_columns, partitions_for_keys
 from sparklog.client.producer.tabular import binary_array, fit, object_columns, to_table
 from sparklog.errors import InvalidPartitionsError, SchemaMismatchError
+from sparklog.format.column_names import shown_names
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE, fit_column
 
@@ -107,7 +108,7 @@ def _envelope_rows(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     if "value" not in table.column_names:
         raise SchemaMismatchError(
             f"data do not fit topic {topic.name!r}: an envelope topic needs a column 'value' (and takes key, headers, "
-            f"timestamp, partition); found {', '.join(table.column_names) or 'none'}"
+            f"timestamp, partition); found {shown_names(table.column_names) or 'none'}"
         )
     explicit = None
     if "partition" in table.column_names:

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.client.net.arguments import text
-from sparklog.client.producer.python_values import array_of_objects, holds_map, require_one_kind
+from sparklog.client.producer.python_values import array_of_objects
 from sparklog.errors import SchemaMismatchError
+from sparklog.format.column_names import shown_names
 from sparklog.format.schema import fit_table, null_column
 
 _BINARY_BYTES_MAX = 2**31 - 1
@@ -80,9 +81,22 @@ def _import_table(data: Any) -> pa.Table:
         if hasattr(data, "columns"):
             reason = str(e).splitlines()[0]
             raise SchemaMismatchError(
-                f"the {type(data).__name__} has a column of a type that Arrow does not know ({reason}): cast it before"
+                f"the {type(data).__name__} has {_unknown_column(data)} of a type that Arrow does not know ({reason}): "
+                "cast it before"
             ) from e
         raise TypeError(f'{_TAKEN}; a {type(data).__name__} is one column: send {{"column": data}}') from e
+
+
+def _unknown_column(frame: Any) -> str:
+    """Return the words for the first column of a polars frame that Arrow cannot import; "a column" for other frames."""
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(frame, polars.DataFrame):
+        for name in frame.columns:
+            try:
+                pa.RecordBatchReader.from_stream(frame.select(name))
+            except pa.ArrowInvalid:
+                return f"the column {name!r}"
+    return "a column"
 
 
 def _refuse_addresses(data: Any) -> None:
@@ -101,8 +115,7 @@ def _refuse_addresses(data: Any) -> None:
 def _no_columns(rows: int, schema: pa.Schema, topic: str) -> SchemaMismatchError:
     return SchemaMismatchError(
         f"data for topic {topic!r}: {rows} rows without any column; a row has at least one of "
-        f"{', '.join(schema.names)} "
-        "(None: null)"
+        f"{shown_names(schema.names)} (None: null)"
     )
 
 
@@ -110,8 +123,15 @@ def object_columns(data: Any, schema: pa.Schema) -> Collection[str]:
     """Return the columns of `data` that are lists of Python objects. `fit` rounds their numbers to the topic's float
     type."""
     if isinstance(data, Mapping):
-        return [name for name, values in data.items() if isinstance(values, list | tuple)]
-    return schema.names if isinstance(data, list | tuple) else ()
+        return [name for name, values in data.items() if _is_objects(values)]
+    return schema.names if isinstance(data, Sequence) else ()
+
+
+def _is_objects(values: Any) -> bool:
+    """True for a sequence of Python objects, and for a NumPy array of them."""
+    if isinstance(values, np.ndarray):
+        return bool(values.ndim == 1 and values.dtype == object)
+    return isinstance(values, Sequence) and not isinstance(values, array | str | bytes | bytearray | memoryview)
 
 
 def reusable(data: Any) -> Any:
@@ -268,7 +288,7 @@ def _row_values(values: Any, name: str, topic: str) -> Any:
         return np.asarray(values)
     if any(hasattr(values, protocol) for protocol in _ARROW_PROTOCOLS) and not _of_pandas(values):
         return values
-    if isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray | memoryview):
+    if _is_objects(values):
         return list(values)
     shown = " ".join(f"{values!r:.80}".split())
     raise SchemaMismatchError(
@@ -301,18 +321,17 @@ def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> An
                 return binary_array(values)
         if isinstance(values, list | tuple):
             return array_of_objects(values, target)
-        if target is not None and holds_map(target) and _of_pandas(values):
-            return array_of_objects(values.where(values.notna(), None).tolist(), target)
-        made = pa.array(_dense(values) if _of_pandas(values) else values)
-        if _of_pandas(values) and values.dtype == object:
-            require_one_kind(values.dropna().tolist(), made.type)
+        if not _of_pandas(values):
+            return pa.array(values)
+        if values.dtype == object:
+            return array_of_objects(values.where(values.notna(), None).tolist(), target, nan_is_null=True)
+        return pa.array(_dense(values))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
         reason = str(e).splitlines()[0]
         kind = getattr(values, "dtype", "object")
         found = "" if kind == "object" else f" is {kind}"
         wanted = f", the topic has {target}" if target is not None else ""
         raise SchemaMismatchError(f"data do not fit topic {topic!r}: column {name!r}{found}{wanted} ({reason})") from e
-    return made
 
 
 def _dense(values: Any) -> Any:

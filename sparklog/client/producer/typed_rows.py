@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
@@ -25,6 +26,8 @@ from sparklog.client.producer.producer_topic import KEY_CACHE_ENTRIES_MAX, Produ
 from sparklog.client.producer.record_sizes import HEADER_BYTES
 from sparklog.client.producer.rows import rows_of
 from sparklog.errors import SchemaMismatchError
+from sparklog.format.column_names import shown_names
+from sparklog.format.schema import NO_PYTHON_OBJECT
 
 if TYPE_CHECKING:
     from sparklog.client.producer.open_batch import OpenBatch
@@ -178,6 +181,8 @@ class TypedTopic(ProducerTopic):
     def _converted(self, value: dict[Any, Any], cls: type[Row]) -> tuple[Row, int]:
         """Return a copy of the row, which msgspec checks, and its approximate size in bytes. Raises ValidationError,
         UnicodeEncodeError."""
+        if Decimal in map(type, value.values()):  # msgspec would round it to a double
+            raise msgspec.ValidationError
         row = _convert(value, cls, builtin_types=_AS_THEY_ARE)
         size = self._fixed_bytes
         for get in self._texts:
@@ -195,13 +200,12 @@ class TypedTopic(ProducerTopic):
         name = self.info.name
         if not isinstance(value, Mapping):
             raise SchemaMismatchError(
-                f"topic {name!r} is typed (columns {', '.join(self.info.schema.names)}): a row is a dict of columns, "
-                "not "
+                f"topic {name!r} is typed (columns {shown_names(self.info.schema.names)}): a row is a dict of columns, not "
                 f"{type(value).__name__}; send({name!r}, {{{self.info.schema.names[0]!r}: …}}) sends a row, "
                 "send_batch(topic, data) a table"
             )
         for what, given, instead in (
-            ("key", key, f"its key columns are {', '.join(self.info.key_columns) or 'none'}"),
+            ("key", key, f"its key columns are {shown_names(self.info.key_columns) or 'none'}"),
             ("headers", headers or None, "give them a column"),
             ("timestamp_ms", timestamp_ms, f"its timestamp column is {self.info.timestamp_column or 'none'}"),
         ):
@@ -216,9 +220,10 @@ class TypedTopic(ProducerTopic):
             partition = int(rows.partition[0])
         size = rows.table.nbytes + FIXED_BYTES * len(self.info.schema)
         try:
-            row = copy.deepcopy(value)
-        except TypeError:  # a memoryview, for example, has no copy
+            # not `value`, whose objects can be of other kinds than those of the batch's other rows
             row = rows.table.to_pylist()[0]
+        except NO_PYTHON_OBJECT:
+            row = copy.deepcopy(value)
         return row, size, partition, None
 
     def _partition(self, key: Any, row: dict[str, Any]) -> int:

@@ -99,6 +99,13 @@ def test_every_layout_is_stored_as_its_topic_has_it() -> None:
             assert stored == table.to_pylist(), (array.type, compression)
 
 
+def test_nulls_of_many_structs_take_one_pass() -> None:
+    array = pa.array([[1], [2]])
+    for _ in range(40):
+        array = pa.StructArray.from_arrays([array], ["a"], mask=pa.array([False, True]))
+    assert plain_layout(array).to_pylist() == array.to_pylist()
+
+
 def test_dictionary_of_views_holds_only_the_values_that_are_used() -> None:
     """An unused category that does not fit refuses nothing."""
     numbers = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array([7, 10**12]))

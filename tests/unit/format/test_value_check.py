@@ -70,7 +70,7 @@ def test_nested_text(column: int, text: str) -> None:
     check_values(rows, rows.schema)
     good = encoded(rows.select([column]))
     bad = resealed(good.replace(text.encode()[:3], b"\xff\xff\xff", 1))
-    with pytest.raises(CorruptBatchError):
+    with pytest.raises(CorruptBatchError, match=f"column '{rows.schema.names[column]}': .*Invalid UTF8"):
         decode_batch(bad, rows.select([column]).schema)
 
 

@@ -31,6 +31,8 @@ SCHEMA = pa.schema(
         *(("tags", pa.map_(pa.string(), pa.list_(pa.string()))), ("s", pa.struct([("counts", COUNTS)]))),
         *(("f", pa.float32()), ("fs", pa.list_(pa.float32())), ("fm", pa.map_(pa.string(), pa.float32()))),
         ("fx", pa.struct([("a", pa.float32()), ("b", pa.string())])),
+        *(("words", pa.list_(pa.string())), ("times", pa.list_(pa.timestamp("us")))),
+        *(("days", pa.list_(pa.date32())), ("big", pa.int64()), ("prices", pa.list_(pa.decimal128(3, 1)))),
     ]
 )
 TOPIC = info(SCHEMA)
@@ -90,6 +92,7 @@ def test_a_column_is_a_list_or_an_array() -> None:
     for values in (
         *("Harbour", b"Harbour", bytearray(b"H"), memoryview(b"H"), {"a": 1}, {"a"}, {"a": 1}.keys(), iter("ab")),
         *(5, 1.5, None, True, dt.date(2024, 1, 1), np.float64(1), np.array(1.0), np.zeros((2, 2)), pd.Timestamp(0)),
+        *(np.array(1, object), np.zeros((2, 2), object)),
         *(pa.scalar(1.0), pd.DataFrame({"x": [1.0]}), (x for x in "ab")),
     ):
         for name in ("zone", "x"):
@@ -128,7 +131,9 @@ def test_columns_that_polars_cannot_export_are_refused() -> None:
     topic = info(pa.schema([("n", pa.int32()), ("blob", pa.binary())]))
     assert "column 'blob' has polars' type Object" in refusal(objects, topic)
     wide = pl.DataFrame({"n": [1]}, schema={"n": pl.Int128})
-    assert "a column of a type that Arrow does not know" in refusal(wide, topic)
+    assert "the column 'n' of a type that Arrow does not know" in refusal(wide, topic)
+    one_of_two = pl.DataFrame({"n": [1], "wide": [1]}, schema={"n": pl.Int32, "wide": pl.Int128})
+    assert "the column 'wide' of a type" in refusal(one_of_two, topic)
 
 
 def test_sparse_columns_of_pandas_are_taken() -> None:
@@ -308,6 +313,118 @@ def test_python_floats_are_rounded_to_float_as_json_is() -> None:
     for typed in ({"f": np.array([0.1])}, pa.table({"f": [0.1]}), pd.DataFrame({"f": [0.1]}), {"f": pa.array([0.1])}):
         assert "0.1 would become 0.1000" in refusal(typed)
     assert "not in range" in refusal({"f": [2**24 + 1]})
+
+
+def test_whole_numbers_and_numpys_doubles_are_not_rounded_to_float() -> None:
+    mixed: list[Any] = [123456789, 0.5]
+    for data in (
+        {"f": mixed},
+        {"f": [np.int64(123456789), 0.5]},
+        {"fs": [mixed]},
+        {"fs": [[0.5], np.array([123456789])]},
+        [{"fm": {"a": v}} for v in mixed],
+        [{"fx": {"a": v}} for v in mixed],
+        pd.DataFrame({"f": pd.Series(mixed, dtype=object)}),
+    ):
+        assert "123456789 is not in the range of whole numbers for float" in refusal(data), data
+    tenth = np.float64(0.1)
+    for data in ({"f": [tenth]}, {"f": [0.1, tenth]}, {"fs": [np.array([0.5, 0.1])]}, [{"fm": {"a": tenth}}]):
+        assert "0.1 is a double that float cannot hold exactly: cast it before" in refusal(data), data
+    assert "9007199254740993" in refusal({"x": [2**53 + 1, 0.5]})
+    assert column({"f": [2**24, 0.5, np.float64(0.5), NAN]}, "f")[:3] == [2**24, 0.5, 0.5]
+    assert column({"fs": [np.array([0.5, NAN]), np.array([3]), [0.25]]}, "fs")[1:] == [[3.0], [0.25]]
+    for data in ({"n": [np.float16(0.5), 2049]}, {"x": [2049, np.float16(0.5)]}):  # Arrow makes 0 of 0.5
+        assert "float16" in refusal(data)
+
+
+def test_every_sequence_of_python_floats_is_rounded_to_float() -> None:
+    tenth = float(np.float32(0.1))
+    for values in (deque([0.1]), np.array([0.1], object), (0.1,)):
+        assert column({"f": values}, "f") == [tenth]
+    assert column(deque([{"f": 0.1}]), "f") == [tenth]
+    assert column({"fs": [deque([0.1])]}, "fs") == [[tenth]]
+
+
+def test_numbers_inside_lists_fit_as_those_outside() -> None:
+    rows = [[0.5, None], None]
+    for data in ({"fs": rows}, {"fs": pa.array(rows)}, pd.DataFrame({"fs": rows}), pl.DataFrame({"fs": rows})):
+        assert column(data, "fs") == rows
+    assert column(pa.table({"fs": [[0.5]], "fx": [{"a": 0.5}]}), "fx") == [{"a": 0.5, "b": None}]
+    assert column({"xs": [[Decimal("0.5")]], "prices": [[0.5]]}, "xs") == [[0.5]]
+    assert "0.1 would become 0.1000" in refusal(pa.table({"fs": [[0.5], [0.1]]}))
+    assert "0.1 would become 0.1000" in refusal(pd.DataFrame({"fs": [[0.1]]}))
+    assert "would become" in refusal({"prices": [[0.55]]})
+
+
+def test_masked_values_inside_lists_are_null() -> None:
+    masked = np.ma.masked_invalid([1.0, NAN, -999.0])
+    stored = [1.0, None, -999.0]
+    for data in ({"xs": [masked]}, [{"xs": masked}], pd.DataFrame({"xs": [masked]}), {"xs": [list(masked)]}):
+        assert column(data, "xs") == [stored], data
+    assert column({"words": [np.ma.array(["a", "b"], mask=[False, True])]}, "words") == [["a", None]]
+    dates = np.ma.array(np.array(["2020-01-01", "2021-01-01"], "M8[ns]"), mask=[True, False])
+    assert column({"times": [dates]}, "times") == [[None, dt.datetime(2021, 1, 1)]]
+    assert column({"fs": [np.ma.array([0.5, 0.1], mask=[False, True])]}, "fs") == [[0.5, None]]
+    assert "0.1 is a double that float cannot hold" in refusal({"fs": [np.ma.array([0.5, 0.1], mask=[True, False])]})
+    nested = info(pa.schema([("s", pa.struct([("xs", pa.list_(pa.list_(pa.float64())))]))]))
+    table = rows_of({"s": [{"xs": np.ma.array([[1.0, 2.0]], mask=[[False, True]])}]}, nested, None).table
+    assert table.to_pylist() == [{"s": {"xs": [[1.0, None]]}}]
+    assert column({"tags": [{"a": np.ma.array(["a", "b"], mask=[True, False])}]}, "tags") == [[("a", [None, "b"])]]
+    assert column([{"n": np.ma.masked}, {"n": 1}], "n") == [None, 1]
+
+
+def test_nulls_of_pandas_inside_lists_are_null() -> None:
+    noon = pd.Timestamp("2024-01-01 12:00")
+    for cell in ([noon, pd.NaT], [pd.NaT, noon], [noon.to_pydatetime(), pd.NaT]):
+        stored = [[None if v is pd.NaT else v for v in cell]]
+        assert column({"times": [cell]}, "times") == stored
+        assert column(pd.DataFrame({"times": [cell]}), "times") == stored
+    for data in ({"times": [[pd.NaT]]}, pd.DataFrame({"times": [[pd.NaT]]})):
+        assert column(data, "times") == [[None]]
+    day = dt.date(2024, 1, 1)
+    assert column({"days": [[day, pd.NaT]]}, "days") == [[day, None]]  # Arrow makes the year 1 of NaT
+    assert column(pd.DataFrame({"days": [[day, pd.NaT, NAN]]}), "days") == [[day, None, None]]
+    assert column({"words": [["a", pd.NA]]}, "words") == [["a", None]]
+    assert column([{"fx": {"b": pd.NA}}], "fx") == [{"a": None, "b": None}]
+    cells = pd.DataFrame(
+        {"s": [{"counts": pd.NaT}, NAN], "fx": [{"a": NAN}, Decimal("NaN")], "xs": [[NAN, 1.5], pd.NA]}
+    )
+    assert column(cells, "s") == [{"counts": None}, None]
+    assert column(cells, "fx") == [{"a": None, "b": None}, None]
+    assert column(cells, "xs") == [[None, 1.5], None]
+    assert column({"words": pd.Index([["a", pd.NA], pd.NaT], dtype=object)}, "words") == [["a", None], None]
+    lists = info(pa.schema([("l", pa.list_(pa.struct([("a", pa.int32())])))]))
+    assert rows_of(pd.DataFrame({"l": [[{"a": 1}, NAN]]}), lists, None).table.to_pylist() == [{"l": [{"a": 1}, None]}]
+    fine = pd.Timestamp("2024-01-01 00:00:00.000000005")
+    assert 'has nanoseconds, the log keeps microseconds: use .floor("us")' in refusal({"times": [[fine, pd.NaT]]})
+
+
+def test_numpy_times_in_lists_are_taken_in_every_unit() -> None:
+    for unit in ("D", "h", "m", "s", "ms", "us", "ns"):
+        midnight = np.datetime64("2020-01-01", unit)
+        assert column({"local": [midnight, None]}, "local") == [dt.datetime(2020, 1, 1), None]
+        assert column({"day": [midnight]}, "day") == [dt.date(2020, 1, 1)]
+        assert column({"days": [np.array([midnight])]}, "days") == [[dt.date(2020, 1, 1)]]
+    hours = [np.timedelta64(3, "h"), np.timedelta64("NaT"), np.timedelta64(1, "us")]
+    assert column({"took": hours}, "took") == [dt.timedelta(hours=3), None, dt.timedelta(microseconds=1)]
+    noon = dt.datetime(2020, 1, 1, 12)
+    assert "mixes dates with times" in refusal({"local": [np.datetime64("2020-01-01"), noon]})
+
+
+def test_integers_beyond_64_bits_name_the_column_and_the_range() -> None:
+    for name, low in (("n", -(2**31)), ("big", -(2**63)), ("price", -(2**63)), ("xs", -(2**63))):
+        for value in (2**63, -(2**63) - 1):
+            said = refusal([{name: [value] if name == "xs" else value}])
+            assert f"column '{name}'" in said and f"{value} is not in range: {low} to {-low - 1}" in said
+    assert "9223372036854775808 is not in range" in refusal({"x": [2**63, 0.5]})
+
+
+def test_deep_lists_are_refused() -> None:
+    deep: Any = "x"
+    for _ in range(3000):
+        deep = [deep]
+    for values in ([deep], [deep, 1]):
+        assert "column 'words'" in refusal({"words": values})
 
 
 def test_a_row_for_a_topic_without_columns_names_both_ways() -> None:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -51,7 +52,7 @@ COLUMNS: dict[str, st.SearchStrategy[Any]] = {
     "s": st.none() | st.text(max_size=5) | st.integers(),
     "b": st.none() | st.binary(max_size=5) | st.just(bytearray(b"x")) | st.just("eA=="),
     "n": st.none() | st.integers(-(2**33), 2**33) | st.booleans() | st.just(1.0) | st.just(np.int64(3)),
-    "f": st.none() | st.floats() | st.integers(-(2**60), 2**60) | st.booleans(),
+    "f": st.none() | st.floats() | st.integers(-(2**60), 2**60) | st.booleans() | st.decimals(),
     "at": st.none() | st.datetimes(timezones=st.just(dt.UTC)) | st.just("2026-01-01") | st.just(dt.date(2026, 1, 1)),
     "local": st.none() | st.datetimes() | st.just(AT),
     "d": st.none() | st.dates() | st.just(AT),
@@ -95,6 +96,49 @@ def test_a_row_is_taken_and_placed_as_send_batch_does_it(row: dict[str, Any], ke
             expected.table.to_pylist()
         )
         assert pa.ipc.get_record_batch_size(found) <= size + 256 * (1 + len(SIMPLE))
+
+
+EIGHTHS = st.integers(-80, 80).map(lambda n: n / 8)
+ALONE = pa.schema(
+    [
+        *(("f", pa.float32()), ("g", pa.float64()), ("price", pa.decimal128(10, 3))),
+        *(("fs", pa.list_(pa.field("element", pa.float32()))), ("m", pa.map_(pa.string(), pa.int32()))),
+        *(("at", pa.timestamp("us")), ("ats", pa.list_(pa.field("element", pa.timestamp("us"))))),
+    ]
+)
+NUMBER = st.none() | EIGHTHS | EIGHTHS.map(Decimal) | EIGHTHS.map(np.float64) | st.integers(-10, 10)
+MIDNIGHT = st.sampled_from([None, pd.NaT, dt.datetime(2026, 1, 1), np.datetime64("2026-01-01", "h"), pd.Timestamp(0)])
+LONE_ROWS = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(["f", "g", "price"], NUMBER),
+        "fs": st.none() | st.lists(EIGHTHS, max_size=2) | st.just(np.ma.array([0.5, 1], mask=[False, True])),
+        "m": st.sampled_from([None, {"a": 1}, [("b", 2)]]),
+        "at": MIDNIGHT,
+        "ats": st.none() | st.lists(MIDNIGHT, max_size=1),
+    },
+).filter(bool)
+
+
+@given(st.lists(LONE_ROWS, min_size=1, max_size=4))
+def test_rows_that_are_taken_alone_fit_into_one_batch(rows: list[dict[str, Any]]) -> None:
+    """`send_batch` refuses some of these rows together, because their values are of several kinds."""
+    topic = info(ALONE)
+    expected = pa.concat_tables([rows_of([row], topic, None).table for row in rows])
+    assert typed_batch(sent(topic, *rows), topic).to_pylist() == expected.to_pylist()
+
+
+def test_a_decimal_that_a_double_cannot_hold_is_refused() -> None:
+    state = TypedTopic(info(), 1 << 20, [])
+    for text, message in (
+        ("9007199254740993", "would become 9007199254740992"),
+        ("0.12345678901234567890123", "would become 0.123"),
+        ("NaN", "a decimal cannot hold"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=f"column 'f'.*{message}"):
+            state.checked({"f": Decimal(text)}, None, None, None, None)
+    batch = sent(info(), {"f": Decimal("0.5")}, {"f": 0.1}, {"f": 3})
+    assert typed_batch(batch, info()).column("f").to_pylist() == [0.5, 0.1, 3.0]
 
 
 def test_rows_are_copies() -> None:
