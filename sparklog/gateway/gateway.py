@@ -6,9 +6,10 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from contextlib import asynccontextmanager
+from typing import NamedTuple, TypeVar
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.errors import BrokerNotAvailableError, SparklogError
@@ -16,6 +17,7 @@ from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.limits import Limits, MemoryBudget
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.protocol.topic_messages import BrokerEndpoint
 from sparklog.security.listeners import Listener
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 NO_NODE = -1
 CONVERTING_THREADS = 2
 
+T = TypeVar("T")
+
 
 class Address(NamedTuple):
     """The address of a gateway in answers to Kafka's clients. `node_id` is the id of the broker beside the gateway."""
@@ -33,6 +37,48 @@ class Address(NamedTuple):
     host: str
     port: int
     rack: str | None = None
+
+
+class Conversions:
+    """Threads and memory for the conversion of batches. Event-loop thread only.
+
+    Batches of a few kilobytes can become hundreds of megabytes. So CONVERTING_THREADS requests at once are converted on
+    threads. Their batches hold `inflated` during the decompression and conversion, and their results hold `converted`
+    until they are sent.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.inflated = InflatedMemory(limits.conversion_bytes)
+        self.converted = MemoryBudget(limits.converted_bytes)
+        self._turns = asyncio.Semaphore(CONVERTING_THREADS)
+        self._threads = ThreadPoolExecutor(CONVERTING_THREADS, thread_name_prefix="kafka-convert")
+
+    @asynccontextmanager
+    async def turn(self, result_bytes: int) -> AsyncIterator[None]:
+        """Wait for the turn of one request, and for `result_bytes` of memory for its results. The caller converts
+        inside the context, waits for nothing else there, and calls `converted.add` with the size of the results."""
+        async with self._turns:
+            await self.converted.take(result_bytes)
+            try:
+                yield
+            finally:
+                self.converted.free(result_bytes)
+
+    async def run(self, convert: Callable[[], T]) -> T:
+        """Call `convert` on a thread. A cancelled caller waits for the end of a running conversion, so that its memory
+        stays counted. Raises the errors of `convert`."""
+        job = self._threads.submit(convert)
+        done = asyncio.wrap_future(job)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if not job.cancel():
+                await asyncio.wait([done])
+            raise
+
+    def close(self) -> None:
+        """Stop the threads after their running conversions."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Gateway:
@@ -62,8 +108,7 @@ class Gateway:
         self.memory = MemoryBudget(self.limits.memory_bytes)
         self.topics = Topics(clock_s)
         self.groups = Groups(clock_s)
-        self.threads = ThreadPoolExecutor(CONVERTING_THREADS, thread_name_prefix="kafka-convert")
-        """Threads that convert large batches, so that other clients do not wait for them."""
+        self.conversions = Conversions(self.limits)
         self.clock_s = clock_s
         self.broker_id = NO_NODE
         self.cluster_id = ""
@@ -137,5 +182,5 @@ class Gateway:
     async def close(self) -> None:
         """Refuse the requests that wait in groups, and stop the threads."""
         self.groups.close()
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.conversions.close()
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The gateway's limits for clients, and the budget of memory for their requests and answers."""
+"""The gateway's limits for clients, and the budgets of memory for their requests and answers."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class Limits(Struct, frozen=True):
     """Largest request in bytes before the client has authenticated."""
     memory_bytes: int = 512 * MIB
     """Memory for the requests and large answers of all clients together, in bytes."""
+    conversion_bytes: int = 1024 * MIB
+    """Memory for the decompression and conversion of all clients' batches together, in bytes."""
+    converted_bytes: int = 512 * MIB
+    """Memory for converted batches of all clients together until they are sent, in bytes."""
     fetch_bytes: int = 32 * MIB
     """Largest answer to a fetch in bytes. A single batch is answered even if it is larger."""
     inflated_bytes: int = 128 * MIB
@@ -66,6 +70,10 @@ class MemoryBudget:
             if turn.done() and not turn.cancelled():
                 self.free(size)
             raise
+
+    def add(self, size: int) -> None:
+        """Take `size` bytes without waiting. Later calls of `take` wait for them."""
+        self.used += size
 
     def free(self, size: int) -> None:
         """Give back `size` bytes, and wake up waiting calls."""

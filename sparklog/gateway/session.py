@@ -69,6 +69,8 @@ class Session:
         """Groups that the client may read, as far as this session has asked the broker."""
         self.checked_groups: dict[str, float] = {}
         """Time in s of the last check that the gateway's broker coordinates the group, by the group's id."""
+        self.answer_bytes = 0
+        """Bytes of `Conversions.converted` that the answer to the current request holds until it is sent."""
         self._stream = stream
         self._size = memoryview(bytearray(_SIZE.size))
         self._broker: BrokerConnection | None = None
@@ -110,6 +112,7 @@ class Session:
             for task in self._in_work:
                 task.cancel()
             await asyncio.gather(*self._in_work, return_exceptions=True)
+            self._release_answer()
             if self._broker is not None:
                 self._broker.close()
             self._stream.close()
@@ -234,8 +237,14 @@ class Session:
                 self._stream.write(b"".join(small))
                 await self._stream.drain()
         finally:
-            if self._broker is not None:
-                self._broker.release()
+            self._release_answer()
+
+    def _release_answer(self) -> None:
+        """Give back the memory of an answer that the client has received."""
+        if self._broker is not None:
+            self._broker.release()
+        size, self.answer_bytes = self.answer_bytes, 0
+        self.gateway.conversions.converted.free(size)
 
     def end(self) -> None:
         """Close the connection; its session then ends."""

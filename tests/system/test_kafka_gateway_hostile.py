@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import resource
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from sparklog.gateway.records import compression
+from sparklog.gateway.records.batch_v2 import write_batch
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.wire.codec import encoder
 from sparklog.gateway.wire.schema import REQUEST, Field, messages
+from sparklog.settings import MIB
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.nightly
@@ -29,6 +36,10 @@ ANSWER_S = 1.0
 CONNECTIONS = 4_990
 """All that one address may have, but for those of the honest client."""
 DESCRIPTORS = 2 * CONNECTIONS + 500
+BOMBS = 7
+"""Bombs at once of each codec."""
+PEAK_MIB = 1_300
+"""The memory for conversions, and that of the process itself."""
 _BITS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "uint32": 32, "int64": 63}
 TEXTS = ("", "t", "hostile", "__consumer_offsets", "\0", "a/../b", "é" * 100, "x" * 250, "x" * 30_000, "%s{0}")
 
@@ -49,6 +60,13 @@ def still_serves(kafka: LocalBroker) -> None:
     assert outcomes == [None]
     assert "the gateway failed" not in kafka.log, kafka.log[-6_000:]
     assert kafka.log.count("kafka-gateway started") == 1, "the gateway has died"
+
+
+def gateway_peak_mib(kafka: LocalBroker) -> int:
+    """The largest memory of the gateway's process so far."""
+    pid = [line for line in kafka.log.splitlines() if "kafka-gateway started" in line][-1].split()[-1]
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) // 1024
 
 
 def connected(kafka: LocalBroker) -> socket.socket:
@@ -125,4 +143,38 @@ def test_half_requests_and_very_many_connections_leave_room_for_others(kafka: Lo
             still_serves(kafka)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    still_serves(kafka)
+
+
+def test_bombs_of_many_connections_share_their_memory(kafka: LocalBroker) -> None:
+    zeros = bytes(120 * MIB)
+    requests = []
+    for codec in (compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD):
+        name = compression.NAMES[codec]
+        data = gzip.compress(zeros) if name == "gzip" else pa.Codec(name).compress(zeros, asbytes=True)
+        batch = write_batch(
+            [data], base_offset=0, leader_epoch=0, attributes=codec, last_offset_delta=999, base_timestamp_ms=1,
+            max_timestamp_ms=1, producer_id=-1, producer_epoch=-1, base_sequence=-1, record_count=1_000,
+        )  # fmt: skip
+        partitions = [{"index": 0, "records": batch}]
+        body = {"acks": -1, "timeout_ms": 1, "topic_data": [{"name": "hostile", "partition_data": partitions}]}
+        requests.append(struct.pack(">hhih", 0, 8, 1, -1) + b"".join(encoder(REQUEST, "Produce", 8)(body)))
+
+    def send(request: bytes) -> None:
+        with connected(kafka) as sock:
+            sock.sendall(struct.pack(">i", len(request)) + request)
+            assert sock.recv(4)
+            answered.append(request)
+
+    answered: list[bytes] = []
+    producer = Producer({"bootstrap.servers": kafka.kafka_bootstrap_servers})
+    producer.produce("hostile", b"x")
+    assert producer.flush(PATIENCE_S) == 0
+    threads = [threading.Thread(target=send, args=[request]) for request in requests for _ in range(BOMBS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answered) == len(threads)
+    assert gateway_peak_mib(kafka) < PEAK_MIB
     still_serves(kafka)

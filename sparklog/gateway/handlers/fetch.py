@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.errors import CorruptBatchError, SparklogError, UnknownSchemaError
+from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnknownSchemaError
 from sparklog.gateway.records.compression import LZ4, ZSTD
+from sparklog.gateway.records.errors import without_frames
+from sparklog.gateway.records.memory import convert_within
 from sparklog.gateway.records.to_client import Part, Rows, as_they_are, client_batches
 from sparklog.gateway.records.typed import TypedRows
 from sparklog.gateway.session import Session
@@ -16,14 +17,21 @@ from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.settings import MIB
 from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
 
 WAIT_MS_MAX = 60_000
 NO_SESSION = 0
 INLINE_BYTES = 64 * 1024
-"""Largest payload in bytes that is converted on the event loop; larger ones are converted on a thread."""
+"""Largest payload in bytes of an answer that is converted on the event loop; larger ones are converted on a thread."""
+INLINE_CONVERSION_BYTES = 4 * MIB
+"""Largest memory in bytes for the conversion of a batch on the event loop."""
 ZSTD_FROM = 10
 """First version of FETCH whose clients understand zstd."""
+
+_Partition = tuple[str, int]
+_Converted = list[Part] | SparklogError
+"""The batches of one partition in Kafka's format, or the error that becomes the partition's result."""
 
 
 async def fetch(session: Session, request: Body, version: int) -> Body:
@@ -56,6 +64,7 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
         for result, part in _cut(answer, payload):
             results[result.topic, result.partition] = result
             payloads[result.topic, result.partition] = part
+    converted = await _convert(session, payloads, (LZ4, ZSTD) if version >= ZSTD_FROM else (LZ4,))
     left_out = {(p.topic, p.partition) for p in wanted[PARTITIONS_PER_REQUEST_MAX:]}
     found = []
     for topic in request["topics"]:
@@ -66,9 +75,7 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
                 partitions.append(_error(p["partition"], Kafka.INVALID_REQUEST))
                 continue
             partitions.append(
-                await _answer(
-                    session, p["partition"], results.get(key), payloads.get(key), isolation=isolation, version=version
-                )
+                _answer(session, p["partition"], results.get(key), converted.get(key, []), isolation=isolation)
             )
         found.append({"topic": topic["topic"], "partitions": partitions})
     return {"throttle_time_ms": throttle_ms, "error_code": Kafka.NONE, "session_id": NO_SESSION, "responses": found}
@@ -118,16 +125,10 @@ def _error(partition: int, code: Kafka) -> Body:
     }
 
 
-async def _answer(
-    session: Session,
-    partition: int,
-    result: FetchResult | None,
-    payload: memoryview | None,
-    *,
-    isolation: int,
-    version: int,
+def _answer(
+    session: Session, partition: int, result: FetchResult | None, converted: _Converted, *, isolation: int
 ) -> Body:
-    if result is None or payload is None:
+    if result is None:
         return _error(partition, Kafka.UNKNOWN_TOPIC_OR_PARTITION)
     code = kafka_code(result.error_code, of_partition=True)
     found = _error(partition, code) | {
@@ -142,33 +143,105 @@ async def _answer(
         found["aborted_transactions"] = [
             {"producer_id": a.producer_id, "first_offset": a.first_offset} for a in result.aborted
         ]
-    if len(payload):
-        try:
-            codecs = (LZ4, ZSTD) if version >= ZSTD_FROM else (LZ4,)
-            found["records"] = await _records(session, result.topic, payload, codecs)
-        except CorruptBatchError:
-            session.gateway.topics.forget(result.topic)  # it may have been deleted and created with other columns
-            return found | {"error_code": Kafka.CORRUPT_MESSAGE}
-        except SparklogError as e:
-            return found | {"error_code": code_of(e, of_partition=True)}
+    if isinstance(converted, CorruptBatchError):
+        session.gateway.topics.forget(result.topic)  # it may have been deleted and created with other columns
+        return found | {"error_code": Kafka.CORRUPT_MESSAGE}
+    if isinstance(converted, SparklogError):
+        return found | {"error_code": code_of(converted, of_partition=True)}
+    return found | {"records": converted} if converted else found
+
+
+async def _convert(
+    session: Session, payloads: dict[_Partition, memoryview], codecs: tuple[int, ...]
+) -> dict[_Partition, _Converted]:
+    """Convert the batches of all partitions. Beyond the limit of an answer, a partition has no batches: the client
+    fetches them next. The session holds the size of the batches until the answer is sent."""
+    topics = session.gateway.topics
+    wanted = [key for key, payload in payloads.items() if len(payload)]
+    found: dict[_Partition, _Converted] = {}
+    if not wanted:
+        return found
+    broker = await session.broker()
+    for look_up in (topics.get, topics.look_up):
+        known: dict[_Partition, TopicInfo] = {}
+        for key in wanted:
+            found.pop(key, None)
+            try:
+                known[key] = await look_up(broker, key[0])
+            except SparklogError as e:
+                found[key] = without_frames(e)
+        if known:
+            await _convert_known(session, known, payloads, codecs, found)
+        wanted = [key for key in known if isinstance(found.get(key), UnknownSchemaError)]  # they have newer schemas
+        if not wanted:
+            break
     return found
 
 
-async def _records(session: Session, name: str, payload: memoryview, codecs: tuple[int, ...]) -> list[Part]:
-    topics = session.gateway.topics
-    broker = await session.broker()
-    topic = await topics.get(broker, name)
-    try:
-        return await _converted(session, topic, payload, codecs)
-    except UnknownSchemaError:  # the topic has a newer schema
-        return await _converted(session, await topics.look_up(broker, name), payload, codecs)
+async def _convert_known(
+    session: Session,
+    known: dict[_Partition, TopicInfo],
+    payloads: dict[_Partition, memoryview],
+    codecs: tuple[int, ...],
+    found: dict[_Partition, _Converted],
+) -> None:
+    """Convert the batches of the `known` topics into `found`. Waits for no answer of the broker."""
+    conversions = session.gateway.conversions
+    limit = session.gateway.limits.fetch_bytes - session.answer_bytes
+    if sum(len(payloads[key]) for key in known) <= INLINE_BYTES:
+        converted = _convert_inline(known, payloads, codecs)
+        if converted is not None:
+            _add(session, converted)
+            found |= converted
+            return
+    async with conversions.turn(session.gateway.limits.fetch_bytes):
+        converted = {}
+        for key, topic in known.items():
+            limit_left = limit - _size(converted)
+            if limit_left <= 0:
+                break
+            convert = partial(
+                client_batches, payloads[key], topic.schema_of, _rows_of(topic), codecs, bytes_max=limit_left,
+                within=partial(convert_within, conversions.inflated),
+            )  # fmt: skip
+            try:
+                converted[key] = await conversions.run(convert)
+            except SparklogError as e:
+                converted[key] = without_frames(e)
+        _add(session, converted)
+        found |= converted
 
 
-async def _converted(session: Session, topic: TopicInfo, payload: memoryview, codecs: tuple[int, ...]) -> list[Part]:
-    convert = partial(client_batches, payload, topic.schema_of, _rows_of(topic), codecs)
-    if len(payload) <= INLINE_BYTES:
-        return convert()
-    return await asyncio.get_running_loop().run_in_executor(session.gateway.threads, convert)
+def _convert_inline(
+    known: dict[_Partition, TopicInfo], payloads: dict[_Partition, memoryview], codecs: tuple[int, ...]
+) -> dict[_Partition, _Converted] | None:
+    """Convert a small answer on the event loop. Returns None for an answer that is large after decompression."""
+    found: dict[_Partition, _Converted] = {}
+    for key, topic in known.items():
+        try:
+            found[key] = client_batches(payloads[key], topic.schema_of, _rows_of(topic), codecs, within=_inline)
+        except MessageTooLargeError:
+            return None
+        except SparklogError as e:
+            found[key] = without_frames(e)
+    return found
+
+
+def _inline(size_bytes: int, convert: Callable[[], list[Part]]) -> list[Part]:
+    if size_bytes > INLINE_CONVERSION_BYTES:
+        raise MessageTooLargeError("the batch is not converted on the event loop")
+    return convert()
+
+
+def _size(converted: dict[_Partition, _Converted]) -> int:
+    return sum(len(part) for one in converted.values() if isinstance(one, list) for part in one)
+
+
+def _add(session: Session, converted: dict[_Partition, _Converted]) -> None:
+    """Let the session hold the converted batches until its answer is sent."""
+    size = _size(converted)
+    session.gateway.conversions.converted.add(size)
+    session.answer_bytes += size
 
 
 def _rows_of(topic: TopicInfo) -> Rows:

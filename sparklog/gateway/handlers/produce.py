@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError, UnknownSchemaError
+from sparklog.errors import (
+    InvalidRequestError,
+    MessageTooLargeError,
+    SparklogError,
+    TransactionAbortedError,
+    UnknownSchemaError,
+)
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
-from sparklog.gateway.records.batch_v2 import iterate_batches
-from sparklog.gateway.records.errors import InvalidRecordError
+from sparklog.gateway.records.batch_v2 import BatchV2, iterate_batches
+from sparklog.gateway.records.compression import NONE, too_large
+from sparklog.gateway.records.errors import InvalidRecordError, without_frames
+from sparklog.gateway.records.memory import convert_within, produced_bytes
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.typed import typed_batch
 from sparklog.gateway.session import ConnectionEndError, Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
@@ -23,9 +32,11 @@ from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 ACKS = (-1, 0, 1)
 INLINE_BYTES = 64 * 1024
+"""Largest size in bytes of the records of a request, and of a decompressed batch, that are converted on the event
+loop."""
 INLINE_COMPRESSED_BYTES = 1024
-"""Largest compressed batch in bytes that is converted on the event loop. The limit is lower than INLINE_BYTES, because
-the records can be much larger than the batch."""
+"""Largest size in bytes of a request's compressed batches that are converted on the event loop. The limit is lower than
+INLINE_BYTES, because the records can be much larger than the batch."""
 TIMEOUT_MS_MAX = 86_400_000
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 
@@ -38,6 +49,18 @@ class _RequestedPartition(NamedTuple):
     error: SparklogError | None
 
 
+class _Partition(NamedTuple):
+    """One partition of a request, before the conversion."""
+
+    topic: TopicInfo
+    partition: int
+    records: memoryview
+
+
+_Converted = list[memoryview] | SparklogError
+"""The batches of one partition in the broker's format, or the error that becomes the partition's result."""
+
+
 async def produce(session: Session, request: Body, version: int) -> Body | None:
     """Append the records of each partition. Each partition has its own result. With acks 0 there is no answer, and an
     error ends the connection."""
@@ -47,30 +70,33 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
     async with session.order:
         broker = await session.broker()
         asked: list[_RequestedPartition] = []
-        wanted: list[ProducePartition] = []
-        payload: list[memoryview] = []
+        known: list[_Partition] = []
         for topic in request["topic_data"]:
             for partition in topic["partition_data"]:
                 where = topic["name"], partition["index"]
                 try:
-                    batches = await _convert(session, where, partition["records"])
+                    known.append(await _look_up(session, where, partition["records"]))
                 except SparklogError as e:
-                    asked.append(_RequestedPartition(*where, e))
-                    continue
-                asked.append(_RequestedPartition(*where, None))
-                wanted.append(ProducePartition(*where, sum(map(len, batches))))
-                payload += batches
-        if acks == 0 and len(wanted) < len(asked):
-            raise ConnectionEndError(str(next(one.error for one in asked if one.error is not None)))
-        message = ProduceRequest(
-            acks, min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), wanted, request["transactional_id"]
-        )
-        answer = None
-        if wanted and acks == 0:
-            broker.send_unanswered(Api.PRODUCE, message, payload)
-        elif wanted:
-            answer = broker.send(Api.PRODUCE, message, ProduceResponse, payload)
-        await broker.drain()
+                    asked.append(_RequestedPartition(*where, without_frames(e)))
+        converted = await _convert(session, known)
+        size = _size(converted)
+        try:
+            wanted, payload = _settle(known, converted, asked)
+            converted.clear()
+            if acks == 0 and len(wanted) < len(asked):
+                raise ConnectionEndError(str(next(one.error for one in asked if one.error is not None)))
+            message = ProduceRequest(
+                acks, min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), wanted, request["transactional_id"]
+            )
+            answer = None
+            if wanted and acks == 0:
+                broker.send_unanswered(Api.PRODUCE, message, payload)
+            elif wanted:
+                answer = broker.send(Api.PRODUCE, message, ProduceResponse, payload)
+            payload.clear()  # the transport has copied the bytes that the broker has not taken
+            await broker.drain()
+        finally:
+            session.gateway.conversions.converted.free(size)
     if acks == 0:
         return None
     results: dict[tuple[str, int], ProduceResult] = {}
@@ -79,10 +105,10 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
         try:
             response, _ = await answer
         except SparklogError as e:
-            failure = code_of(e, of_partition=True)
-            asked = [one if one.error is not None else one._replace(error=e) for one in asked]
-            if failure is Kafka.UNKNOWN_SERVER_ERROR:
+            if code_of(e, of_partition=True) is Kafka.UNKNOWN_SERVER_ERROR:
                 raise
+            without_frames(e)
+            asked = [one if one.error is not None else one._replace(error=e) for one in asked]
         else:
             results = {(r.topic, r.partition): r for r in response.results}
     outcomes = {(one.topic, one.partition): _outcome(session, one, results, version) for one in asked}
@@ -99,9 +125,8 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
     return found
 
 
-async def _convert(session: Session, where: tuple[str, int], records: memoryview | None) -> list[memoryview]:
-    """Return the batches of one partition in the broker's format. Raises the error that becomes the partition's
-    result."""
+async def _look_up(session: Session, where: tuple[str, int], records: memoryview | None) -> _Partition:
+    """Return one partition with its topic. Raises the error that becomes the partition's result."""
     name, partition = where
     if not records:
         raise InvalidRequestError(
@@ -109,23 +134,110 @@ async def _convert(session: Session, where: tuple[str, int], records: memoryview
         )
     if not name or len(name) > TOPIC_NAME_CHARS_MAX or not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
         raise InvalidRequestError(f"there can be no partition {partition} of a topic {name!r:.300}")
-    topic = await session.gateway.topics.get(await session.broker(), name)
-    found = []
-    limit = session.gateway.limits.inflated_bytes
-    for head, data in iterate_batches(records):
-        if len(data) > (INLINE_COMPRESSED_BYTES if head.codec else INLINE_BYTES):
-            convert = partial(_convert_batch, topic, head, data, limit)
-            found.append(await asyncio.get_running_loop().run_in_executor(session.gateway.threads, convert))
-        else:
-            found.append(_convert_batch(topic, head, data, limit))
+    return _Partition(await session.gateway.topics.get(await session.broker(), name), partition, records)
+
+
+async def _convert(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
+    """Convert the records of all partitions. The caller frees `_size` of the result in `Conversions.converted`."""
+    conversions = session.gateway.conversions
+    found = _convert_inline(partitions)
+    if found is not None:
+        conversions.converted.add(_size(found))
+        return found
+    async with conversions.turn(session.gateway.limits.request_bytes):
+        found = await _convert_in_turn(session, partitions)
+        conversions.converted.add(_size(found))
+        return found
+
+
+def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None:
+    """Convert a small request on the event loop. Returns None for a request that is not small."""
+    if sum(len(one.records) for one in partitions) > INLINE_BYTES:
+        return None
+    found: list[_Converted] = []
+    compressed = 0
+    for one in partitions:
+        batches: list[memoryview] = []
+        try:
+            for head, data in iterate_batches(one.records):
+                compressed += len(data) if head.codec else 0
+                if compressed > INLINE_COMPRESSED_BYTES:
+                    return None
+                batches.append(_convert_batch(one.topic, head, data, INLINE_BYTES))
+        except MessageTooLargeError:
+            return None
+        except SparklogError as e:
+            found.append(without_frames(e))
+            continue
+        found.append(batches)
     return found
 
 
-def _convert_batch(topic: TopicInfo, head: Any, data: memoryview, inflated_bytes_max: int) -> memoryview:
+async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
+    limits, conversions = session.gateway.limits, session.gateway.conversions
+    found: list[_Converted] = []
+    left = limits.request_bytes
+    for one in partitions:
+        batches: list[memoryview] = []
+        try:
+            for head, data in iterate_batches(one.records):
+                if head.codec == NONE and len(data) <= INLINE_BYTES:
+                    batch = _convert_batch(one.topic, head, data, limits.inflated_bytes)
+                else:
+                    convert = partial(
+                        _convert_batch, one.topic, head, data, limits.inflated_bytes, conversions.inflated
+                    )
+                    batch = await conversions.run(convert)
+                if len(batch) > left:
+                    raise MessageTooLargeError(
+                        f"the request takes more than {limits.request_bytes} bytes after its conversion: send smaller "
+                        "requests"
+                    )
+                left -= len(batch)
+                batches.append(batch)
+        except SparklogError as e:
+            left += sum(map(len, batches))
+            found.append(without_frames(e))
+            continue
+        found.append(batches)
+    return found
+
+
+def _convert_batch(
+    topic: TopicInfo, head: BatchV2, data: memoryview, inflated_bytes_max: int, memory: InflatedMemory | None = None
+) -> memoryview:
+    """Return the batch in the broker's format. The conversion holds its size in `memory`; None: the batch is small.
+    Raises as `broker_batch`."""
     limit = min(topic.inflated_bytes_max, inflated_bytes_max)
-    if topic.is_envelope:
-        return broker_batch(head, data, topic, limit)
-    return typed_batch(head, data, topic, limit)
+    if len(data) > limit:
+        raise too_large(limit)
+    convert = partial(broker_batch if topic.is_envelope else typed_batch, head, data, topic, limit)
+    if memory is None:
+        return convert()
+    size = min(produced_bytes(head, len(data), topic, limit), memory.limit_bytes)
+    return convert_within(memory, size, convert)
+
+
+def _size(converted: Sequence[_Converted]) -> int:
+    """Return the size of all converted batches in bytes."""
+    return sum(len(batch) for one in converted if isinstance(one, list) for batch in one)
+
+
+def _settle(
+    partitions: Sequence[_Partition], converted: Sequence[_Converted], asked: list[_RequestedPartition]
+) -> tuple[list[ProducePartition], list[memoryview]]:
+    """Return the partitions and the payload of the request to the broker. Append each partition to `asked`."""
+    wanted: list[ProducePartition] = []
+    payload: list[memoryview] = []
+    for one, batches in zip(partitions, converted, strict=True):
+        where = one.topic.name, one.partition
+        if isinstance(batches, SparklogError):
+            asked.append(_RequestedPartition(*where, batches))
+            continue
+        asked.append(_RequestedPartition(*where, None))
+        wanted.append(ProducePartition(*where, sum(map(len, batches))))
+        payload += batches
+    return wanted, payload
 
 
 def _outcome(

@@ -22,6 +22,8 @@ _LENGTH = struct.Struct(">i")
 _SNAPPY = pa.Codec("snappy")
 _GZIP_WINDOW = 31
 _CODECS = {LZ4: pa.Codec("lz4"), ZSTD: pa.Codec("zstd", 1)}
+_RATIO_MAX = {GZIP: 1032, SNAPPY: 22, LZ4: 255}
+"""Largest ratio between the decompressed and the compressed size, by the codec; zstd has no such bound."""
 
 
 def decompress(codec: int, data: memoryview, inflated_bytes_max: int) -> Any:
@@ -38,11 +40,17 @@ def decompress(codec: int, data: memoryview, inflated_bytes_max: int) -> Any:
             with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), NAMES[codec]) as stream:
                 found = stream.read_buffer(inflated_bytes_max + 1)
             if found.size > inflated_bytes_max:
-                raise _too_large(inflated_bytes_max)
+                raise too_large(inflated_bytes_max)
             return found
     except (OSError, pa.ArrowInvalid, zlib.error, struct.error, EOFError) as e:
         raise CorruptBatchError(f"the records cannot be decompressed with {NAMES[codec]}: {e}") from e
     raise CorruptBatchError(f"a batch with the unknown compression {codec}; Kafka has {', '.join(NAMES)}")
+
+
+def inflated_bound(codec: int, size_bytes: int, inflated_bytes_max: int) -> int:
+    """Return an upper bound of the bytes that `decompress` returns for `size_bytes` of compressed data."""
+    ratio = _RATIO_MAX.get(codec)
+    return inflated_bytes_max if ratio is None else min(ratio * size_bytes, inflated_bytes_max)
 
 
 def compress(codec: int, parts: Sequence[Any]) -> bytes:
@@ -62,7 +70,7 @@ def _gunzip(data: memoryview, inflated_bytes_max: int) -> bytes:
         part = inflater.decompress(rest, room + 1)
         room -= len(part)
         if room < 0:
-            raise _too_large(inflated_bytes_max)
+            raise too_large(inflated_bytes_max)
         if not inflater.eof:
             raise EOFError("the stream is cut off")
         found.append(part)
@@ -95,11 +103,12 @@ def _unsnap_block(data: memoryview, inflated_bytes_max: int) -> Any:
     else:
         raise EOFError("the block has no length")
     if size > inflated_bytes_max:
-        raise _too_large(inflated_bytes_max)
+        raise too_large(inflated_bytes_max)
     return _SNAPPY.decompress(pa.py_buffer(data), size) if size else b""
 
 
-def _too_large(inflated_bytes_max: int) -> MessageTooLargeError:
+def too_large(inflated_bytes_max: int) -> MessageTooLargeError:
+    """Return the error for a batch of more than `inflated_bytes_max` decompressed bytes."""
     return MessageTooLargeError(
         f"the batch takes more than {inflated_bytes_max} bytes without its compression: send smaller batches"
     )

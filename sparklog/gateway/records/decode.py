@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparklog.errors import CorruptBatchError, InvalidTimestampError
+from sparklog.errors import CorruptBatchError, InvalidTimestampError, MessageTooLargeError
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE
 from sparklog.gateway.records.varints import VARLONG_BYTES_MAX, Array, read_varints
@@ -21,13 +21,16 @@ TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 ROUNDS_MAX = 64
 """Largest number of headers of a record that is read with NumPy. If a record of the batch has more, a loop reads all
 headers of the batch one by one."""
+HEADERS_MAX = 1_000_000
+"""Largest number of headers in a batch. A header can have two bytes, but takes more than a hundred during the
+conversion."""
 _ENTRY_TYPE = HEADER_TYPE.value_type
 
 
 def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.RecordBatch:
     """Return the records in `data` (a buffer of decompressed records) as rows of an envelope topic.
 
-    Raises CorruptBatchError, InvalidTimestampError.
+    Raises CorruptBatchError, InvalidTimestampError; MessageTooLargeError for more than HEADERS_MAX headers.
     """
     buffer = pa.py_buffer(data)
     raw = memoryview(buffer).cast("B")
@@ -111,8 +114,13 @@ def _timestamps(deltas: Array, base_timestamp_ms: int) -> Any:
 
 
 def _headers(buffer: pa.Buffer, octets: Array, position: Array, counts: Array, ends: Array) -> Any:
-    """Return the column of headers; null for a record without headers. Raises CorruptBatchError."""
+    """Return the column of headers; null for a record without headers. Raises CorruptBatchError,
+    MessageTooLargeError."""
     total = int(counts.sum())
+    if total > HEADERS_MAX:
+        raise MessageTooLargeError(
+            f"the batch has {total} headers, at most {HEADERS_MAX} are allowed: send smaller batches"
+        )
     first = np.concatenate(([0], np.cumsum(counts)))
     key_at, key_sizes, value_at, value_sizes = (np.empty(total, np.int64) for _ in range(4))
     if int(counts.max()) <= ROUNDS_MAX:

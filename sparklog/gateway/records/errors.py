@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from sparklog.errors import SchemaMismatchError
+from sparklog.errors import SchemaMismatchError, SparklogError
 
 RECORDS_NAMED_MAX = 1_000
 """Largest number of records of one batch whose errors an answer contains."""
@@ -21,6 +21,12 @@ class InvalidRecordError(SchemaMismatchError):
         super().__init__(next(iter(records.values())))
         self.records = records
         """Messages by the index of the record in its batch, in ascending order; at most RECORDS_NAMED_MAX."""
+
+
+def without_frames(error: SparklogError) -> SparklogError:
+    """Return the error without its traceback and causes, whose frames keep the memory of the batch."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 def places(mask: pa.BooleanArray) -> list[int]:

@@ -54,6 +54,7 @@ def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byt
         if payload is not None:
             return payload
     rows = decode_records(raw, head.record_count, head.base_timestamp_ms)
+    del raw  # the rows are copies
     return envelope_batch(head, rows, topic, stored)
 
 

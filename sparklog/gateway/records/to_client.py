@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.small_batch import decode_small_batch
 from sparklog.gateway.records import batch_v2, compression
 from sparklog.gateway.records.encode import encode_records, timestamps_ms
+from sparklog.gateway.records.memory import fetched_bytes
 from sparklog.gateway.records.small import SMALL_RECORDS_MAX, write_small
 
 NO_TIMESTAMP_MS = -1
@@ -33,6 +35,8 @@ _ABORT, _COMMIT = 0, 1
 Part = bytes | bytearray | memoryview
 Rows = Callable[[pa.RecordBatch, BatchHeader], pa.RecordBatch]
 """Function that converts a topic's rows into rows of the envelope."""
+Within = Callable[[int, Callable[[], list[Part]]], list[Part]]
+"""Function that calls the conversion of a batch, which takes so many bytes of memory."""
 
 
 def client_batches(
@@ -40,19 +44,37 @@ def client_batches(
     schema_of: Callable[[int], pa.Schema],
     rows_of: Rows,
     codecs: Collection[int] = (compression.LZ4, compression.ZSTD),
+    *,
+    bytes_max: int | None = None,
+    within: Within = lambda _, convert: convert(),
 ) -> list[Part]:
     """Return the batches in `data` as Kafka's batches, in parts to join. A stored batch that is compressed stays
     compressed, with its own codec if that is in `codecs`, otherwise with the first of `codecs`.
 
-    Raises CorruptBatchError, UnknownSchemaError.
+    Args:
+        data: Whole batches of the broker.
+        schema_of: Function that returns the topic's schema of an id.
+        rows_of: Function that converts the topic's rows.
+        codecs: Kafka's numbers of the codecs that the client understands.
+        bytes_max: Size in bytes after which no further batch is converted. The first batch can be larger. None: all
+            batches are converted.
+        within: Function that calls the conversion of each batch that Arrow decodes.
+
+    Raises:
+        CorruptBatchError: A batch is damaged.
+        UnknownSchemaError: A batch has another schema.
+        MessageTooLargeError: The JSON of a typed batch has more than JSON_BYTES_MAX.
+        SparklogError: An error of `within`.
     """
     found: list[Part] = []
-    position = 0
-    while position < len(data):
+    position = size = 0
+    while position < len(data) and (bytes_max is None or size < bytes_max):
         header = decode_header(data, position)
         message = data[position : position + header.size_bytes]
         verify_checksum(message, 0, header)
-        found += _client_batch(message, header, schema_of, rows_of, codecs)
+        parts = _client_batch(message, header, schema_of, rows_of, codecs, within)
+        size += sum(map(len, parts))
+        found += parts
         position += header.size_bytes
     return found
 
@@ -63,6 +85,7 @@ def _client_batch(
     schema_of: Callable[[int], pa.Schema],
     rows_of: Rows,
     codecs: Collection[int],
+    within: Within,
 ) -> list[Part]:
     if header.attributes & ATTRIBUTE_CONTROL:
         return _marker(header)
@@ -75,16 +98,25 @@ def _client_batch(
             stamps = [us // 1000 for us in small.timestamps_us]
             records = write_small(small.keys, small.values, [ms - stamps[0] for ms in stamps])
             return _batch(header, [records], header.record_count, stamps[0], max(stamps))
+    size = fetched_bytes(message, header, schema, typed=rows_of is not as_they_are)
+    return within(size, partial(_arrow_batch, message, header, schema, rows_of, codecs))
+
+
+def _arrow_batch(
+    message: memoryview, header: BatchHeader, schema: pa.Schema, rows_of: Rows, codecs: Collection[int]
+) -> list[Part]:
     rows, offsets = decode_rows(message, schema, header)
     rows = rows_of(rows, header)
     stamps_ms = timestamps_ms(rows.column(3))
     first_ms = int(stamps_ms[0])
     deltas = np.arange(rows.num_rows, dtype=np.int64) if offsets is None else offsets - header.base_offset
     parts: list[Part] = list(encode_records(rows, deltas, stamps_ms - first_ms))
+    record_count = rows.num_rows
+    del rows  # the parts are copies
     codec = _codec(message, codecs)
     if codec != compression.NONE:
         parts = [compression.compress(codec, parts)]
-    return _batch(header, parts, rows.num_rows, first_ms, int(stamps_ms.max()), codec)
+    return _batch(header, parts, record_count, first_ms, int(stamps_ms.max()), codec)
 
 
 def _codec(message: memoryview, codecs: Collection[int]) -> int:

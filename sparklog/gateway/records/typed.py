@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -31,8 +33,9 @@ import pyarrow as pa
 from msgspec import Meta
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.errors import CorruptBatchError
+from sparklog.errors import CorruptBatchError, MessageTooLargeError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, assign_producer, encode_batch
+from sparklog.format.body_layout import INFLATED_BYTES_MAX
 from sparklog.format.decoders import passing_json_decoder
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
@@ -40,10 +43,19 @@ from sparklog.gateway.records import compression
 from sparklog.gateway.records.batch_v2 import BatchV2
 from sparklog.gateway.records.decode import decode_records
 from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
+from sparklog.gateway.records.memory import JSON_BYTES_MAX
 from sparklog.gateway.records.to_broker import STORED, batch_attributes, check_head
+from sparklog.settings import MIB
 
 _ENCODER = msgspec.json.Encoder(decimal_format="string")
 _SCHEMAS_KEPT = 1_000
+_CONTAINER_BYTES, _VALUE_BYTES = 160, 120
+SLICE_ROWS = 1_000
+"""Largest number of rows that exist as Python objects at once."""
+SLICE_BYTES = 32 * MIB
+"""Memory for the Python objects from which a slice of rows is ended, in bytes."""
+RECORD_BYTES_MAX = 256 * MIB
+"""Largest memory for the Python objects of one record, in bytes."""
 
 
 def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
@@ -60,7 +72,9 @@ def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byte
                 for i in places(headers.is_valid())
             }
         )
-    rows = parse_rows(envelope.column(1), topic)
+    values = envelope.column(1)
+    del raw, envelope  # the values are copies
+    rows = parse_rows(values, topic, inflated_bytes_max)
     default_ms = head.max_timestamp_ms
     low = high = default_ms
     if topic.timestamp_column is not None:
@@ -84,13 +98,81 @@ def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byte
     return payload
 
 
-def parse_rows(values: Any, topic: TopicInfo) -> pa.RecordBatch:
-    """Parse JSON objects into rows of the topic's newest schema. Raises InvalidRecordError, whose messages name the
-    records and fields."""
+def parse_rows(values: Any, topic: TopicInfo, rows_bytes_max: int = INFLATED_BYTES_MAX) -> pa.RecordBatch:
+    """Parse JSON objects into rows of the topic's newest schema.
+
+    Raises:
+        InvalidRecordError: Records do not fit the topic. The messages name the records and fields.
+        MessageTooLargeError: The rows take more than `rows_bytes_max`. A short object can be a long row.
+    """
+    parts: list[pa.RecordBatch] = []
+    refused: dict[int, str] = {}
+    size = 0
+    for first, rows in _slices(values, topic):
+        try:
+            parts.append(_parse_slice(rows, first, topic))
+        except InvalidRecordError as e:
+            refused |= e.records
+            if len(refused) >= RECORDS_NAMED_MAX:
+                break
+            continue
+        size += parts[-1].nbytes
+        if size > rows_bytes_max:
+            raise MessageTooLargeError(
+                f"the rows of the batch take more than {rows_bytes_max} bytes: send smaller batches"
+            )
+    if refused:
+        raise InvalidRecordError(dict(islice(refused.items(), RECORDS_NAMED_MAX)))
+    if len(parts) == 1:
+        return parts[0]
+    return pa.Table.from_batches(parts, topic.schema).combine_chunks().to_batches()[0]
+
+
+def _slices(values: Any, topic: TopicInfo) -> Iterator[tuple[int, list[bytes | None]]]:
+    """Yield slices of the values with the index of their first record. Raises InvalidRecordError."""
+    per_container, per_value = _object_bytes(topic.schema)
+    first = 0
+    for start in range(0, len(values), SLICE_ROWS):
+        rows: list[bytes | None] = []
+        size = 0
+        for scalar in values.slice(start, SLICE_ROWS):
+            value = scalar.as_py()
+            size += len(value or b"")
+            if value is not None and per_value:
+                weight = per_container * (value.count(b"[") + value.count(b"{")) + per_value * value.count(b",")
+                if weight > RECORD_BYTES_MAX:
+                    index = first + len(rows)
+                    raise InvalidRecordError({index: f"record {index} has too many elements: send smaller records"})
+                size += weight
+            rows.append(value)
+            if size > SLICE_BYTES:
+                yield first, rows
+                first, rows, size = first + len(rows), [], 0
+        if rows:
+            yield first, rows
+            first += len(rows)
+
+
+def _object_bytes(schema: pa.Schema) -> tuple[int, int]:
+    """Return the memory for the Python objects of an array or object inside a record, and of a value inside it; 0 for
+    a schema without nested columns, whose records have one value for each column."""
+    nested = [f.type for f in schema if pa.types.is_nested(f.type)]
+    return (_CONTAINER_BYTES + _VALUE_BYTES * max(map(_fields_inside, nested)), _VALUE_BYTES) if nested else (0, 0)
+
+
+def _fields_inside(t: Any) -> int:
+    if not pa.types.is_nested(t):
+        return 0
+    own = t.num_fields if pa.types.is_struct(t) else 0
+    return max(own, *(_fields_inside(t.field(i).type) for i in range(t.num_fields)), 0)
+
+
+def _parse_slice(values: list[bytes | None], first: int, topic: TopicInfo) -> pa.RecordBatch:
+    """Parse some records; `first` is the index of the first one. Raises InvalidRecordError."""
     decode = _decoder(topic.schema).decode
     found = []
     refused: dict[int, str] = {}
-    for index, value in enumerate(values.to_pylist()):
+    for index, value in enumerate(values, first):
         if value is None:
             refused[index] = f"record {index} has no value: topic {topic.name!r} takes JSON objects"
         else:
@@ -110,13 +192,13 @@ def parse_rows(values: Any, topic: TopicInfo) -> pa.RecordBatch:
         try:
             columns.append(pa.array(plain, field.type))
         except (pa.ArrowException, ValueError, OverflowError, TypeError) as e:
-            raise _which(plain, field, topic, e) from e
+            raise _which(plain, field, topic, e, first) from e
     return pa.RecordBatch.from_arrays(columns, schema=topic.schema)
 
 
-def _which(column: list[Any], field: pa.Field, topic: TopicInfo, error: Exception) -> InvalidRecordError:
+def _which(column: list[Any], field: pa.Field, topic: TopicInfo, error: Exception, first: int) -> InvalidRecordError:
     refused: dict[int, str] = {}
-    for index, value in enumerate(column):
+    for index, value in enumerate(column, first):
         try:
             pa.array([value], field.type)
         except (pa.ArrowException, ValueError, OverflowError, TypeError) as e:
@@ -124,7 +206,7 @@ def _which(column: list[Any], field: pa.Field, topic: TopicInfo, error: Exceptio
             if len(refused) == RECORDS_NAMED_MAX:
                 break
     whole = f"the records do not fit the topic {topic.name!r}: {error} - at `$.{field.name}`"
-    return InvalidRecordError(refused or {0: whole})
+    return InvalidRecordError(refused or {first: whole})
 
 
 def _plain(value: Any) -> Any:
@@ -194,22 +276,37 @@ class TypedRows:
         self._topic = topic
 
     def __call__(self, rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
-        """Convert the rows of a batch. Raises CorruptBatchError for a value that cannot be written as JSON."""
-        n = rows.num_rows
+        """Convert the rows of a batch. Raises CorruptBatchError for a value that cannot be written as JSON,
+        MessageTooLargeError for more than JSON_BYTES_MAX."""
+        parts = []
+        left = JSON_BYTES_MAX
+        for start in range(0, rows.num_rows, SLICE_ROWS):
+            parts.append(self._encode(rows.slice(start, SLICE_ROWS)))
+            left -= sum(column.nbytes for column in parts[-1] if column is not None)
+            if left < 0:
+                raise MessageTooLargeError(
+                    f"a batch of topic {self._topic.name!r} has more than {JSON_BYTES_MAX} of JSON"
+                )
+        keys, no_headers = no_keys_and_headers(rows.num_rows)
+        if self._topic.key_columns:
+            keys = pa.concat_arrays([keys for keys, _ in parts])
+        values = pa.concat_arrays([values for _, values in parts])
+        return pa.RecordBatch.from_arrays(
+            [keys, values, no_headers, self._timestamps(rows, header)], schema=ENVELOPE_SCHEMA
+        )
+
+    def _encode(self, rows: pa.RecordBatch) -> tuple[Any, Any]:
+        """Return the keys and the values of some rows. The keys are None if the topic has no key columns."""
         try:
             objects = rows.to_pylist(maps_as_pydicts=None)
         except (ValueError, OverflowError, LookupError) as e:
             raise CorruptBatchError(f"a value of topic {self._topic.name!r} has no form in JSON: {e}") from e
         objects = [_for_json(one) for one in objects] if _has_maps(rows.schema) else objects
         values = pa.array([_ENCODER.encode(one) for one in objects], pa.binary())
-        no_keys, no_headers = no_keys_and_headers(n)
-        keys = no_keys
-        if self._topic.key_columns:
-            names = self._topic.key_columns
-            keys = pa.array([_ENCODER.encode({k: one.get(k) for k in names}) for one in objects], pa.binary())
-        return pa.RecordBatch.from_arrays(
-            [keys, values, no_headers, self._timestamps(rows, header)], schema=ENVELOPE_SCHEMA
-        )
+        names = self._topic.key_columns
+        if not names:
+            return None, values
+        return pa.array([_ENCODER.encode({k: one.get(k) for k in names}) for one in objects], pa.binary()), values
 
     def _timestamps(self, rows: pa.RecordBatch, header: BatchHeader) -> Any:
         column = self._topic.timestamp_column

@@ -1,0 +1,342 @@
+"""The memory of conversions: batches that are much larger after decompression wait for the budget of all clients."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import InvalidRequestError, MessageTooLargeError
+from sparklog.format.batch import encode_batch
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.gateway.gateway import Conversions
+from sparklog.gateway.handlers import fetch, produce
+from sparklog.gateway.limits import Limits
+from sparklog.gateway.records import compression, decode, typed
+from sparklog.gateway.records.batch_v2 import write_batch
+from sparklog.gateway.records.errors import InvalidRecordError
+from sparklog.gateway.records.memory import COPIES, RECORD_BYTES, convert_within
+from sparklog.gateway.records.small import write_small
+from sparklog.gateway.records.to_broker import broker_batch
+from sparklog.gateway.records.to_client import as_they_are, client_batches
+from sparklog.gateway.records.typed import SLICE_ROWS, parse_rows
+from sparklog.gateway.wire.errors import Kafka
+from sparklog.log.model.inflated_memory import InflatedMemory
+from sparklog.protocol.messages import Api, FetchResponse, FetchResult
+from sparklog.settings import MIB
+from tests.support.waiting import PATIENCE_S
+
+TOPIC_BYTES_MAX = 16 * MIB
+"""Largest batch of the tests' topic after decompression."""
+CONFIGS = {"max.message.bytes": str(MIB), "max.message.inflated.ratio": "16"}
+
+
+def topic(schema: pa.Schema = ENVELOPE_SCHEMA) -> TopicInfo:
+    kind = "envelope" if schema is ENVELOPE_SCHEMA else "typed"
+    return TopicInfo("t", "id", kind, 1, 5, {5: schema}, (), None, dict(CONFIGS), 0, ())
+
+
+def batch_of(records: bytes, codec: int = compression.ZSTD, count: int = 1) -> memoryview:
+    """A client's batch."""
+    data = pa.Codec(compression.NAMES[codec]).compress(records, asbytes=True) if codec else records
+    parts = write_batch(
+        [data], base_offset=0, leader_epoch=0, attributes=codec, last_offset_delta=count - 1, base_timestamp_ms=1,
+        max_timestamp_ms=1, producer_id=-1, producer_epoch=-1, base_sequence=-1, record_count=count,
+    )  # fmt: skip
+    return memoryview(b"".join(parts))
+
+
+LARGE = batch_of(write_small(None, [bytes(range(256)) * 400], [0]), compression.NONE)
+"""A batch that is converted on a thread, with a small conversion."""
+BOMB = batch_of(write_small(None, [bytes(MIB) + random.Random(1).randbytes(2_000)], [0]))
+
+
+class Broker:
+    """A broker that takes requests when `taking` is set."""
+
+    def __init__(self, answer: Any = None, payload: bytes = b"") -> None:
+        self.taking = asyncio.Event()
+        self.taking.set()
+        self.sent = 0
+        self._answer = answer, memoryview(payload)
+
+    def send_unanswered(self, api: Api, message: Any, payload: list[memoryview]) -> None:
+        self.sent += 1
+
+    async def request(self, api: Api, message: Any, response: type) -> Any:
+        return self._answer
+
+    async def drain(self) -> None:
+        await self.taking.wait()
+
+    async def ask(self, *_: Any) -> Any:
+        raise AssertionError("the topic is known")
+
+
+class Topics:
+    """The gateway's topics: a single one."""
+
+    def __init__(self, info: TopicInfo) -> None:
+        self._info = info
+
+    async def get(self, *_: Any) -> TopicInfo:
+        return self._info
+
+    look_up = get
+
+    def forget(self, name: str) -> None:
+        pass
+
+
+def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: TopicInfo | None = None) -> Any:
+    async def connection() -> Broker:
+        return broker
+
+    gateway = SimpleNamespace(topics=Topics(info or topic()), conversions=conversions, limits=limits)
+    return SimpleNamespace(gateway=gateway, broker=connection, order=asyncio.Lock(), answer_bytes=0)
+
+
+async def send(session: Any, *batches: memoryview, acks: int = 0) -> Any:
+    partitions = [{"index": i, "records": batch} for i, batch in enumerate(batches)]
+    request = {"acks": acks, "timeout_ms": 1, "transactional_id": None}
+    return await produce.produce(session, {**request, "topic_data": [{"name": "t", "partition_data": partitions}]}, 8)
+
+
+def run(body: Callable[[Conversions, Limits], Awaitable[None]], **limits: Any) -> Conversions:
+    async def main() -> Conversions:
+        given = Limits(**limits)
+        conversions = Conversions(given)
+        try:
+            await asyncio.wait_for(body(conversions, given), PATIENCE_S)
+        finally:
+            conversions.close()
+        assert (conversions.converted.used, conversions.inflated.held_bytes) == (0, 0)
+        return conversions
+
+    return asyncio.run(main())
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_refused_batches_keep_no_memory() -> None:
+    async def body(conversions: Conversions, limits: Limits) -> None:
+        session = session_of(conversions, Broker(), limits)
+        before = pa.total_allocated_bytes()
+        for records in (bytes(2 * MIB), b"\x7f" * 2 * MIB):
+            answer = await send(session, batch_of(records), acks=-1)
+            result = answer["responses"][0]["partition_responses"][0]
+            assert result["error_code"] is Kafka.CORRUPT_MESSAGE
+        assert pa.total_allocated_bytes() - before < MIB
+
+    run(body)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_batches_wait_for_the_memory_of_their_decompression(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    cost = COPIES * TOPIC_BYTES_MAX + RECORD_BYTES
+    running, most, lock, together = 0, 0, threading.Lock(), threading.Barrier(at_once)
+
+    def convert(*_: Any) -> memoryview:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        together.wait(PATIENCE_S)
+        with lock:
+            running -= 1
+        return memoryview(b"x")
+
+    async def body(conversions: Conversions, limits: Limits) -> None:
+        await asyncio.gather(*(send(session_of(conversions, Broker(), limits), BOMB) for _ in range(6)))
+
+    monkeypatch.setattr(produce, "broker_batch", convert)
+    conversions = run(body, conversion_bytes=(at_once + 1) * cost - 1)
+    assert (most, conversions.inflated.peak_bytes) == (at_once, at_once * cost)
+
+
+def test_converted_batches_hold_memory_until_the_broker_takes_them() -> None:
+    async def body(conversions: Conversions, limits: Limits) -> None:
+        brokers = [Broker() for _ in range(4)]
+        for broker in brokers:
+            broker.taking.clear()
+        tasks = [asyncio.create_task(send(session_of(conversions, broker, limits), LARGE)) for broker in brokers]
+        while sum(broker.sent for broker in brokers) < 2:
+            await asyncio.sleep(0.001)
+        for _ in range(20):
+            await conversions.run(lambda: None)
+        assert sum(broker.sent for broker in brokers) == 2, "the results of a third request have no room"
+        for broker in brokers:
+            broker.taking.set()
+        await asyncio.gather(*tasks)
+        assert sum(broker.sent for broker in brokers) == 4
+
+    run(body, request_bytes=2 * len(LARGE), converted_bytes=3 * len(LARGE) + 4_096)
+
+
+def test_a_request_with_too_large_results_is_refused_in_part() -> None:
+    async def body(conversions: Conversions, limits: Limits) -> None:
+        answer = await send(session_of(conversions, Broker(), limits), LARGE, acks=-1)
+        result = answer["responses"][0]["partition_responses"][0]
+        assert result["error_code"] is Kafka.MESSAGE_TOO_LARGE and "after its conversion" in result["error_message"]
+
+    run(body, request_bytes=len(LARGE) // 2)
+
+
+def test_a_bomb_of_a_kilobyte_is_not_converted_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def convert(*given: Any) -> memoryview:
+        found = broker_batch(*given)
+        threads.append(threading.current_thread())
+        return found
+
+    async def body(conversions: Conversions, limits: Limits) -> None:
+        session = session_of(conversions, Broker(), limits)
+        await send(session, batch_of(write_small(None, [bytes(MIB)], [0])))
+        await send(session, batch_of(write_small(None, [bytes(1024)], [0])))
+
+    monkeypatch.setattr(produce, "broker_batch", convert)
+    run(body)
+    assert [one is threading.main_thread() for one in threads] == [False, True]
+
+
+@pytest.mark.parametrize("codec", [compression.NONE, compression.SNAPPY, compression.LZ4, compression.ZSTD])
+def test_a_batch_beyond_the_topics_limit_is_refused(codec: int) -> None:
+    async def body(conversions: Conversions, limits: Limits) -> None:
+        session = session_of(conversions, Broker(), limits)
+        answer = await send(session, batch_of(bytes(TOPIC_BYTES_MAX + 1), codec), acks=-1)
+        result = answer["responses"][0]["partition_responses"][0]
+        assert result["error_code"] is Kafka.MESSAGE_TOO_LARGE
+        assert str(TOPIC_BYTES_MAX) in result["error_message"]
+
+    run(body)
+
+
+def test_a_cancelled_caller_waits_for_its_running_conversion() -> None:
+    async def body(conversions: Conversions, limits: Limits) -> None:
+        begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def convert() -> None:
+            begun.set()
+            goes_on.wait(PATIENCE_S)
+            ended.set()
+
+        task = asyncio.create_task(conversions.run(convert))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        goes_on.set()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled() and ended.is_set()
+
+    run(body)
+
+
+def test_more_memory_than_there_is_is_refused() -> None:
+    memory = InflatedMemory(4 * MIB)
+    assert convert_within(memory, 4 * MIB, lambda: memory.held_bytes) == 4 * MIB
+    with pytest.raises(MessageTooLargeError, match="more than 4194304"):
+        convert_within(memory, 4 * MIB + 1, lambda: memory.held_bytes)
+
+    def fail() -> None:
+        raise InvalidRequestError("a reason")
+
+    with pytest.raises(InvalidRequestError, match="a reason"):
+        convert_within(memory, 4 * MIB, fail)
+    assert memory.held_bytes == 0
+
+
+def stored(size: int) -> bytes:
+    rows = pa.RecordBatch.from_pylist(
+        [{"key": None, "value": bytes(size), "headers": None, "timestamp": None}], schema=ENVELOPE_SCHEMA
+    )
+    return bytes(encode_batch(rows, schema_id=5, min_timestamp_ms=0, max_timestamp_ms=0, compression="zstd"))
+
+
+def test_stored_batches_wait_for_memory_before_their_decompression() -> None:
+    asked: list[int] = []
+
+    def within(size: int, convert: Callable[[], Any]) -> Any:
+        asked.append(size)
+        if len(asked) == 2:
+            raise MessageTooLargeError("enough")
+        return convert()
+
+    data = memoryview(stored(MIB) * 3)
+    with pytest.raises(MessageTooLargeError, match="enough"):
+        client_batches(data, topic().schema_of, as_they_are, within=within)
+    assert COPIES * MIB < asked[0] == asked[1] < COPIES * MIB + 10_000
+
+
+def test_no_further_batch_is_converted_beyond_the_limit_of_an_answer() -> None:
+    data = memoryview(stored(1_000) * 3)
+    one = sum(map(len, client_batches(data, topic().schema_of, as_they_are, bytes_max=1)))
+    two = sum(map(len, client_batches(data, topic().schema_of, as_they_are, bytes_max=one + 1)))
+    everything = sum(map(len, client_batches(data, topic().schema_of, as_they_are)))
+    assert (two, everything) == (2 * one, 3 * one)
+
+
+def test_an_answer_holds_its_batches_until_it_is_sent() -> None:
+    async def body(conversions: Conversions, limits: Limits) -> None:
+        data = stored(MIB) * 3
+        result = FetchResult("t", 0, 0, 3, 3, 0, length_bytes=len(data))
+        session = session_of(conversions, Broker(FetchResponse([result]), data), limits)
+        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": MIB}
+        request = {"max_bytes": MIB, "max_wait_ms": 0, "min_bytes": 0, "isolation_level": 0}
+        answer = await fetch.fetch(session, {**request, "topics": [{"topic": "t", "partitions": [partition]}]}, 4)
+        size = sum(map(len, answer["responses"][0]["partitions"][0]["records"]))
+        assert size == session.answer_bytes == conversions.converted.used > 0
+        conversions.converted.free(size)
+        assert conversions.inflated.peak_bytes > COPIES * MIB, "it was small, but not after its decompression"
+
+    run(body)
+
+
+def test_too_many_headers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "HEADERS_MAX", 3)
+    record = b"\0\0\0\1\1" + bytes([2 * 4]) + b"\0\0" * 4
+    with pytest.raises(MessageTooLargeError, match="4 headers, at most 3"):
+        decode.decode_records(bytes([2 * len(record)]) + record, 1, 0)
+
+
+NUMBERS = pa.schema([("n", pa.int32())])
+LISTS = pa.schema([("n", pa.list_(pa.list_(pa.int8())))])
+
+
+def test_rows_of_several_slices_are_parsed() -> None:
+    count = 2 * SLICE_ROWS + 500
+    values = pa.array([b'{"n":%d}' % i for i in range(count)], pa.binary())
+    assert parse_rows(values, topic(NUMBERS)).column(0).to_pylist() == list(range(count))
+    places = [3, SLICE_ROWS, count - 1]
+    values = pa.array([b"no" if i in places else b"{}" for i in range(count)], pa.binary())
+    with pytest.raises(InvalidRecordError, match="record 3 ") as refused:
+        parse_rows(values, topic(NUMBERS))
+    assert list(refused.value.records) == places
+    with pytest.raises(MessageTooLargeError, match="the rows"):
+        parse_rows(pa.array([b"{}"] * count, pa.binary()), topic(NUMBERS), 4 * count - 1)
+
+
+def test_a_record_of_too_many_elements_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typed, "RECORD_BYTES_MAX", 1_000)
+    monkeypatch.setattr(typed, "SLICE_BYTES", 500)
+    few, many = b'{"n":[[],[]]}', b'{"n":[[],[],[],[],[],[],[]]}'
+    assert parse_rows(pa.array([few] * 3, pa.binary()), topic(LISTS)).num_rows == 3
+    with pytest.raises(InvalidRecordError, match="record 2 has too many elements"):
+        parse_rows(pa.array([few, few, many], pa.binary()), topic(LISTS))
