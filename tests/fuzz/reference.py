@@ -162,12 +162,16 @@ class _Body:
             raise UnreadableError(f"a node {node} where {rows} values are due")
         return node[1]
 
-    def _buffer(self, size: int) -> bytes:
-        """The next buffer, of at least `size` bytes."""
+    def _stored(self) -> bytes:
+        """The next buffer, as it is stored."""
         place = next(self._buffers, None)
         if place is None or place[0] < 0 or place[1] < 0 or place[0] + place[1] > len(self._body):
             raise UnreadableError(f"a buffer at {place} of a body of {len(self._body)} bytes")
-        stored = self._body[place[0] : place[0] + place[1]]
+        return self._body[place[0] : place[0] + place[1]]
+
+    def _buffer(self, size: int) -> bytes:
+        """The next buffer, of at least `size` bytes."""
+        stored = self._stored()
         content = self._inflate(stored) if self._codec and stored else stored
         if len(content) < size:
             raise UnreadableError(f"a buffer of {len(content)} bytes, {size} are due")
@@ -193,9 +197,11 @@ class _Body:
         return content
 
     def _validity(self, nulls: int, rows: int) -> list[bool]:
-        place_needed = (rows + 7) // 8 if nulls else 0
-        bits = self._buffer(place_needed)
-        if not nulls and (self._by_count or not bits):
+        if not nulls and self._by_count:
+            self._stored()  # Arrow does not decompress the bits of a column without nulls
+            return [True] * rows
+        bits = self._buffer((rows + 7) // 8 if nulls else 0)
+        if not nulls and not bits:
             return [True] * rows
         if len(bits) * 8 < rows:
             raise UnreadableError("too few validity bits")
