@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -40,7 +41,7 @@ def test_batches_of_the_old_topic_are_refused_not_misread() -> None:
 def test_a_consumer_says_once_that_its_topic_is_a_new_one_and_begins_there(local_read: str) -> None:
     with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
         admin.create_topic("t", partitions=1, schema=pa.schema([("a", pa.int64())]))
-        reading = {"auto_offset_reset": "earliest", "local_read": local_read}
+        reading: dict[str, Any] = {"auto_offset_reset": "earliest", "local_read": local_read}
         with (
             sparklog.Producer(broker.bootstrap_servers) as producer,
             sparklog.Consumer(broker.bootstrap_servers, **reading) as by_record,
