@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sparklog.environment.files import File, read_ahead
 
 OPEN_FILES_DEFAULT = 1024
 _LOOKED_AT_MAX = 64
-"""Number of files that one eviction checks. If all of them are in use, the cache exceeds its limit for a while."""
+"""Number of files that one eviction checks. If all of them are in use, the cache exceeds its limit until they are
+released."""
 
 
 class RemoteReadRequired(Exception):  # noqa: N818  (not an error: the caller goes where it may wait)
@@ -20,12 +21,14 @@ class RemoteReadRequired(Exception):  # noqa: N818  (not an error: the caller go
 class SharedFile:
     """An open file that is closed when its last user releases it. It is created with one user, its owner."""
 
-    __slots__ = ("_file", "_lock", "_users")
+    __slots__ = ("_file", "_lock", "_users", "on_idle")
 
     def __init__(self, file: File) -> None:
         self._file = file
         self._users = 1
         self._lock = threading.Lock()
+        self.on_idle: Callable[[SharedFile], None] | None = None
+        """Called when one user is left, in most cases the owner."""
 
     @property
     def file(self) -> File:
@@ -61,9 +64,11 @@ class SharedFile:
             if not self._users:  # `close_if_idle` has removed the owner already
                 return
             self._users -= 1
-            last = self._users == 0
-        if last:
+            left = self._users
+        if left == 0:
             self._file.close()
+        elif left == 1 and self.on_idle is not None:
+            self.on_idle(self)
 
 
 def sync_held(held: Sequence[SharedFile]) -> None:
@@ -80,9 +85,10 @@ class HandleCache:
     """Limits the number of open segment files of a process. The cache closes the least recently used idle files; the
     segments open them again when they are needed.
 
-    A file in use stays open (a slice on its way to a socket, a write), so the number can exceed `limit` for a while. A
-    file that is closed before its writes are fsynced loses nothing: the kernel keeps the pages, and reports a failed
-    write-back to the descriptor that the later fsync uses.
+    A file in use stays open (a slice on its way to a socket, a write), so the number can exceed `limit`, by at most the
+    number of files in use. While it does, each file is closed when its last user releases it. A file that is closed
+    before its writes are fsynced loses nothing: the kernel keeps the pages, and reports a failed write-back to the
+    descriptor that the later fsync uses.
     """
 
     def __init__(self, limit: int = OPEN_FILES_DEFAULT) -> None:
@@ -99,7 +105,17 @@ class HandleCache:
         """Add a newly opened file, and close idle files if there are too many."""
         with self._lock:
             self._open[shared] = None
+            shared.on_idle = self._close_surplus
             self._make_room()
+        self._close_surplus(shared)
+
+    def _close_surplus(self, shared: SharedFile) -> None:
+        """Close `shared` if it is idle and too many files are open."""
+        if len(self._open) <= self.limit:  # in most cases, so the lock is not taken
+            return
+        with self._lock:
+            if len(self._open) > self.limit and shared in self._open and shared.close_if_idle():
+                del self._open[shared]
 
     def _make_room(self) -> None:
         for _ in range(min(_LOOKED_AT_MAX, len(self._open))):

@@ -132,7 +132,7 @@ class SegmentView:
                 self._handles.touch(shared)
                 return shared
             shared = self._shared = SharedFile(self._files.open(self.path)).acquire()
-        self._handles.add(shared)
+            self._handles.add(shared)  # under the lock: `close_handle` must not forget the file before it is added
         return shared
 
     def acquire_range(self, start: int, end: int) -> SharedFile:

@@ -11,8 +11,16 @@ import pytest
 from sparklog.cli.log.segment_dump import dump_segment, read_records
 from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, LogCorruptError, MessageTooLargeError
-from sparklog.format.batch import ProducerFields, decode_header, stamp_batch, write_producer_fields
-from sparklog.format.segment import decode_head, encode_head
+from sparklog.format.batch import (
+    ATTRIBUTE_OFFSET_COLUMN,
+    ProducerFields,
+    decode_header,
+    stamp_batch,
+    write_producer_fields,
+)
+from sparklog.format.offset_column import decode_rows, with_offset_column
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.format.segment import decode_head, encode_head, segment_name
 from sparklog.log.state.check import INFLATED_PER_WRITTEN, work_bytes
 from sparklog.log.tools.repair import repair
 from sparklog.log.tools.verify import verify
@@ -20,7 +28,7 @@ from sparklog.log.tools.verify_segment import check_segment
 from tests.support.compaction import OWNER as KEYED
 from tests.support.compaction import compact, keyed_batch, open_keyed
 from tests.support.logs import SCHEMAS, append, open_log, records, segment_files, values
-from tests.unit.format.lies import all_lies, bomb, encoded, envelope, with_offset, with_rows
+from tests.unit.format.lies import all_lies, bomb, encoded, envelope, resealed, with_offset, with_rows
 
 FEW = {name: all_lies()[name] for name in ("offsets far outside", "fewer columns", "offsets far outside, zstd")}
 SMALL_LIE = all_lies(5)["offsets just outside"]
@@ -87,6 +95,42 @@ def test_verify_names_file_and_byte_and_dump_names_the_fault(tmp_path: Path, nam
     damage = verify([tmp_path / "events-0"]).damage
     assert [(d.path, d.position, d.kind) for d in damage] == [(str(path), lying.position, "batch")]
     assert "offset 3" in damage[0].message
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize(
+    ("offsets", "is_sound"),
+    [
+        ([3, 4, 6, 8, 9], True),
+        ([3, 6, 4, 8, 9], False),
+        ([3, 2**63 - 1, 4 - 2**63, 2, 9], False),  # each difference as an int64, which overflows, is above 0
+    ],
+)
+def test_offsets_of_compacted_batches(tmp_path: Path, offsets: list[int], is_sound: bool, compression: str) -> None:
+    columns = [*envelope(len(offsets)).columns, pa.array(offsets)]
+    rows = pa.record_batch(columns, schema=with_offset_column(ENVELOPE_SCHEMA))
+    batch = encoded(rows, compression)
+    resealed(batch, attributes=decode_header(batch).attributes | ATTRIBUTE_OFFSET_COLUMN, last_offset_delta=6)
+    stamp_batch(batch, 0, decode_header(batch), base_offset=3, leader_epoch=0, append_time_ms=0)
+    data = bytes(batch)
+    first = planted(tmp_path, sealed=False)
+    info = decode_head(lambda at, size: first.read_bytes()[at : at + size]).info
+    path = first.with_name(segment_name(3))
+    first.rename(path)
+    path.write_bytes(encode_head(rows.schema, info._replace(base_offset=3)) + data)
+    facts = dump_segment(path)
+    (stored,) = facts.batches
+    damage = verify([tmp_path / "events-0"]).damage
+    if is_sound:
+        assert decode_rows(data, ENVELOPE_SCHEMA, decode_header(data))[1].tolist() == offsets  # type: ignore[union-attr]
+        assert (stored.problem, damage) == ("", [])
+        assert [r["_offset"] for r in read_records(facts, 100)] == offsets
+    else:
+        with pytest.raises(CorruptBatchError, match="offsets do not fit a batch of 3 to 9"):
+            decode_rows(data, ENVELOPE_SCHEMA, decode_header(data))
+        assert "offsets do not fit a batch of 3 to 9" in stored.problem
+        assert [(d.path, d.position) for d in damage] == [(str(path), stored.position)]
+        assert list(read_records(facts, 100)) == []
 
 
 def test_verify_notes_batches_that_are_too_large_to_check(tmp_path: Path) -> None:
