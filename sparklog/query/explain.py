@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from sparklog.errors import InvalidQueryError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.query.names import needs_quotes, written
@@ -18,8 +19,30 @@ _WRONG_TIME = re.compile(r'invalid timestamp field format: "(?P<text>[^"\']+)"')
 _GUESS = re.compile(r"\nDid you mean [^\n]*\?")
 
 
+class Advice(NamedTuple):
+    """The parts of messages that name options of the program that runs the statements."""
+
+    files: str
+    """The next step after a statement that reads a file."""
+    memory: str
+    """The limit that a statement has exceeded, and its option."""
+
+
+ADVICE = Advice(
+    files="Statements read only the files below a directory of --allow-files, as in `sparklog sql --allow-files . "
+    "\"FROM 'zones.csv'\"` (allow_files=['.'] in Python)",
+    memory="the query needs more than memory_limit_bytes (--memory-limit)",
+)
+"""The options of `sparklog sql` and of Python."""
+
+
 def explained(
-    kind: str, message: str, query: str, topics: Iterable[str], columns: Mapping[str, Sequence[str]]
+    kind: str,
+    message: str,
+    query: str,
+    topics: Iterable[str],
+    columns: Mapping[str, Sequence[str]],
+    advice: Advice = ADVICE,
 ) -> SparklogError:
     """Return the error to raise for an exception of DuckDB.
 
@@ -29,6 +52,7 @@ def explained(
         query: The statement.
         topics: Names of all topics.
         columns: Column names of each topic in the statement.
+        advice: The options that messages name.
     """
     refused = _OWN_FUNCTION.search(message)
     if refused is not None:
@@ -43,13 +67,10 @@ def explained(
         listed = "\n".join(f"columns of {topic}: {_list_text(names)}" for topic, names in columns.items())
         return InvalidQueryError(f"{message.strip()}\n{listed}")
     if kind == "PermissionException" and "file" in message:
-        return InvalidQueryError(
-            f"{message.strip()}\nStatements read only the files below a directory of --allow-files, as in "
-            f"`sparklog sql --allow-files . \"FROM 'zones.csv'\"` (allow_files=['.'] in Python); the console reads none"
-        )
+        return InvalidQueryError(f"{message.strip()}\n{advice.files}")
     if kind == "OutOfMemoryException":
         first = message.strip().splitlines()[0]
-        return InvalidQueryError(f"{first}: the query needs more than memory_limit_bytes (--memory-limit)")
+        return InvalidQueryError(f"{first}: {advice.memory}")
     return InvalidQueryError(f"{message.strip()}{_moment(message)}{_quote(query, topics)}")
 
 

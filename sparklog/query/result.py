@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparklog.errors import ClosedError, QueryResultTooLargeError
+from sparklog.query.calls import CALLS
 from sparklog.query.scan import Control, ScanStatistics
 
 
@@ -54,12 +56,13 @@ class QueryResult:
         if self.is_parents:
             raise ClosedError("this result belongs to the parent process: create a SqlSession in the child")
         while True:
-            try:
-                batch = self._reader.read_next_batch()
-            except StopIteration:
-                return
-            except Exception as e:
-                raise self._translate(e) from e
+            with CALLS:
+                try:
+                    batch = self._reader.read_next_batch()
+                except StopIteration:
+                    return
+                except Exception as e:
+                    raise self._translate(e) from e
             if batch.num_rows:
                 yield batch
 
@@ -119,10 +122,11 @@ class QueryResult:
         """End the statement, also if rows are unread. A second call does nothing."""
         if self.is_parents:
             return
-        self._reader.close()
-        end, self._end = self._end, None
-        if end is not None:
-            end()
+        with contextlib.suppress(ClosedError), CALLS:  # at the end of the process the main thread closes the results
+            self._reader.close()
+            end, self._end = self._end, None
+            if end is not None:
+                end()
 
     def __enter__(self) -> QueryResult:
         return self

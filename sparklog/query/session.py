@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from sparklog.client.net import arguments as arg
-from sparklog.client.net.background import on_exit
+from sparklog.client.net.background import EXIT_S, on_exit
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.reading.isolation import isolation_of
@@ -34,8 +35,9 @@ from sparklog.errors import (
     QueryCancelledError,
     SparklogError,
 )
-from sparklog.query.explain import explained
-from sparklog.query.intervals import with_checked_intervals
+from sparklog.query.calls import CALLS
+from sparklog.query.exact_values import with_exact_values
+from sparklog.query.explain import ADVICE, explained
 from sparklog.query.names import quoted, topics_named
 from sparklog.query.ranges import OFFSET, Filter, OffsetRange
 from sparklog.query.refusals import check_kind
@@ -72,8 +74,8 @@ _END = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*(?:commit|rollback|end|abort)\b", 
 _log = logging.getLogger(__name__)
 
 _open_sessions: weakref.WeakSet[SqlSession] = weakref.WeakSet()
-_parent_sessions: list[SqlSession] = []
-"""In a forked child, the sessions of the parent, which the child must keep alive."""
+_kept_sessions: list[SqlSession] = []
+"""Sessions that must stay alive: at the end of the process all, in a forked child those of the parent."""
 
 
 def require_duckdb() -> Any:
@@ -183,6 +185,9 @@ class SqlSession:
         ```
     """
 
+    _advice = ADVICE
+    """The options that error messages name."""
+
     @arg.takes(
         memory_limit_bytes=arg.whole(0, MEMORY_LIMIT_BYTES_MAX),
         threads=arg.optional(arg.whole(1, THREADS_MAX)),
@@ -190,6 +195,7 @@ class SqlSession:
         lateness_ms=arg.optional(arg.whole(-1)),
         request_timeout_ms=arg.timeout,
     )
+    @CALLS
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | None = None,
@@ -225,7 +231,7 @@ class SqlSession:
             InvalidConfigError: The extra `sparklog[sql]` is missing, or an option has no allowed value.
             InvalidRequestError: A number has the wrong type or is out of bounds.
         """
-        if local not in ("auto", "off"):
+        if not isinstance(local, str) or local not in ("auto", "off"):
             raise InvalidConfigError(f"local read {local!r}: use auto or off")
         if memory_limit_bytes < MEMORY_LIMIT_BYTES_MIN:
             raise InvalidConfigError(
@@ -254,6 +260,7 @@ class SqlSession:
         _open_sessions.add(self)
 
     @arg.takes(query=arg.text)
+    @CALLS
     def execute(self, query: str) -> QueryResult:
         """Run the statements of a text and return the rows of the last one. The session's previous result is closed.
 
@@ -296,7 +303,8 @@ class SqlSession:
     def interrupt(self) -> None:
         """Cancel the running statement, which raises QueryCancelledError. Any thread can call this."""
         self._control.cancelled.set()
-        self._connection.interrupt()
+        with contextlib.suppress(AttributeError, self._duckdb.ConnectionException):  # closed
+            self._connection.interrupt()
 
     @property
     def statistics(self) -> ScanStatistics:
@@ -331,11 +339,13 @@ class SqlSession:
 
     def close(self) -> None:
         """End the running statement and close the session. A second call does nothing."""
-        if not self._closed:
-            self._closed = "this SqlSession is closed: create a new one"
-            self._end_statement()
-            self._bindings.clear()
-            self._connection.close()
+        with contextlib.suppress(ClosedError), CALLS:  # at the end of the process the main thread closes the sessions
+            if not self._closed:
+                self._closed = "this SqlSession is closed: create a new one"
+                self._end_statement()
+                self._bindings.clear()
+                self._connection.close()
+                del self._rewriter, self._connection  # DuckDB releases the GIL when it drops a connection
 
     def __enter__(self) -> SqlSession:
         return self
@@ -376,6 +386,7 @@ class SqlSession:
                 return bounded
             return self._read(self._connection.sql(query), query, known, named)
         except self._duckdb.Error as e:
+            traceback.clear_frames(e.__traceback__)  # DuckDB releases the GIL when it drops a relation
             raise self._translate(e, query, known, named) from e
 
     def _read(
@@ -386,7 +397,7 @@ class SqlSession:
         named: Sequence[str],
         end: Callable[[], None] | None = None,
     ) -> QueryResult:
-        reader = with_checked_intervals(relation).to_arrow_reader(RESULT_BATCH_ROWS)
+        reader = with_exact_values(relation).to_arrow_reader(RESULT_BATCH_ROWS)
         return QueryResult(reader, lambda e: self._translate(e, query, known, named), self._control, end)
 
     def _bind(self, topic: str) -> None:
@@ -551,12 +562,12 @@ class SqlSession:
         control = self._control
         if control.failure is not None:
             return control.failure
-        if control.cancelled.is_set() or isinstance(error, self._duckdb.InterruptException):
+        if control.cancelled.is_set() or str(error).startswith("INTERRUPT Error"):  # from DuckDB, or through Arrow
             return QueryCancelledError("cancelled")
         columns = {
             name: self._bindings[name.lower()].table.schema.names for name in named if name.lower() in self._bindings
         }
-        return explained(type(error).__name__, str(error), query, known, columns)
+        return explained(type(error).__name__, str(error), query, known, columns, self._advice)
 
 
 def _kind_of(statement: Any) -> str:
@@ -607,12 +618,19 @@ def _directory(path: str) -> Path:
 
 @on_exit
 def _close_at_exit() -> None:
-    """Close the sessions, because DuckDB's threads must not call Python after the end of the interpreter."""
-    for session in list(_open_sessions):
-        if not session._closed:
+    """End all statements and close the sessions, because neither a daemon thread nor DuckDB's own threads must call
+    Python after the end of the interpreter."""
+
+    def interrupt() -> None:
+        for session in list(_open_sessions):
             session.interrupt()
-            with contextlib.suppress(Exception):  # errors of the cancelled statement
-                session.close()
+
+    interrupt()
+    CALLS.end(interrupt, EXIT_S)
+    _kept_sessions.extend(_open_sessions)
+    for session in _kept_sessions:
+        with contextlib.suppress(Exception):  # errors of the cancelled statement
+            session.close()
 
 
 def _drop_after_fork() -> None:
@@ -622,8 +640,9 @@ def _drop_after_fork() -> None:
         session._closed = "this SqlSession belongs to the parent process: create one in the child"
         if session._result is not None:
             session._result.is_parents = True
-        _parent_sessions.append(session)
+        _kept_sessions.append(session)
     _open_sessions.clear()
+    CALLS.reset()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,6 +7,7 @@ import datetime as dt
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -348,6 +349,14 @@ def test_a_query_is_cancelled(trips: str, session: SqlSession, query: str, monke
     assert answer(session, f"SELECT count(*) FROM {trips}") == [(6,)]
 
 
+def test_an_interrupt_before_the_statements_state_is_a_cancellation(session: SqlSession) -> None:
+    rows = iter(session.execute("FROM range(1000000000000)"))
+    next(rows)
+    session._connection.interrupt()
+    with pytest.raises(QueryCancelledError):
+        list(rows)
+
+
 def test_a_broker_that_is_gone() -> None:
     with pytest.raises(BrokerNotAvailableError):
         sparklog.sql("127.0.0.1:1", "SELECT 1", request_timeout_ms=1000)
@@ -410,6 +419,47 @@ def test_nothing_is_said_at_the_end_of_the_process(broker: LocalBroker, trips: s
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[{'n': 6}]\n", "")
 
 
+def test_a_daemon_thread_ends_its_statements_with_the_process(broker: LocalBroker) -> None:
+    """Before, a thread that was inside DuckDB, or dropped a connection, could abort the process at its end."""
+    code = (
+        "import atexit, sys, threading\n"
+        "begun, ended = threading.Event(), threading.Event()\n"
+        "atexit.register(lambda: print(ended.wait(30)))  # runs after the function of sparklog\n"
+        "import sparklog\n"
+        "from sparklog.errors import ClosedError, QueryCancelledError\n"
+        "def run():\n"
+        "    while True:\n"
+        "        try:\n"
+        "            with sparklog.SqlSession(sys.argv[1]) as session:\n"
+        "                for _ in session.execute('FROM range(1_000_000)'): begun.set()\n"
+        "        except QueryCancelledError: pass\n"
+        "        except ClosedError as e: return ended.set() if str(e) == 'the process ends' else None\n"
+        "threading.Thread(target=run, daemon=True).start()\n"
+        "begun.wait()\n"
+        "sys.exit(8)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, broker.bootstrap_servers],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (8, "True\n", "")
+
+
+def test_objects_of_duckdb_end_inside_of_calls(broker: LocalBroker) -> None:
+    """DuckDB releases the GIL when it drops them, so they must not be dropped by a thread at the end of the process."""
+    session = SqlSession(broker.bootstrap_servers)
+    with pytest.raises(InvalidQueryError) as failed:
+        session.execute("SELECT INTERVAL 1 DAY AS i, sum(error('no')) FROM range(3)").read_all()
+    for error in (failed.value, failed.value.__cause__):
+        assert error is not None
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        assert not [v for frame in frames for v in frame.f_locals.values() if isinstance(v, duckdb.DuckDBPyRelation)]
+    connection = session._connection
+    session.close()
+    assert sys.getrefcount(connection) == 2  # `connection` and the argument
+    session.interrupt()
+
+
 def test_a_compacted_topic(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", settings=SETTINGS, work_dir=tmp_path)
     try:
@@ -451,6 +501,14 @@ def test_durations_are_intervals_and_those_that_have_no_form_are_refused(
         with pytest.raises(InvalidQueryError, match=r"column took: an INTERVAL has at most 2,562,046 hours"):
             answer(session, f'SELECT took, took AS again FROM "{topic}" WHERE i = {i}')
     assert answer(session, f'SELECT epoch_us(took) FROM "{topic}" WHERE i = 7') == [(2**62,)]
+
+
+def test_numbers_are_exact_or_refused(session: SqlSession) -> None:
+    """DuckDB's Arrow has UHUGEINT as a signed number: md5_number('b') was negative."""
+    assert answer(session, "PREPARE p AS SELECT sum(range), 5::BIGNUM FROM range(4); EXECUTE p") == [(6, "5")]
+    with pytest.raises(InvalidQueryError, match="column x: a UHUGEINT has at most 38 digits in a result"):
+        answer(session, "SELECT md5_number('b') AS x")
+    assert answer(session, "SELECT md5_number('b')::VARCHAR") == [("190532336368564675417118094528692087698",)]
 
 
 def test_sql_as_people_type_it(broker: LocalBroker, admin: Admin, topic: str, session: SqlSession) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparklog.errors import InvalidQueryError, UnknownTopicOrPartitionError
-from sparklog.query.explain import explained
+from sparklog.query.explain import Advice, explained
 from sparklog.query.names import topics_named, written
 
 TOPICS = ["trips", "my-topic", "Rides", "a.b"]
@@ -91,3 +91,16 @@ def test_words_for_times_name_their_function() -> None:
 
     assert all(f"moment('{text}')" in hint(text) for text in ("-1h", "yesterday", "today 10:30", "1h ago"))
     assert all("moment" not in hint(text) for text in ("soon", "2026-13-45"))
+
+
+def test_messages_name_the_options_of_the_program() -> None:
+    advice = Advice("no files here", "less memory, please")
+
+    def message(kind: str, text: str, *advice: Advice) -> str:
+        return str(explained(kind, text, "FROM 'x'", TOPICS, {}, *advice))
+
+    denied, full = 'Permission Error: Cannot access file "/etc/passwd"', "Out of Memory Error: failed\nmore"
+    assert "--allow-files" in message("PermissionException", denied)
+    assert message("PermissionException", denied, advice) == f"{denied}\nno files here"
+    assert "--memory-limit" in message("OutOfMemoryException", full)
+    assert message("OutOfMemoryException", full, advice) == "Out of Memory Error: failed: less memory, please"
