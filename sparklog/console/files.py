@@ -72,14 +72,15 @@ class _Drain:
 def file_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: str) -> Generator[bytes, None, None]:
     """Yield the bytes of a file with these rows in pieces.
 
-    Each step reads one of `batches`. Its piece is empty if the writer waits for more rows.
+    Each step reads one of `batches`. Its piece is empty if the writer waits for more rows. So the first bytes come when
+    the format has accepted the first row group.
     """
     drain = _Drain()
     writer = FORMATS[format].writer(cast(BinaryIO, drain), schema)
     for row_group in _row_groups(batches):
         for batch in row_group:
             writer.write(batch)
-        yield drain.take()
+        yield drain.take() if row_group else b""
     writer.close()
     yield drain.take()
 

@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from importlib import import_module
+from itertools import chain
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -40,6 +41,7 @@ from sparklog.errors import (
     SparklogError,
     UnknownServerError,
 )
+from sparklog.query.explain import Advice
 from sparklog.security.client_security import ClientSecurity
 from sparklog.security.secrets import Secret
 from sparklog.settings import MIB
@@ -49,13 +51,18 @@ MEMORY_LIMIT_BYTES = 512 * MIB
 DATA_BYTES_MAX = 1280 * MIB
 """Memory limit of the process: DuckDB's limit, 250 MiB for the libraries and their threads, and the memory that DuckDB
 does not count."""
+ADVICE = Advice(
+    files="The console reads no files: `sparklog sql --allow-files DIRECTORY` in a terminal reads those of a directory",
+    memory=f"the statement needs more than {MEMORY_LIMIT_BYTES // MIB} MiB of memory: `sparklog sql --memory-limit` in a "
+    "terminal allows more",
+)
 THREADS_MAX = 4
 COLUMNS_MAX = 500
 CELLS_MAX = 100_000
 """Largest number of cells of a page. A page with many columns has fewer rows."""
 FRAME_BYTES_MAX = 256 * 1024
 STARTED, DATA, DONE, FAILED = b"S", b"D", b"E", b"X"
-"""Kinds of frames: the statement is valid and its file begins; bytes of the result; `Outcome`; `Failure`."""
+"""Kinds of frames: the first rows have a form in the file, which begins; bytes of the result; `Outcome`; `Failure`."""
 ORDER = struct.Struct("=cI")
 FORK, KILL = b"F", b"K"
 """Kinds of orders to the forker. An order has a kind and the number of a job."""
@@ -148,10 +155,13 @@ def run(job: Job, send: Send) -> None:
     from sparklog.console.files import FORMATS, file_pieces
     from sparklog.query.session import SqlSession
 
+    class Session(SqlSession):
+        _advice = ADVICE
+
     if job.format and job.format not in FORMATS:
         raise InvalidRequestError(f"format {job.format!r}: use one of {', '.join(FORMATS)}")
     with (
-        SqlSession(
+        Session(
             job.bootstrap_servers,
             memory_limit_bytes=MEMORY_LIMIT_BYTES,
             threads=min(THREADS_MAX, os.cpu_count() or 1),
@@ -162,8 +172,10 @@ def run(job: Job, send: Send) -> None:
     ):
         is_complete = True
         if job.format:
+            pieces = filter(None, file_pieces(result, result.schema, job.format))
+            first = next(pieces, b"")  # an error up to here is shown on a page, a later one breaks off the file
             send(STARTED, b"")
-            for piece in file_pieces(result, result.schema, job.format):
+            for piece in chain([first], pieces):
                 _send_all(send, piece)
         else:
             columns = len(result.schema)

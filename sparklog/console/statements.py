@@ -126,7 +126,7 @@ class Statement:
         self._timer = asyncio.get_running_loop().call_later(seconds_max, self._end_late)
 
     async def started(self) -> None:
-        """Wait until the statement is valid and its file begins. Raises the errors of `data`."""
+        """Wait until the first bytes of the file are there. Raises the errors of `data`."""
         await self._next()
 
     async def data(self) -> AsyncIterator[bytes]:

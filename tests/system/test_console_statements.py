@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import http.client
 import io
 import json
@@ -22,6 +23,7 @@ from starlette.testclient import TestClient
 
 from sparklog.client.local import LocalBroker
 from sparklog.console.app import make_app
+from sparklog.console.files import FORMATS
 from sparklog.console.pages.sql import QUERY_CHARS_MAX, _ResultFile
 from sparklog.console.sql_child import Job
 from sparklog.console.statements import STATEMENTS_MAX, Statement, Statements
@@ -287,6 +289,36 @@ def test_what_a_page_does_not_run(broker: LocalBroker) -> None:
             "SELECT " + ", ".join(f"{n} AS c{n}" for n in range(500)) + " FROM range(5000)"
         )
         assert "the first ones" in answer("SELECT repeat('x', 5000) FROM range(100000)")
+
+
+def test_a_page_has_the_reason_of_a_statement_without_a_result(broker: LocalBroker) -> None:
+    """Before, a union was a defect, a file without rows broke off, and other programs' options were recommended."""
+    with TestClient(make_app(Options(broker.bootstrap_servers), real_environment()), base_url=BASE) as client:
+        token = re.findall(r'name="token" value="([^"]+)"', client.get("/sql").text)[0]
+
+        def answer(query: str, format: str = "") -> tuple[int, str]:
+            fields = {"q": query, "token": token, "format": format}
+            response = client.post("/sql", data=fields, headers={"Origin": BASE})
+            return response.status_code, html.unescape(response.text)
+
+        for query in ("SELECT INTERVAL 1 DAY AS i", "SELECT {} AS i", "SELECT union_value(n := 2) AS i"):
+            status, page = answer(query, "parquet")
+            assert (status, "Parquet has no form" in page, "::VARCHAR" in page) == (400, True, True)
+            assert answer(query)[0] == 200
+        for format in FORMATS:
+            status, page = answer("SELECT CASE WHEN range = 2 THEN error('at last') END FROM range(3)", format)
+            assert (status, "at last" in page) == (400, True)
+            assert answer("SELECT 1 AS x WHERE false", format)[0] == 200
+        for query, reason in (
+            ("SELECT md5_number('b') AS x", "column x: a UHUGEINT has at most 38 digits in a result"),
+            (
+                "SELECT * FROM read_csv('/etc/passwd')",
+                "The console reads no files: `sparklog sql --allow-files DIRECTORY`",
+            ),
+            ("CREATE TABLE t AS SELECT range, uuid() FROM range(100_000_000)", "in a terminal allows more"),
+        ):
+            status, page = answer(query)
+            assert (status, reason in page, "allow_files=" in page) == (200, True, False)
 
 
 def test_a_secured_console_hands_its_secrets_to_the_process() -> None:

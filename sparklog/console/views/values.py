@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from sparklog.export.printable import printable
+
 CELL_CHARS_MAX = 240
 DETAIL_CHARS_MAX = 64 * 1024
 MODES = ("auto", "text", "json", "hex")
@@ -46,6 +48,8 @@ def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) ->
     if not scalar.is_valid:
         return NULL
     t = scalar.type
+    if pa.types.is_union(t):
+        return cell_of(scalar.value, mode, chars_max)
     if _is_bytes(t) or _is_text(t):
         buffer = scalar.as_buffer()
         if buffer is None:
@@ -128,6 +132,10 @@ def _hex(data: bytes, size_bytes: int, chars_max: int) -> Cell:
 
 
 def _plain(scalar: Any) -> str:
+    if pa.types.is_interval(scalar.type):
+        return str(printable(pa.array([scalar.as_py()], scalar.type))[0])  # ISO 8601, as in files
+    if scalar.type == pa.time64("ns"):
+        return str(scalar.cast(pa.string()))  # Python's time has no ns
     try:
         value = scalar.as_py()
     except (OverflowError, ValueError):  # a date or time that Python has no object for
@@ -140,6 +148,8 @@ def _nested_text(scalar: Any, chars_max: int) -> str:
     if not scalar.is_valid:
         return "null"
     t = scalar.type
+    if pa.types.is_union(t):
+        return _nested_text(scalar.value, chars_max)
     if pa.types.is_struct(t):
         parts = [f"{quoted(f.name)}: {_nested_text(scalar[i], chars_max)}" for i, f in enumerate(t) if i < ENTRIES_MAX]
         return _join_parts("{", parts, len(t), "}", chars_max)

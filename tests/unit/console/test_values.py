@@ -84,6 +84,25 @@ def test_types(value: object, type: pa.DataType, text: str, kind: str) -> None:
     assert (cell.text, cell.kind) == (text, kind)
 
 
+def union(child: pa.Array) -> pa.Array:
+    return pa.UnionArray.from_sparse(pa.array([0] * len(child), pa.int8()), [child, pa.nulls(len(child))], ["u", "v"])
+
+
+def test_a_union_is_shown_as_its_value() -> None:
+    rows = union(union(pa.array([{"a": "x"}, {"a": None}])))
+    assert [cell_of(row).text for row in rows] == ['{"a": "x"}', '{"a": null}']
+    assert cell_of(union(pa.array([2]))[0]) == ("2", "number", -1, False)
+    assert cell_of(union(pa.array([None, b"\xff"]))[0]).kind == "null"
+    assert cell_of(union(pa.array([None, b"\xff"]))[1]).kind == "hex"
+    listed = pa.ListArray.from_arrays([0, 2], union(pa.array(["x", None])))
+    assert cell_of(listed[0]).text == '["x", null]'
+
+
+def test_intervals_and_nanoseconds_are_shown_as_in_files() -> None:
+    assert cell_of(pa.scalar((1, -3, 90 * 10**9), pa.month_day_nano_interval())).text == "P1M-3DT90S"
+    assert cell_of(pa.scalar(3_723_123_456_789, pa.time64("ns"))).text == "01:02:03.123456789"
+
+
 def test_a_long_list_is_cut() -> None:
     cell = cell_of(pa.scalar(list(range(1_000_000)), pa.list_(pa.int64())))
     assert cell.text.startswith("[0, 1, 2")

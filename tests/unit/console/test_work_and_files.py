@@ -80,6 +80,17 @@ def test_every_format_can_be_read_again(format: str) -> None:
 
 
 @for_each("format", FORMATS)
+def test_no_byte_comes_before_the_first_rows_are_encoded(format: str) -> None:
+    def breaking() -> Iterator[pa.RecordBatch]:
+        yield from batches()
+        raise ValueError
+
+    pieces = file_pieces(breaking(), SCHEMA, format)
+    with pytest.raises(ValueError):
+        next(filter(None, pieces))
+
+
+@for_each("format", FORMATS)
 def test_an_empty_file_has_its_columns(format: str) -> None:
     data = b"".join(file_pieces([], SCHEMA, format))
     if format == "parquet":
