@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -100,7 +99,7 @@ class ZooKeeper:
             hosts: `host:port` of the servers, separated by commas. A path after them is the root of all nodes, and is
                 created if missing.
             session_timeout_ms: Session timeout to request, in ms.
-            timeout_ms: Limit of the time until the first connection, in ms.
+            timeout_ms: Limit of the time until the first connection, and then of the time until the root exists, in ms.
             login: Name and password for ZooKeeper's scheme `digest`.
             set_acl: True to give access to new nodes only to `login`; ignored without a login.
             tls: Settings of TLS; None for plain text.
@@ -131,11 +130,10 @@ class ZooKeeper:
             **secured,
         )
         zookeeper = cls(client, session_timeout_ms)
-        until = time.monotonic() + timeout_ms / 1_000
         try:
             client.start(timeout_ms / 1_000)
             if path:  # a busy machine can lose a connection that it has just made
-                KazooRetry(**_RETRY, deadline=until - time.monotonic())(client.ensure_path, slash + path)
+                KazooRetry(**_RETRY, deadline=timeout_ms / 1_000)(client.ensure_path, slash + path)
                 client.chroot = slash + path.rstrip("/")  # in `hosts` it would keep kazoo from creating the path
         except Exception as e:
             zookeeper.close()
