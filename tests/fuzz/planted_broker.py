@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import sparklog
 from sparklog.format.checkpoint import PARTITION_FILE
 from tests.fuzz.cases import ENVELOPE_ID, TYPED_ID, Case
 from tests.fuzz.planted import plant
@@ -58,6 +61,19 @@ class PlantedBroker:
     def place_of(self, case: Case) -> tuple[str, int]:
         """Topic and partition."""
         return TOPIC_OF[case.form.schema_id], self._cases[case.form.schema_id].index(case)
+
+    @cached_property
+    def offline(self) -> dict[tuple[str, int], str]:
+        """Topic and partition of those offline since the start, and the reason in the broker's log; "" for those that
+        have no leader, without a reason."""
+        # the start tells it in the log first; for a moment the metadata still have the leader from before
+        found = re.findall(r"ERROR .*: partition ((\S+)-(\d+)) is offline: (.*/\1/.*)", self.broker.stderr)
+        offline = {(topic, int(partition)): reason for _, topic, partition, reason in found}
+        with sparklog.Admin(self.broker.address) as admin:
+            for topic in TOPIC_OF.values():
+                leaderless = [p.partition for p in admin.describe_topic(topic).partition_details if p.leader < 0]
+                offline = {(topic, p): "" for p in leaderless} | offline
+        return offline
 
     def problem(self) -> str:
         """Return the broker's fault; "" if there is none."""

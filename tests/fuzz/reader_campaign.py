@@ -29,7 +29,7 @@ def behind_of(case: Case) -> int | None:
 
 
 def plantable(seeds: Iterator[int]) -> Iterator[Case]:
-    """The cases whose header can be read: the others a start finds, and their partitions are offline."""
+    """The cases whose header can be read. A start finds the others, and some of these: their partitions are offline."""
     return (c for c in map(make_case, seeds) if behind_of(c) is not None)
 
 
@@ -68,14 +68,20 @@ def _read_all(
     option = " --compacted" if compacted else ""
     try:
         for case in cases:
+            topic, partition = planted.place_of(case)
+            command = f"python -m tests.fuzz run readers --seed {case.seed}{option}"
+            reason = planted.offline.get((topic, partition))
+            if reason is not None:  # readers wait for a leader
+                outcomes["refused"] += 1
+                if problem := planted.problem() or ("" if reason else "offline without a reason"):
+                    findings.append(Finding("start", case.name, problem, command))
+                continue
             for name, child in children.items():
-                topic, partition = planted.place_of(case)
                 answer = child.call(planted.broker.address, topic, partition, case.form.schema_id, behind_of(case))
                 if answer.kind == "value":
                     outcomes["refused" if answer.value.refused else "read"] += 1
                 problem = planted.problem() or judge("compaction" if compacted else "reader", case, answer)
                 if problem:
-                    command = f"python -m tests.fuzz run readers --seed {case.seed}{option}"
                     findings.append(Finding(name, case.name, problem, command))
                 if len(findings) >= FINDINGS_MAX or planted.broker.process.poll() is not None:
                     return findings

@@ -336,6 +336,10 @@ class _RangeReader:
                     headers.append((position, header))
                     position += header.size_bytes
                     next_offset = max(next_offset, header.next_offset)
+                if headers and next_offset <= offset:  # fetched again, the answer would be the same
+                    raise CorruptBatchError(
+                        f"{self._tp}: the answer to a fetch from offset {offset} only has batches before it"
+                    )
                 if next_offset > offset:
                     stalled_until = time.monotonic() + self._retry_s
                 if next_offset < self._end:

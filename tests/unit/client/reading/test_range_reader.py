@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from sparklog.client.net.cluster import cluster
@@ -13,6 +14,7 @@ from sparklog.errors import (
     DataLossError,
     InvalidRequestError,
 )
+from sparklog.protocol import messages as m
 from sparklog.protocol.messages import Api
 from tests.support.clients import TP0, fill
 from tests.unit.client.fake_broker import DROP, FakeBroker
@@ -85,6 +87,22 @@ def test_damage_in_a_range(fake: FakeBroker) -> None:
     with pytest.raises(CorruptBatchError, match="offset 10"):
         values(fake, 0, 30)
     assert len(values(fake, 0, 30, check_crcs=False)) == 30
+
+
+def test_batches_that_were_not_asked_for_end_the_reading(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the reader would fetch them again for ever."""
+    fill(fake, 3)
+    honest = fake._fetch
+
+    def repeated(message: m.FetchRequest, code: int) -> tuple[m.FetchResponse, bytes]:
+        first = msgspec.structs.replace(message.partitions[0], fetch_offset=0)
+        return honest(msgspec.structs.replace(message, partitions=[first]), code)
+
+    monkeypatch.setattr(fake, "_fetch", repeated)
+    found = read_range(cluster(fake.address), TP0, 0, 30, local="off", fetching=ONE_BATCH)
+    assert next(found).next_offset == 10
+    with pytest.raises(CorruptBatchError, match="a fetch from offset 10 only has batches before it"):
+        next(found)
 
 
 def test_an_abandoned_range_does_not_return_a_busy_connection(fake: FakeBroker) -> None:
