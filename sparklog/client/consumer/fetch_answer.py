@@ -72,8 +72,8 @@ class Part:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last intact batch."""
-        return max((header.next_offset for _, header in self.headers), default=self.offset)
+        """The offset after the last intact batch; never before `offset`, whatever a faulty broker sends."""
+        return max((self.offset, *(header.next_offset for _, header in self.headers)))
 
     @property
     def end_epoch(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from sparklog.client.consumer import fetch_lane
 from sparklog.client.consumer.consumer import Consumer
@@ -301,6 +302,25 @@ MODULES = (
     "consumer.py",
     "records_in_hand.py",
 )
+
+
+def test_batches_that_were_not_asked_for_do_not_move_the_position_back(fake: FakeBroker) -> None:
+    fill(fake, 2)
+    answer = fake._answer
+
+    def answering(api: Api, message: Any, payload: bytearray, code: int) -> tuple[Any, bytes]:
+        if api is Api.FETCH and message.partitions[0].fetch_offset == 20:
+            first_batch = replace(message.partitions[0], fetch_offset=0, max_bytes=1)
+            message = replace(message, partitions=[first_batch])
+        return answer(api, message, payload, code)
+
+    fake._answer = answering  # type: ignore[method-assign]
+    with Consumer(fake.address, auto_offset_reset="earliest", local_read="off") as consumer:
+        consumer.assign([TP0])
+        assert offsets(drain(consumer, 20)) == list(range(20))
+        for _ in range(3):
+            assert consumer.poll(50) == []
+            assert consumer.position(TP0) == 20
 
 
 RETURNS = ("return chosen", "return found", "return batches")
