@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparklog.query.names import quoted, written
+from sparklog.query.names import literal, quoted, written
 
 HOURS_MAX = 2_562_046
 """Largest number of hours whose nanoseconds fit into 64 bits: about 292 years."""
@@ -55,7 +55,7 @@ def _column(number: int, name: str, t: Any) -> str:
     whens = ""
     for kind, (_, limit) in _LIMITS.items():
         if check := _beyond(f"#{number}", t, kind, 0):
-            whens += f" WHEN {check} THEN error({_literal(f'column {name}: {limit}; read it {_way(name, t)}')})"
+            whens += f" WHEN {check} THEN error({literal(f'column {name}: {limit}; read it {_way(name, t)}')})"
     return f"CASE{whens} ELSE {value} END" if whens else value if shown else ""
 
 
@@ -94,7 +94,7 @@ def _beyond(value: str, t: Any, kind: str, depth: int) -> str:
         values = (f"map_keys({value})", f"map_values({value})")
         parts = [_any_beyond(v, child, kind, depth) for v, (_, child) in zip(values, children, strict=True)]
     elif t.id == "union":
-        parts = [_beyond(f"union_extract({value}, {_literal(n)})", child, kind, depth) for n, child in children]
+        parts = [_beyond(f"union_extract({value}, {literal(n)})", child, kind, depth) for n, child in children]
     else:  # by number, because the fields of a tuple have no names
         fields = enumerate(children, 1)
         parts = [_beyond(f"struct_extract_at({value}, {place})", child, kind, depth) for place, (_, child) in fields]
@@ -113,7 +113,3 @@ def _children(t: Any) -> list[tuple[str, Any]]:
     if t.id == "union":
         return list(t.children[1:])  # the first one is the tag
     return list(t.children) if t.id in ("map", "struct", "tuple") else []
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -35,6 +35,11 @@ def topics_named(query: str, known: Collection[str]) -> list[str]:
     return sorted(found.values())
 
 
+def literal(text: str) -> str:
+    """Return a text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def needs_quotes(name: str) -> bool:
     """True if a name needs double quotes in SQL because of its characters. Keywords are not checked."""
     return _PLAIN_NAME.fullmatch(name) is None

@@ -38,7 +38,7 @@ from sparklog.errors import (
 from sparklog.query.calls import CALLS
 from sparklog.query.exact_values import with_exact_values
 from sparklog.query.explain import ADVICE, explained
-from sparklog.query.names import quoted, topics_named
+from sparklog.query.names import literal, quoted, topics_named
 from sparklog.query.ranges import OFFSET, Filter, OffsetRange
 from sparklog.query.refusals import check_kind
 from sparklog.query.result import QueryResult
@@ -598,7 +598,7 @@ def _locked_connection(
     made.execute("SET enable_progress_bar = false")
     made.execute("SET TimeZone = 'UTC'")
     if allow_files:
-        listed = ", ".join("'" + str(_directory(path)).replace("'", "''") + "/'" for path in allow_files)
+        listed = ", ".join(literal(f"{_directory(path)}/") for path in allow_files)
         made.execute(f"SET allowed_directories = [{listed}]")
         made.execute("SET enable_external_access = false")
     made.execute("SET lock_configuration = true")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from itertools import combinations
 
-from sparklog.query.names import quoted
+from sparklog.query.names import literal, quoted
 
 KEYWORDS_MAX = 6
 """Largest number of keywords that are tried with quotes, in all combinations. With more of them there is no hint."""
@@ -48,7 +48,7 @@ def table_list(topics: Iterable[str]) -> str:
     Args:
         topics: Names of the topics.
     """
-    listed = ", ".join("'" + topic.replace("'", "''") + "'" for topic in topics)
+    listed = ", ".join(literal(topic) for topic in topics)
     own = "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views() WHERE NOT internal"
     return (
         f"SELECT name FROM (SELECT unnest([{listed}]::VARCHAR[]) AS name UNION {own}) "
