@@ -17,7 +17,7 @@ from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from sparklog.errors import InvalidRequestError
-from sparklog.types import TopicPartition, whole_number
+from sparklog.types import TOPIC_NAME_CHARS_MAX, TopicPartition, whole_number
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,8 +26,6 @@ Reader = Callable[[str, Any], Any]
 Partitions = TopicPartition | Iterable[TopicPartition]
 """One partition, or any number of them."""
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
-NAME_CHARS_MAX = 249
-"""Largest number of characters of a name in a request: `sparklog.protocol.base.Name`."""
 DEPTH_MAX = 10
 """Largest depth of nested lists of partitions. A list that contains itself ends there."""
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -58,8 +56,8 @@ def text(argument: str, value: object) -> str:
 def name(argument: str, value: object) -> str:
     """Return the name of a topic or a group."""
     given = text(argument, value)
-    if len(given) > NAME_CHARS_MAX:
-        refuse(argument, value, f"a name has at most {NAME_CHARS_MAX} characters")
+    if len(given) > TOPIC_NAME_CHARS_MAX:
+        refuse(argument, value, f"a name has at most {TOPIC_NAME_CHARS_MAX} characters")
     return given
 
 
