@@ -167,19 +167,23 @@ def committed(fake: FakeBroker) -> list[dict[int, int]]:
     return found
 
 
+def read(consumer: Consumer, reading: str) -> None:
+    """The first records of the partition: one in the loop, else ten."""
+    consumer.assign([TP0])
+    if reading == "loop":
+        assert next(consumer).offset == 0
+    else:
+        assert getattr(consumer, reading)(60_000)
+
+
 @pytest.mark.parametrize("reading", ["poll", "poll_batches", "loop"])
 def test_another_thread_that_closes_does_not_commit_records_in_work(
     fake: FakeBroker, committed: list[dict[int, int]], reading: str
 ) -> None:
     fill(fake, 1)
-
-    def read(consumer: Consumer) -> Any:
-        return next(consumer) if reading == "loop" else getattr(consumer, reading)(60_000)
-
     for autocommit, expected in ((None, []), (True, [{0: 1 if reading == "loop" else 10}])):
         with pytest.raises(FailedError), Consumer(fake.address, **GROUP) as consumer:
-            consumer.assign([TP0])
-            assert read(consumer)
+            read(consumer, reading)
             on_another_thread(lambda c=consumer, a=autocommit: c.close(autocommit=a))()  # type: ignore[misc]
             raise FailedError
         assert committed == expected
@@ -188,7 +192,7 @@ def test_another_thread_that_closes_does_not_commit_records_in_work(
         consumer.assign([TP0])
         waiting = on_another_thread(lambda: [consumer.poll(60_000), consumer.poll(60_000)])
         until(lambda: consumer._fetcher.positions[TP0].consumed == 10 and is_inside(consumer))
-        consumer.close()  # who polls again is done with the records of the poll before
+        consumer.close()  # a thread that polls again is done with the records before
         with pytest.raises(ClosedError):
             waiting()
     assert committed == [{0: 10}]
@@ -199,22 +203,14 @@ def test_a_block_that_an_exception_leaves_commits_nothing(
     fake: FakeBroker, committed: list[dict[int, int]], reading: str
 ) -> None:
     fill(fake, 1)
-
-    def read(consumer: Consumer) -> None:
-        consumer.assign([TP0])
-        if reading == "loop":
-            assert next(consumer).offset == 0
-        else:
-            assert getattr(consumer, reading)(60_000)
-
     for raised in (FailedError, KeyboardInterrupt, SystemExit, GeneratorExit):
         with pytest.raises(raised), Consumer(fake.address, **GROUP) as consumer:
-            read(consumer)
+            read(consumer, reading)
             raise raised
     with Consumer(fake.address, **GROUP) as consumer:
-        read(consumer)
+        read(consumer, reading)
         consumer.close(autocommit=False)
     assert committed == []
     with Consumer(fake.address, **GROUP) as consumer:
-        read(consumer)
+        read(consumer, reading)
     assert committed == [{0: 1 if reading == "loop" else 10}]
