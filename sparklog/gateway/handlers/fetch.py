@@ -187,7 +187,7 @@ async def _convert_known(
 ) -> None:
     """Convert the batches of the `known` topics into `found`. Waits for no answer of the broker."""
     conversions = session.gateway.conversions
-    limit = session.gateway.limits.fetch_bytes - session.answer_bytes
+    left = session.gateway.limits.fetch_bytes - session.answer_bytes
     if sum(len(payloads[key]) for key in known) <= INLINE_BYTES:
         converted = _convert_inline(known, payloads, codecs)
         if converted is not None:
@@ -197,17 +197,19 @@ async def _convert_known(
     async with conversions.turn(session.gateway.limits.fetch_bytes):
         converted = {}
         for key, topic in known.items():
-            limit_left = limit - _size(converted)
-            if limit_left <= 0:
+            if left <= 0:
                 break
             convert = partial(
-                client_batches, payloads[key], topic.schema_of, _rows_of(topic), codecs, bytes_max=limit_left,
+                client_batches, payloads[key], topic.schema_of, _rows_of(topic), codecs, bytes_max=left,
                 within=partial(convert_within, conversions.inflated),
             )  # fmt: skip
             try:
-                converted[key] = await conversions.run(convert)
+                parts = await conversions.run(convert)
             except SparklogError as e:
                 converted[key] = without_frames(e)
+            else:
+                converted[key] = parts
+                left -= sum(map(len, parts))
         _add(session, converted)
         found |= converted
 
