@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparklog.format.key_equality import canonical_key
+
 OPERATION_COLUMN = "_op"
 """Optional column of a changelog topic with the kind of the change."""
 DELETE_OPERATIONS = ("d", "delete")
@@ -23,11 +25,11 @@ def newest_per_key(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
 
     Args:
         rows: Rows in offset order.
-        key_columns: Names of the key columns. Nulls are equal to each other.
+        key_columns: Names of the key columns. `sparklog.format.key_equality` says which keys are equal.
     """
     if rows.num_rows < 2:
         return rows
-    keys = rows.select(list(key_columns)).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
+    keys = _canonical_keys(rows, key_columns).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
     last = keys.group_by(list(key_columns)).aggregate([(_POSITION, "max")]).column(f"{_POSITION}_max")
     return rows.take(pc.sort_indices(last) if len(last) == rows.num_rows else np.sort(last.to_numpy()))
 
@@ -70,8 +72,8 @@ def other_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> np
     Returns:
         A boolean array that is True for each row to keep; None if all rows stay.
     """
-    marked = keys.select(list(key_columns))
-    own = rows.select(list(key_columns)).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
+    marked = _canonical_keys(keys, key_columns)
+    own = _canonical_keys(rows, key_columns).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
     # in a join null equals nothing, so each key column gets a column that marks its nulls
     own, marked = _with_null_marks(own, key_columns), _with_null_marks(marked, key_columns)
     on = [c for c in own.column_names if c != _POSITION]
@@ -81,6 +83,12 @@ def other_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> np
     left = np.zeros(rows.num_rows, dtype=bool)
     left[joined] = True
     return left
+
+
+def _canonical_keys(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
+    """Return the key columns, such that equal keys have equal bytes."""
+    columns = [canonical_key(rows.column(name)) for name in key_columns]
+    return pa.table(columns, names=list(key_columns))
 
 
 def _with_null_marks(table: pa.Table, key_columns: Sequence[str]) -> pa.Table:

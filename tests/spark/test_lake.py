@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import sparklog
@@ -98,5 +100,13 @@ def test_a_stream_and_a_batch_across_the_seam(spark: Any, tmp_path: Path, topic_
         producer.flush()
         latest = sparklog.latest(spark, dotted, bootstrap_servers=address)
         assert sorted(tuple(r) for r in latest.collect()) == [(0, 2), (1, 3)]
+        floating = topic_name("floating")
+        admin.create_topic(floating, 2, schema="k DOUBLE, n BIGINT, _op STRING", key_columns=["k"])
+        bits = np.array([0, 1 << 63, 0x7FF8 << 48, 0xFFF8 << 48, 0x3FF0 << 48, 0], np.uint64)
+        operations = ["c"] * 5 + ["d"]
+        producer.send_batch(floating, pa.table({"k": bits.view(float), "n": np.arange(6), "_op": operations}))
+        producer.flush()
+        latest = sparklog.latest(spark, floating, bootstrap_servers=address)
+        assert sorted(r.n for r in latest.collect()) == [3, 4], "0.0 deletes -0.0, and NaN is one key"
         rows = sparklog.unwrap_debezium(spark.createDataFrame(events, ["value"]), "id BIGINT")
         assert [tuple(r) for r in rows.collect()] == [(1, "c"), (2, "d")]

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -293,6 +294,36 @@ def test_an_upserted_table_equals_a_dict(
         assert dict(zip(latest.column("id").to_pylist(), latest.column("name").to_pylist(), strict=True)) == truth
     with pytest.raises(InvalidConfigError, match="newest row of each key only"):
         sparklog.read_table(address, topic, history=True)
+
+
+def test_every_latest_has_one_zero_and_one_nan(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    """Python and SQL, from the log and from an upserted table, agree on which floating-point keys are equal."""
+    address = lake_broker.bootstrap_servers
+    lake_admin.create_topic(topic, 3, schema="k DOUBLE, n BIGINT, _op STRING", key_columns=["k"])
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"), mode="upsert")
+    bits = np.array([0, 1 << 63, 0x7FF8 << 48, (0x7FF8 << 48) + 1, 0xFFF8 << 48, 0x3FF0 << 48], np.uint64)
+    numbers = pa.array(bits.view(float))  # 0.0, -0.0, three patterns of NaN, 1.0
+
+    def check(expected: list[int]) -> None:
+        rows = sparklog.read_table(address, topic, latest=True)
+        assert sorted(rows.column("n").to_pylist()) == expected
+        assert sorted(sparklog.sql(address, f'SELECT n FROM latest."{topic}"').column("n").to_pylist()) == expected
+
+    with sparklog.Producer(address) as producer:
+        producer.send_batch(topic, pa.table({"k": numbers, "n": np.arange(6), "_op": ["c"] * 6}))
+        producer.flush()
+        check([1, 4, 5])
+        assert worker.run_once([topic]) == {}
+        check([1, 4, 5])
+        gone = pa.table({"k": numbers.slice(0, 3).take([0, 2]), "n": np.arange(2), "_op": ["d"] * 2})
+        producer.send_batch(topic, gone)  # 0.0 deletes -0.0, and one NaN another
+        producer.flush()
+        check([5])
+        assert worker.run_once([topic]) == {}
+        check([5])
+    assert DeltaTable(tmp_path / "table").to_pyarrow_table().column("n").to_pylist() == [5]
 
 
 def test_deletion_vectors_are_applied_or_stop_an_upserted_table(

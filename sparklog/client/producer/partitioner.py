@@ -17,7 +17,7 @@ boolean                                   1 byte, 0 or 1
 int8, int16, int32, int64                 big-endian, of the type's width
 date                                      big-endian int32, days since 1970
 timestamp, duration                       big-endian int64, microseconds
-float, double                             big-endian IEEE 754 bits (-0.0 as 0.0)
+float, double                             big-endian IEEE 754 bits (-0.0 as 0.0, one NaN)
 decimal                                   big-endian 16 bytes, the unscaled value
 ========================================  ==================================================
 """
@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import SchemaMismatchError
+from sparklog.format.key_equality import canonical_numbers
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -178,8 +179,7 @@ def _big_endian(column: Any) -> np.ndarray:
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         raise SchemaMismatchError(f"a key column of type {t} cannot be hashed")
     numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
-    if pa.types.is_floating(values.type):
-        numbers = numbers + numbers.dtype.type(0)
+    numbers = canonical_numbers(numbers)
     return (
         np.ascontiguousarray(numbers)
         .astype(numbers.dtype.newbyteorder(">"))

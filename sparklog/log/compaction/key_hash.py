@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import InvalidTopicError
+from sparklog.format.key_equality import canonical_numbers
 
 LONG_KEY_BYTES = 1024
 """Length in bytes above which a key is hashed by a call of its own; a batch has room for few such keys."""
@@ -170,8 +171,7 @@ def _fixed_words(column: Any) -> list[np.ndarray]:
         return [pairs[:, 0], pairs[:, 1]]
     if pa.types.is_floating(t):
         numbers = column.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
-        numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)  # one NaN, one zero
-        return [numbers.view(_U64)]
+        return [canonical_numbers(numbers).view(_U64)]
     if pa.types.is_boolean(t):
         column = column.cast(pa.int8())
     elif pa.types.is_date32(t):

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from sparklog.client.producer.partitioner import partitions_for_columns
 from sparklog.errors import InvalidConfigError, LakePausedError
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.lake import parquet_files
@@ -202,6 +203,25 @@ def test_a_null_in_a_key_of_any_type_equals_null_only(zero: object, key_type: pa
         left = other_keys(table, table.slice(at, 1), ["k"])
         assert left is not None
         assert left.tolist() == expected
+
+
+ODD_NUMBERS = np.array([0, 1 << 63, 0x7FF8 << 48, (0x7FF8 << 48) + 1, 0xFFF8 << 48, 0x3FF0 << 48], np.uint64).view(
+    float
+)
+"""0.0, -0.0, three bit patterns of NaN, and 1.0."""
+
+
+@for_each("key_type", [pa.float32(), pa.float64()], ids=str)
+def test_zeros_are_one_key_and_so_are_nans(key_type: pa.DataType) -> None:
+    keys = pa.array(ODD_NUMBERS).cast(key_type)
+    table = pa.table({"k": keys, "v": np.arange(6)})
+    assert newest_per_key(table, ["k"]).column("v").to_pylist() == [1, 4, 5]
+    for row, same in enumerate(([0, 1], [0, 1], [2, 3, 4], [2, 3, 4], [2, 3, 4], [5])):
+        left = other_keys(table, table.slice(row, 1), ["k"])
+        assert left is not None
+        assert np.flatnonzero(~left).tolist() == same
+    chosen = partitions_for_columns([keys], 1_000).tolist()
+    assert (len(set(chosen[:2])), len(set(chosen[2:5])), len(set(chosen))) == (1, 1, 3)
 
 
 def test_many_keys() -> None:
