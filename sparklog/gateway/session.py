@@ -57,12 +57,10 @@ class Session:
         self.listener = listener
         self.apis = apis
         self.is_known = not listener.protocol.sasl
-        """True if the client has authenticated, or the listener is without SASL."""
+        """True if the broker has authenticated the client, or the listener is without SASL."""
         self.client_id = ""
-        self.mechanism = ""
-        """SASL mechanism of the exchange in progress."""
-        self.steps = 0
-        """Number of answered messages in the SASL exchange."""
+        self.ends_after_answer = False
+        """True if the session ends after the current answer."""
         self.order = asyncio.Lock()
         """Lock for converting and sending a PRODUCE request, so that the requests reach the broker in their order."""
         self.authorized_groups: set[str] = set()
@@ -97,7 +95,19 @@ class Session:
                     self._broker = None
                 if self._broker is None:
                     self._broker = await self.gateway.connect(self.client_id, self.listener.name, self._client)
+                    self._broker.ended.add_done_callback(self._on_broker_ended)
         return self._broker
+
+    def _on_broker_ended(self, _: asyncio.Future[None]) -> None:
+        """End the session with the broker's connection, if that has authenticated the client: the broker ends it with
+        the lifetime of the client's credentials."""
+        if self.listener.protocol.sasl and self.is_known:
+            self._stream.close()
+
+    def refuse_authentication(self) -> None:
+        """Treat the client as unknown, and end the session after the current answer."""
+        self.is_known = False
+        self.ends_after_answer = True
 
     async def run(self) -> None:
         """Serve the client until the client, the gateway or an error ends the connection."""
@@ -152,7 +162,7 @@ class Session:
             await self._answer(served, head, data, None)
         finally:
             self.gateway.memory.free(size)
-        return True
+        return not self.ends_after_answer
 
     async def _read(self, size: int) -> memoryview:
         """Return a request of `size` bytes. The budget is charged as the bytes arrive, so that an announced size alone
@@ -178,8 +188,12 @@ class Session:
     def _left_to_authenticate_s(self) -> float:
         return max(self.gateway.limits.authentication_s - (self.gateway.clock_s() - self._since_s), 0.0)
 
+    def request_bytes_max(self, size_max: int) -> int:
+        """Return the largest size of a request in bytes: `size_max`, or less if the client has not authenticated."""
+        return size_max if self.is_known else min(size_max, self.gateway.limits.unknown_request_bytes)
+
     def _check_size(self, size: int, size_max: int) -> None:
-        limit = size_max if self.is_known else min(size_max, self.gateway.limits.unknown_request_bytes)
+        limit = self.request_bytes_max(size_max)
         if not 0 < size <= limit:
             raise ConnectionEndError(f"a request of {size} bytes; at most {limit} are allowed")
 

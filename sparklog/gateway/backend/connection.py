@@ -89,6 +89,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._expected: deque[_Expected] = deque()
         self._next_id = 0
         self._failure: SparklogError | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the connection has failed or was closed."""
         self._transport: asyncio.Transport
         self._prefix: frames.ResponsePrefix | None = None
         self._view = memoryview(bytearray(frames.PREFIX_BYTES))
@@ -289,6 +291,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _fail(self, error: SparklogError) -> None:
         self._failure = self._failure or error
+        if not self.ended.done():
+            self.ended.set_result(None)
         self._transport.abort()
         self._writable.set()
         if self._waiting is not None:

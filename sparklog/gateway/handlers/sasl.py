@@ -17,11 +17,9 @@ from sparklog.protocol.security_messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from sparklog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, TOKEN_BYTES_MAX
+from sparklog.security.sasl import PLAIN, TOKEN_BYTES_MAX
 
 MECHANISM_CHARS_MAX = 64
-STEPS = {PLAIN: 1, OAUTHBEARER: 1, SCRAM_SHA_256: 2, SCRAM_SHA_512: 2}
-"""Number of messages that a client sends in an exchange, by mechanism."""
 
 
 async def sasl_handshake(session: Session, request: Body, version: int) -> Body:
@@ -32,7 +30,6 @@ async def sasl_handshake(session: Session, request: Body, version: int) -> Body:
     if mechanism == PLAIN and not session.listener.protocol.tls:
         # a password that the network can read is refused, as by the broker's listeners
         return {"error_code": Kafka.UNSUPPORTED_SASL_MECHANISM, "mechanisms": []}
-    session.mechanism, session.steps = mechanism, 0
     broker = await session.broker()
     try:
         answer = await broker.ask(Api.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism), SaslHandshakeResponse)
@@ -44,30 +41,30 @@ async def sasl_handshake(session: Session, request: Body, version: int) -> Body:
 
 
 async def sasl_authenticate(session: Session, request: Body, version: int) -> Body:
-    """Pass one message of the exchange on to the broker. After a failure the broker closes its connection; the client
-    is expected to close its own."""
+    """Pass one message of the exchange on to the broker.
+
+    Only the broker's verdict authenticates the session: its answer has a principal after the last message of a
+    successful exchange. A challenge has none, also the challenge with the reason for a refused token (OAUTHBEARER).
+    After a failure, also of a repeated authentication, the session ends with this answer, as the broker's connection
+    does.
+    """
     token = request["auth_bytes"]
     if len(token) > TOKEN_BYTES_MAX:
         raise ConnectionEndError(f"a SASL message of {len(token)} bytes; at most {TOKEN_BYTES_MAX} are allowed")
     broker = await session.broker()
     try:
         answer = await broker.ask(Api.SASL_AUTHENTICATE, SaslAuthenticateRequest(token), SaslAuthenticateResponse)
-        session.is_known = session.is_known or _is_over(session, answer)
     except SparklogError as e:
+        session.refuse_authentication()
         code = code_of(e) if isinstance(e, SaslAuthenticationFailedError) else Kafka.ILLEGAL_SASL_STATE
         return {"error_code": code, "error_message": text_of(e), "auth_bytes": b""}
+    if answer.error_code:
+        session.refuse_authentication()
+    elif answer.principal:
+        session.is_known = True
     return {
         "error_code": kafka_code(answer.error_code),
         "error_message": text_of(answer.message),
         "auth_bytes": answer.auth_bytes,
         "session_lifetime_ms": answer.session_lifetime_ms,
     }
-
-
-def _is_over(session: Session, answer: SaslAuthenticateResponse) -> bool:
-    """Return True after the last message of the exchange. The result only raises the gateway's limits for requests; the
-    broker itself decides if the client is authenticated."""
-    if answer.error_code:
-        return False
-    session.steps += 1
-    return session.steps >= STEPS.get(session.mechanism, 2)

@@ -1,0 +1,133 @@
+"""The state of a client's authentication at the gateway: it follows the broker's verdict alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from sparklog.errors import IllegalSaslStateError, SaslAuthenticationFailedError, SparklogError
+from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.handlers.sasl import sasl_authenticate, sasl_handshake
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.errors import Kafka
+from sparklog.protocol.messages import Api
+from sparklog.protocol.security_messages import SaslAuthenticateResponse, SaslHandshakeResponse
+from sparklog.security.listeners import Listener, SecurityProtocol
+from sparklog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
+
+CHALLENGE = SaslAuthenticateResponse(0, b"challenge")
+VERDICT = SaslAuthenticateResponse(0, b"", 60_000, principal="User:alice")
+REFUSAL = SaslAuthenticationFailedError("authentication failed")
+
+
+class Broker:
+    """A broker's connection that answers SASL messages with `answers`, in their order."""
+
+    def __init__(self, answers: Iterable[SaslAuthenticateResponse | SparklogError]) -> None:
+        self._answers = iter(answers)
+        self.closed = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, api: Api, message: Any, response: type) -> Any:
+        if api is Api.SASL_HANDSHAKE:
+            return SaslHandshakeResponse(0, [message.mechanism])
+        answer = next(self._answers)
+        if isinstance(answer, SparklogError):
+            raise answer
+        return answer
+
+    def release(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Stream:
+    """A client's stream that is never read."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return None
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def session_with(broker: Broker) -> tuple[Session, Stream]:
+    gateway, stream = Gateway(), Stream()
+
+    async def connect(*_: Any) -> Broker:
+        return broker
+
+    gateway.connect = connect  # type: ignore[method-assign, assignment]
+    listener = Listener("L", "127.0.0.1", 0, SecurityProtocol.SASL_SSL)
+    session = Session(gateway, listener, {}, stream)  # type: ignore[arg-type]
+    await session.broker()
+    gateway.conversions.close()
+    return session, stream
+
+
+async def exchange(session: Session, mechanism: str, messages: int) -> list[Kafka]:
+    """Return the codes of the answers to a handshake and to `messages` messages of the exchange."""
+    await sasl_handshake(session, {"mechanism": mechanism}, 1)
+    return [(await sasl_authenticate(session, {"auth_bytes": b"x"}, 2))["error_code"] for _ in range(messages)]
+
+
+@pytest.mark.parametrize("mechanism", [OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512])
+@pytest.mark.parametrize("challenges", [0, 1, 2, 5])
+def test_a_challenge_does_not_authenticate_and_a_verdict_does(mechanism: str, challenges: int) -> None:
+    async def main() -> None:
+        session, _ = await session_with(Broker([*[CHALLENGE] * challenges, VERDICT]))
+        assert await exchange(session, mechanism, challenges) == [Kafka.NONE] * challenges
+        assert not session.is_known
+        assert (await sasl_authenticate(session, {"auth_bytes": b"x"}, 2))["session_lifetime_ms"] == 60_000
+        assert session.is_known
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [REFUSAL, IllegalSaslStateError("out of order")])
+@pytest.mark.parametrize("before", [(), (CHALLENGE,), (VERDICT,), (VERDICT, CHALLENGE)])
+def test_a_refusal_ends_the_authentication_also_of_an_authenticated_client(
+    before: tuple[SaslAuthenticateResponse, ...], error: SparklogError
+) -> None:
+    async def main() -> None:
+        session, stream = await session_with(Broker([*before, error]))
+        codes = await exchange(session, OAUTHBEARER, len(before) + 1)
+        assert codes[:-1] == [Kafka.NONE] * len(before) and codes[-1] is not Kafka.NONE
+        assert not session.is_known
+        assert session.ends_after_answer
+        assert not stream.is_closed, "the client reads the refusal first"
+
+    asyncio.run(main())
+
+
+def test_a_session_ends_with_the_brokers_connection_that_has_authenticated_it() -> None:
+    async def main() -> None:
+        for answer, is_closed in ((CHALLENGE, False), (VERDICT, True)):
+            broker = Broker([answer])
+            session, stream = await session_with(broker)
+            await exchange(session, OAUTHBEARER, 1)
+            broker.ended.set_result(None)
+            await asyncio.sleep(0)
+            assert stream.is_closed == is_closed
+
+    asyncio.run(main())
+
+
+def test_a_refused_token_leaves_the_limits_of_unknown_clients() -> None:
+    async def main() -> None:
+        session, _ = await session_with(Broker([CHALLENGE]))
+        await exchange(session, OAUTHBEARER, 1)
+        limits = session.gateway.limits
+        assert session.request_bytes_max(limits.request_bytes) == limits.unknown_request_bytes
+        session.is_known = True
+        assert session.request_bytes_max(limits.request_bytes) == limits.request_bytes
+
+    asyncio.run(main())
