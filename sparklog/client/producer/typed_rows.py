@@ -45,8 +45,9 @@ _AS_THEY_ARE = (bytes, bytearray, dt.datetime, dt.date, dt.time, dt.timedelta)
 """Classes whose values msgspec takes only as they are. It does not parse them from texts."""
 
 
-class Row(msgspec.Struct):
-    """A row: a field for each column, in the order of the columns, named c0, c1 and so on."""
+class Row(msgspec.Struct, array_like=True):
+    """A row: a field for each column, in the order of the columns, named c0, c1 and so on. msgspec reads rows from
+    sequences, because the names of columns need not be names that msgspec takes."""
 
     schema: ClassVar[pa.Schema]
     """The columns by which the values were checked."""
@@ -62,10 +63,7 @@ def row_class(schema: pa.Schema) -> type[Row] | None:
     if any(t is None for t in types):
         return None
     fields = [(f"c{i}", t | None, None) for i, t in enumerate(types)]
-    names = {f"c{i}": name for i, name in enumerate(schema.names)}
-    made: Any = msgspec.defstruct(
-        "CheckedRow", fields, bases=(Row,), rename=names, forbid_unknown_fields=True, gc=False
-    )
+    made: Any = msgspec.defstruct("CheckedRow", fields, bases=(Row,), array_like=True, gc=False)
     made.schema = schema
     return cast("type[Row]", made)
 
@@ -134,12 +132,13 @@ def _usual_value(v: str, t: Any) -> tuple[str, str]:
 class TypedTopic(ProducerTopic):
     """The state of a typed topic."""
 
-    __slots__ = ("_binaries", "_check", "_class", "_fixed_bytes", "_key", "_texts")
+    __slots__ = ("_binaries", "_check", "_class", "_columns", "_fixed_bytes", "_key", "_texts")
 
     def __init__(self, info: TopicInfo, batch_size_bytes: int, queues: list[PartitionQueue]) -> None:
         super().__init__(info, batch_size_bytes, queues)
         schema = info.schema
         self._class = row_class(schema)
+        self._columns = frozenset(schema.names)
         fields = {name: f"c{i}" for i, name in enumerate(schema.names)}
         self._key = attrgetter(*(fields[name] for name in info.key_columns)) if info.key_columns else None
         texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
@@ -183,7 +182,10 @@ class TypedTopic(ProducerTopic):
         UnicodeEncodeError."""
         if Decimal in map(type, value.values()):  # msgspec would round it to a double
             raise msgspec.ValidationError
-        row = _convert(value, cls, builtin_types=_AS_THEY_ARE)
+        if not value.keys() <= self._columns:
+            raise msgspec.ValidationError
+        columns = [value.get(name) for name in cls.schema.names]
+        row = _convert(columns, cls, builtin_types=_AS_THEY_ARE)
         size = self._fixed_bytes
         for get in self._texts:
             text = get(row)
@@ -300,4 +302,4 @@ def _column(rows: list[Row], index: int, t: Any) -> Any:
 
 
 def _as_dict(row: Row) -> dict[str, Any]:
-    return {field.encode_name: getattr(row, field.name) for field in msgspec.structs.fields(row)}
+    return dict(zip(row.schema.names, msgspec.structs.astuple(row), strict=True))

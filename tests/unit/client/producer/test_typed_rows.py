@@ -202,3 +202,19 @@ def test_wrong_calls() -> None:
     state.checked({"s": "a"}, None, None, None, None)
     with pytest.raises(SchemaMismatchError, match="has no key"):
         state.checked({"f": 1.0}, None, None, None, None)
+
+
+def test_names_of_any_characters_are_names_of_columns() -> None:
+    names = ['a"b', "a\\b", "tab\there", "line\nend", "nul\0", "\x7f", "{x}", "it's", "c0", "é\u2028"]
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    row = {name: number for number, name in enumerate(names)}
+    few = {names[0]: 1, names[3]: 2.0}
+    columns = {"dict": {name: [number] for name, number in row.items()}, "list of dicts": [row]}
+    assert typed_batch(sent(info(schema), row, few), info(schema)).to_pylist() == [
+        row,
+        dict.fromkeys(names) | {names[0]: 1, names[3]: 2},
+    ]
+    for form, data in columns.items():
+        assert rows_of(data, info(schema), 0).table.to_pylist() == [row], form
+    with pytest.raises(SchemaMismatchError, match="unknown column"):
+        sent(info(schema), {"other\n": 1, **few})
