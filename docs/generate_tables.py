@@ -19,9 +19,8 @@ from sparklog.cli.conf import markdown_table
 from sparklog.cli.errors import HINTS
 from sparklog.errors import NAMES, SparklogError
 from sparklog.gateway.registry import served_apis
-from sparklog.protocol.messages import Api
-from sparklog.protocol.permissions import PERMISSIONS, Denial, Rule
-from sparklog.protocol.visibility import FILTERS
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.permission_rules import Denial, Rule
 from sparklog.settings import Scope
 
 DOCS = Path(__file__).resolve().parent
@@ -94,8 +93,9 @@ def _errors() -> str:
 def _permissions() -> str:
     rows = []
     for api in Api:
-        needs = "; ".join(_need(rule) for rule in PERMISSIONS[api]) or "nothing"
-        left_out = FILTERS[api].doc if api in FILTERS else ""
+        spec = APIS[api]
+        needs = "; ".join(_need(rule) for rule in spec.permissions) or "nothing"
+        left_out = "" if spec.filter is None else spec.filter.doc
         rows.append(f"| `{api.name}` | {_cell(needs)} | {_cell(left_out)} |")
     return "\n".join(["| API | needs | leaves out of the answer |", "|---|---|---|", *rows])
 

@@ -41,12 +41,12 @@ from sparklog_broker.cluster.growth import grow
 from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, format_address, load_config, parse_address
 from sparklog_broker.counters.authentication import AuthenticationCounters
-from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import LogFile, set_up_logging
 from sparklog_broker.metrics.service import MetricsService
 from sparklog_broker.metrics.watched import MetricSources
 from sparklog_broker.network.listening import ListenError, bind_all, close_all
 from sparklog_broker.network.server import LIMIT_SETTINGS, Server
+from sparklog_broker.pipeline import Pipeline
 from sparklog_broker.registry import HANDLERS
 from sparklog_broker.security.peer_security import PeerSecurity, server_contexts
 
@@ -267,14 +267,13 @@ def _server(
 ) -> Server:
     """Return the server that passes requests of the sockets to the broker's handlers. It is not started yet."""
     broker, peers = parts
-    answer = Dispatcher(
+    answer = Pipeline(
         broker,
         HANDLERS,
         broker.requests,
         broker.access,
         peers.authenticator,
-        throttling=broker.throttling,
-        audit=broker.audit,
+        broker.throttling,
     ).answer
     server = Server(
         peers.open(sockets, local=config.local_socket_enabled),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sparklog.protocol.messages import Api
-from sparklog_broker.dispatcher import Handler
+from sparklog.protocol.apis import Api
 from sparklog_broker.handlers import (
     acls,
     broker_configs,
@@ -31,6 +30,7 @@ from sparklog_broker.handlers import (
     users,
 )
 from sparklog_broker.handlers.coordinators import of_groups, of_transactions
+from sparklog_broker.request_context import Handler
 
 HANDLERS: dict[Api, Handler] = {
     Api.HANDSHAKE: metadata.handshake,

@@ -1,31 +1,17 @@
-"""The APIs: each has a type for requests and one for responses, as data. Most types are in modules of their own area.
+"""Messages of connections, of data and of offsets. The other messages are in modules of their own area.
 
 Every type is encoded as a MessagePack array in the order of its fields. Evolution: a new version may only append fields
 with defaults, marked with `Since`; a decoder ignores trailing fields that it does not know and fills in defaults for
-missing ones. `sparklog.protocol.negotiation` chooses the version. Limits of list lengths are part of the types
-(`Annotated[..., Meta(max_length=…)]`), so a decoder enforces them.
+missing ones. `apis` has the versions, `codec` encodes them, and `negotiation` chooses one. Limits of list lengths are
+part of the types (`Annotated[..., Meta(max_length=…)]`), so a decoder enforces them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import IntEnum
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated
 
-import msgspec
-from msgspec import Meta, structs
+from msgspec import Meta
 
-from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
-from sparklog.format.decoders import msgpack_decoder
-from sparklog.protocol import acl_messages as acls
-from sparklog.protocol import cluster_messages as cluster
-from sparklog.protocol import group_messages as groups
-from sparklog.protocol import lake_messages as lakes
-from sparklog.protocol import operation_messages as operation
-from sparklog.protocol import quota_messages as quotas
-from sparklog.protocol import security_messages as security
-from sparklog.protocol import topic_messages as topics
-from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import (
     PARTITIONS_PER_REQUEST_MAX,
     TOPICS_PER_REQUEST_MAX,
@@ -39,80 +25,11 @@ from sparklog.protocol.base import (
     ThrottleMs,
 )
 from sparklog.protocol.topic_messages import BrokerEndpoint
-from sparklog.protocol.versions import forget_newer, in_version
 
 REMOTE_SEGMENTS_MAX = 1_000
 ABORTED_RANGES_MAX = 10_000
 """Approximate limit of the aborted ranges in the answer of LOCATE_SEGMENTS or LOCATE_REMOTE. A reader asks again for
 the rest."""
-
-
-class Api(IntEnum):
-    """API numbers; never reused."""
-
-    HANDSHAKE = 0
-    METADATA = 1
-    CREATE_TOPIC = 2
-    DELETE_TOPIC = 3
-    PRODUCE = 4
-    FETCH = 5
-    LIST_OFFSETS = 6
-    LOCATE_SEGMENTS = 7
-    DELETE_RECORDS = 8
-    ALTER_TOPIC = 9
-    ALTER_SCHEMA = 10
-    INIT_PRODUCER_ID = 11
-    END_TXN = 12
-    TXN_OFFSET_COMMIT = 13
-    JOIN_SHARED_TXN = 14
-    END_SHARED_TXN = 15
-    LIST_TRANSACTIONS = 16
-    DESCRIBE_TRANSACTIONS = 17
-    ABORT_TRANSACTION = 18
-    DESCRIBE_PRODUCERS = 19
-    GROUP_HEARTBEAT = 20
-    OFFSET_COMMIT = 21
-    OFFSET_FETCH = 22
-    LIST_GROUPS = 23
-    DESCRIBE_GROUPS = 24
-    DELETE_GROUP = 25
-    FIND_COORDINATOR = 26
-    RENEW_SHARED_TXN = 30
-    SNAPSHOT_OFFSETS = 31
-    CREATE_PARTITIONS = 32
-    ALTER_BROKER_CONFIGS = 33
-    DESCRIBE_BROKER_CONFIGS = 34
-    LOCATE_REMOTE = 40
-    REPLICA_FETCH = 50
-    METADATA_FETCH = 51
-    ALTER_PARTITION = 52
-    CONTROLLED_SHUTDOWN = 53
-    WRITE_TXN_MARKERS = 54
-    ADD_PARTITIONS_TO_TXN = 55
-    FIND_TXN_OWNERS = 56
-    SASL_HANDSHAKE = 60
-    SASL_AUTHENTICATE = 61
-    ALTER_USER_SCRAM_CREDENTIALS = 62
-    DESCRIBE_USER_SCRAM_CREDENTIALS = 63
-    OFFSETS_FOR_LEADER_EPOCH = 85
-    HOLD_TRANSACTIONS = 86
-    LIST_COMMITS = 87
-    FORWARD = 88
-    ALTER_PARTITION_REASSIGNMENTS = 70
-    LIST_PARTITION_REASSIGNMENTS = 71
-    ELECT_LEADERS = 72
-    CORDON_BROKER = 73
-    DESCRIBE_CLUSTER = 74
-    DESCRIBE_LOG_DIRS = 75
-    DIRECTORY_FAILED = 80
-    ALTER_SECURITY_RECORDS = 65
-    CREATE_ACLS = 66
-    DELETE_ACLS = 67
-    DESCRIBE_ACLS = 68
-    DESCRIBE_CLIENT_QUOTAS = 69
-    ALTER_CLIENT_QUOTAS = 90
-    REPORT_LAKE = 110
-    DESCRIBE_LAKES = 111
 
 
 class ErrorBody(Message):
@@ -491,187 +408,3 @@ class DeleteRecordsResponse(Message):
 
     results: list[DeleteRecordsResult]
     throttle_ms: ThrottleMs = 0
-
-
-class ApiSpec(NamedTuple):
-    """Types and versions of one API. `version_min`: the number of the newest version at the release that introduced the
-    API. `version_max`: the number at which the messages last got a field."""
-
-    request: type[Message]
-    response: type[Message]
-    version_min: int
-    version_max: int
-
-
-APIS: dict[Api, ApiSpec] = {
-    Api.HANDSHAKE: ApiSpec(HandshakeRequest, HandshakeResponse, 0, 0),
-    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 4),
-    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 4),
-    Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 4),
-    Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 2),
-    Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 2),
-    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 4),
-    Api.OFFSETS_FOR_LEADER_EPOCH: ApiSpec(OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse, 2, 3),
-    Api.SNAPSHOT_OFFSETS: ApiSpec(SnapshotOffsetsRequest, SnapshotOffsetsResponse, 1, 3),
-    Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 3),
-    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 4),
-    Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 3),
-    Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 3),
-    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 4),
-    Api.CREATE_PARTITIONS: ApiSpec(topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, 1, 4),
-    Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 3),
-    Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 5),
-    Api.TXN_OFFSET_COMMIT: ApiSpec(groups.TxnOffsetCommitRequest, groups.TxnOffsetCommitResponse, 0, 3),
-    Api.JOIN_SHARED_TXN: ApiSpec(txn.JoinSharedTxnRequest, txn.JoinSharedTxnResponse, 0, 3),
-    Api.END_SHARED_TXN: ApiSpec(txn.EndSharedTxnRequest, txn.EndSharedTxnResponse, 0, 3),
-    Api.RENEW_SHARED_TXN: ApiSpec(txn.RenewSharedTxnRequest, txn.RenewSharedTxnResponse, 1, 3),
-    Api.LIST_TRANSACTIONS: ApiSpec(txn.ListTransactionsRequest, txn.ListTransactionsResponse, 0, 3),
-    Api.DESCRIBE_TRANSACTIONS: ApiSpec(txn.DescribeTransactionsRequest, txn.DescribeTransactionsResponse, 0, 3),
-    Api.ABORT_TRANSACTION: ApiSpec(txn.AbortTransactionRequest, txn.AbortTransactionResponse, 0, 3),
-    Api.DESCRIBE_PRODUCERS: ApiSpec(txn.DescribeProducersRequest, txn.DescribeProducersResponse, 0, 3),
-    Api.GROUP_HEARTBEAT: ApiSpec(groups.GroupHeartbeatRequest, groups.GroupHeartbeatResponse, 0, 3),
-    Api.OFFSET_COMMIT: ApiSpec(groups.OffsetCommitRequest, groups.OffsetCommitResponse, 0, 3),
-    Api.OFFSET_FETCH: ApiSpec(groups.OffsetFetchRequest, groups.OffsetFetchResponse, 0, 3),
-    Api.LIST_GROUPS: ApiSpec(groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 3),
-    Api.DESCRIBE_GROUPS: ApiSpec(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 3),
-    Api.DELETE_GROUP: ApiSpec(groups.DeleteGroupRequest, groups.DeleteGroupResponse, 0, 3),
-    Api.FIND_COORDINATOR: ApiSpec(groups.FindCoordinatorRequest, groups.FindCoordinatorResponse, 2, 3),
-    Api.REPLICA_FETCH: ApiSpec(cluster.ReplicaFetchRequest, cluster.ReplicaFetchResponse, 2, 4),
-    Api.METADATA_FETCH: ApiSpec(cluster.MetadataFetchRequest, cluster.MetadataFetchResponse, 2, 2),
-    Api.ALTER_PARTITION: ApiSpec(cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, 2, 2),
-    Api.CONTROLLED_SHUTDOWN: ApiSpec(cluster.ControlledShutdownRequest, cluster.ControlledShutdownResponse, 2, 2),
-    Api.DIRECTORY_FAILED: ApiSpec(cluster.DirectoryFailedRequest, cluster.DirectoryFailedResponse, 2, 4),
-    Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 5),
-    Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 5),
-    Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
-    Api.HOLD_TRANSACTIONS: ApiSpec(cluster.HoldTransactionsRequest, cluster.HoldTransactionsResponse, 2, 2),
-    Api.LIST_COMMITS: ApiSpec(cluster.ListCommitsRequest, cluster.ListCommitsResponse, 4, 4),
-    Api.FORWARD: ApiSpec(cluster.ForwardRequest, cluster.ForwardResponse, 4, 4),
-    Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
-    Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 5),
-    Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(
-        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 4
-    ),
-    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiSpec(
-        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse, 2, 4
-    ),
-    Api.ALTER_PARTITION_REASSIGNMENTS: ApiSpec(
-        operation.AlterPartitionReassignmentsRequest, operation.AlterPartitionReassignmentsResponse, 2, 3
-    ),
-    Api.LIST_PARTITION_REASSIGNMENTS: ApiSpec(
-        operation.ListPartitionReassignmentsRequest, operation.ListPartitionReassignmentsResponse, 2, 3
-    ),
-    Api.ELECT_LEADERS: ApiSpec(operation.ElectLeadersRequest, operation.ElectLeadersResponse, 2, 3),
-    Api.CORDON_BROKER: ApiSpec(operation.CordonBrokerRequest, operation.CordonBrokerResponse, 2, 3),
-    Api.DESCRIBE_CLUSTER: ApiSpec(operation.DescribeClusterRequest, operation.DescribeClusterResponse, 2, 3),
-    Api.ALTER_BROKER_CONFIGS: ApiSpec(operation.AlterBrokerConfigsRequest, operation.AlterBrokerConfigsResponse, 4, 4),
-    Api.DESCRIBE_BROKER_CONFIGS: ApiSpec(
-        operation.DescribeBrokerConfigsRequest, operation.DescribeBrokerConfigsResponse, 4, 4
-    ),
-    Api.DESCRIBE_LOG_DIRS: ApiSpec(operation.DescribeLogDirsRequest, operation.DescribeLogDirsResponse, 2, 5),
-    Api.ALTER_SECURITY_RECORDS: ApiSpec(
-        cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
-    ),
-    Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 4),
-    Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 4),
-    Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 4),
-    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 4),
-    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 4),
-    Api.REPORT_LAKE: ApiSpec(lakes.ReportLakeRequest, lakes.ReportLakeResponse, 4, 4),
-    Api.DESCRIBE_LAKES: ApiSpec(lakes.DescribeLakesRequest, lakes.DescribeLakesResponse, 4, 4),
-}
-
-_ENCODER = msgspec.msgpack.Encoder()
-_ERROR_DECODER = msgpack_decoder(ErrorBody)
-
-
-class _Decoders(dict[Api, msgspec.msgpack.Decoder[Any]]):
-    """Decoders of messages, created at their first use: creating all of them takes longer than the rest of the
-    import."""
-
-    def __init__(self, type_of: Callable[[ApiSpec], type[Message]]) -> None:
-        super().__init__()
-        self._type_of = type_of
-
-    def __missing__(self, api: Api) -> msgspec.msgpack.Decoder[Any]:
-        decoder = self[api] = msgpack_decoder(self._type_of(APIS[api]))
-        return decoder
-
-
-_REQUEST_DECODERS = _Decoders(lambda spec: spec.request)
-_RESPONSE_DECODERS = _Decoders(lambda spec: spec.response)
-
-M = TypeVar("M", bound=Message)
-
-
-def encode(message: Message, version: int | None = None) -> bytes:
-    """Encode the message as MessagePack. `version`: encode only the fields of this older version; None: all fields.
-    Raises UnsupportedVersionError if a field that must not be ignored would be left out."""
-    if isinstance(message, HandshakeRequest):
-        return _ENCODER.encode(_without_silent_end(message))
-    return _ENCODER.encode(message if version is None else in_version(message, version))
-
-
-_HANDSHAKE_FIELDS = 3
-"""Number of fields that every HANDSHAKE request has."""
-
-
-def _without_silent_end(hello: HandshakeRequest) -> list[Any]:
-    values = list(structs.astuple(hello))
-    while len(values) > _HANDSHAKE_FIELDS and not values[-1]:
-        values.pop()
-    return values
-
-
-def encode_value(value: object, version: int | None = None) -> bytes:
-    """Encode the value of one field. `version` and the error are those of `encode`."""
-    return _ENCODER.encode(value if version is None else in_version(value, version))
-
-
-def older_version(api: int, version: int) -> int | None:
-    """Return `version` if the API has a newer one, otherwise None, for `encode`."""
-    return version if version < APIS[api].version_max else None  # type: ignore[index]
-
-
-def decode_request(api: int, version: int, header: bytes | bytearray | memoryview) -> Message:
-    """Decode a request. Raises UnsupportedApiError, UnsupportedVersionError or InvalidRequestError, nothing else."""
-    spec = APIS.get(api)  # type: ignore[call-overload]
-    if spec is None:
-        raise UnsupportedApiError(f"API {api} is unknown to this broker: upgrade the broker, or use an older client")
-    if not spec.version_min <= version <= spec.version_max:
-        raise UnsupportedVersionError(
-            f"{Api(api).name} version {version}: this broker speaks {spec.version_min} to {spec.version_max}",
-            supported=(spec.version_min, spec.version_max),
-        )
-    try:
-        message: Message = _REQUEST_DECODERS[Api(api)].decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise InvalidRequestError(f"{Api(api).name} request cannot be read: {e}") from e
-    if version < spec.version_max:
-        forget_newer(message, version)
-    return message
-
-
-def decode_response(api: Api, header: bytes | bytearray | memoryview, response_type: type[M]) -> M:
-    """Decode a successful response of `api`. Raises InvalidRequestError if it cannot be read, or does not have the
-    type."""
-    try:
-        message = _RESPONSE_DECODERS[api].decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise InvalidRequestError(f"{api.name} response cannot be read: {e}") from e
-    if not isinstance(message, response_type):
-        raise InvalidRequestError(f"{api.name} is answered with {type(message).__name__}, not {response_type.__name__}")
-    return message
-
-
-def decode_error(header: bytes | bytearray | memoryview) -> str:
-    """Return the text of an error response. If the response cannot be read, the text says so."""
-    return decode_error_body(header).message
-
-
-def decode_error_body(header: bytes | bytearray | memoryview) -> ErrorBody:
-    """Return the body of an error response. If the response cannot be read, the body's text says so."""
-    try:
-        return _ERROR_DECODER.decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ErrorBody("the error's text cannot be read")

@@ -13,7 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sparklog.errors import InvalidRequestError, SparklogError, UnsupportedApiError, UnsupportedVersionError
-from sparklog.protocol.messages import APIS, Api, ApiRange, older_version
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import older_version
+from sparklog.protocol.messages import ApiRange
 
 OLDEST, NEWEST = 0, 1
 RANGES_CACHED_MAX = 16

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sparklog.protocol import messages as m
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.support.raw_client import RawClient
 
 from . import latency, logins

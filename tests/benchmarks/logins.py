@@ -15,9 +15,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from sparklog.errors import error_from_code
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import decode_error, decode_response, encode
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
-from sparklog.protocol.messages import APIS, Api, HandshakeRequest, decode_error, decode_response, encode
+from sparklog.protocol.messages import HandshakeRequest
 from sparklog.protocol.security_messages import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
 from sparklog.security.sasl import SCRAM_SHA_256
 from sparklog.security.scram import ScramClient

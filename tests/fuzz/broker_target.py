@@ -14,8 +14,9 @@ from typing import Any
 
 from sparklog.errors import ERRORS, SparklogError, TopicAlreadyExistsError, UnknownServerError
 from sparklog.format.batch import STAMP_CHARS, decode_header
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import decode_error, decode_response
 from sparklog.protocol.frames import PREFIX_BYTES, RESPONSE_PREFIX
-from sparklog.protocol.messages import APIS, Api, decode_error, decode_response
 from tests.fuzz.campaign import FINDINGS_MAX, Finding, Outcome
 from tests.fuzz.cases import ENVELOPE_ID, TYPED_ID
 from tests.fuzz.planted import honest

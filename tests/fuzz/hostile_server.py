@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sparklog.errors import ERRORS
+from sparklog.protocol.apis import Api
 from sparklog.protocol.frames import PREFIX_BYTES, RESPONSE_PREFIX, encode_response
-from sparklog.protocol.messages import Api
 from tests.fuzz.cases import make_case
 
 _LONGEST_S = 3.0

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparklog.errors import SparklogError
+from sparklog.protocol.apis import Api
+from sparklog.protocol.codec import encode
 from sparklog.protocol.frames import encode_request
 from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse
-from sparklog.protocol.messages import Api, HandshakeRequest, ProducePartition, ProduceRequest, encode
+from sparklog.protocol.messages import HandshakeRequest, ProducePartition, ProduceRequest
 from sparklog.protocol.topic_messages import MetadataRequest
 from tests.fuzz.cases import ENVELOPE_ID, Form, honest_batch
 from tests.fuzz.message import Message

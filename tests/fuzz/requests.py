@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect as shapes
 
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import encode
 from sparklog.protocol.frames import PREFIX, PREFIX_BYTES
-from sparklog.protocol.messages import APIS, Api, ProducePartition, ProduceRequest, encode
+from sparklog.protocol.messages import ProducePartition, ProduceRequest
 from tests.fuzz.cases import SCHEMAS, make_case
 
 REPEATED_MAX = 3000

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import SparklogError
-from sparklog.protocol.messages import APIS, Api, decode_request
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import decode_request
 from tests.fuzz.broker_target import NAMES, TOPICS, run_requests
 from tests.fuzz.requests import make_request
 from tests.fuzz.torture_share import first_seed, seconds_per_target

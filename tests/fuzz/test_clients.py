@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.fuzz.client_campaign import run_clients, run_spark
 from tests.fuzz.hostile_server import ASKED, LIES, make_plan
 from tests.fuzz.torture_share import first_seed, seconds_per_target

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from msgspec import inspect
 
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import APIS, Api
 from sparklog.protocol.versions import field_names
 
 FIELDS = Path(__file__).parent / "fields"

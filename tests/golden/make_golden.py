@@ -58,7 +58,9 @@ from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import encode, older_version
 from sparklog.protocol.frames import encode_request, encode_response
 from sparklog.replication.group_records import (
     KIND_CURRENT,
@@ -249,35 +251,35 @@ TOPIC_STATE = topics.TopicState(
 
 SUMMARY = txn.TransactionSummary("orders", "plain", "Ongoing", 7, 3, -1, "", BASE_MS, 60_000)
 
-REQUESTS: dict[m.Api, Message] = {
-    m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0", "127.0.0.1:50000", "nightly-load"),
-    m.Api.METADATA: topics.MetadataRequest(["flights", "weather"], paged=True, with_partitions=False),
-    m.Api.CREATE_TOPIC: topics.CreateTopicRequest(
+REQUESTS: dict[Api, Message] = {
+    Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0", "127.0.0.1:50000", "nightly-load"),
+    Api.METADATA: topics.MetadataRequest(["flights", "weather"], paged=True, with_partitions=False),
+    Api.CREATE_TOPIC: topics.CreateTopicRequest(
         "flights", 4, b"arrow schema", ["carrier"], "time_hour", {"segment.bytes": 4096}, owner="alice"
     ),
-    m.Api.DELETE_TOPIC: topics.DeleteTopicRequest("flights"),
-    m.Api.PRODUCE: m.ProduceRequest(-1, 30_000, [m.ProducePartition("flights", 1, 5), m.ProducePartition("w", 0, 2)]),
-    m.Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3, True)], "rack-a"),
-    m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsRequest("frame/1", ["flights", "trips"], "flights", 1, 1),
-    m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2, 3)], 1, True),
-    m.Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochRequest([m.EpochPartition("flights", 1, 3, 2)]),
-    m.Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest("flights", 1, 10, 2**40),
-    m.Api.DELETE_RECORDS: m.DeleteRecordsRequest(
+    Api.DELETE_TOPIC: topics.DeleteTopicRequest("flights"),
+    Api.PRODUCE: m.ProduceRequest(-1, 30_000, [m.ProducePartition("flights", 1, 5), m.ProducePartition("w", 0, 2)]),
+    Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3, True)], "rack-a"),
+    Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsRequest("frame/1", ["flights", "trips"], "flights", 1, 1),
+    Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2, 3)], 1, True),
+    Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochRequest([m.EpochPartition("flights", 1, 3, 2)]),
+    Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest("flights", 1, 10, 2**40),
+    Api.DELETE_RECORDS: m.DeleteRecordsRequest(
         30_000, [m.DeleteRecordsPartition("flights", 1, 42), m.DeleteRecordsPartition("w", 0, -1)]
     ),
-    m.Api.ALTER_TOPIC: topics.AlterTopicRequest("flights", {"segment.bytes": 8192, "retention.ms": None}),
-    m.Api.CREATE_PARTITIONS: topics.CreatePartitionsRequest("flights", 8),
-    m.Api.ALTER_SCHEMA: topics.AlterSchemaRequest("flights", b"columns to add", b"columns to widen"),
-    m.Api.INIT_PRODUCER_ID: txn.InitProducerIdRequest("orders", 60_000, 7, 3, True),
-    m.Api.END_TXN: txn.EndTxnRequest("orders", 7, 3, True),
-    m.Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitRequest(
+    Api.ALTER_TOPIC: topics.AlterTopicRequest("flights", {"segment.bytes": 8192, "retention.ms": None}),
+    Api.CREATE_PARTITIONS: topics.CreatePartitionsRequest("flights", 8),
+    Api.ALTER_SCHEMA: topics.AlterSchemaRequest("flights", b"columns to add", b"columns to widen"),
+    Api.INIT_PRODUCER_ID: txn.InitProducerIdRequest("orders", 60_000, 7, 3, True),
+    Api.END_TXN: txn.EndTxnRequest("orders", 7, 3, True),
+    Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitRequest(
         "orders", 7, 3, "readers", [groups.CommittedOffset("flights", 1, 42, 2, "note")], "member", 5
     ),
-    m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnRequest("query", 12, "run", 99, 3_600_000),
-    m.Api.END_SHARED_TXN: txn.EndSharedTxnRequest("query", 12, "run", 99, True, [100, 101], "rows=3"),
-    m.Api.RENEW_SHARED_TXN: txn.RenewSharedTxnRequest("query", 12, "run"),
-    m.Api.FIND_COORDINATOR: groups.FindCoordinatorRequest("readers", 0),
-    m.Api.REPLICA_FETCH: cluster.ReplicaFetchRequest(
+    Api.JOIN_SHARED_TXN: txn.JoinSharedTxnRequest("query", 12, "run", 99, 3_600_000),
+    Api.END_SHARED_TXN: txn.EndSharedTxnRequest("query", 12, "run", 99, True, [100, 101], "rows=3"),
+    Api.RENEW_SHARED_TXN: txn.RenewSharedTxnRequest("query", 12, "run"),
+    Api.FIND_COORDINATOR: groups.FindCoordinatorRequest("readers", 0),
+    Api.REPLICA_FETCH: cluster.ReplicaFetchRequest(
         2,
         17,
         500,
@@ -287,31 +289,31 @@ REQUESTS: dict[m.Api, Message] = {
         [cluster.ReplicaFetchPartition("events", 1, 4, 120, 3, 100, 110, 65_536, copied_to=110)],
         [cluster.ForgottenPartition("old", 0)],
     ),
-    m.Api.METADATA_FETCH: cluster.MetadataFetchRequest(2, 6, 170, 30_000),
-    m.Api.ALTER_PARTITION: cluster.AlterPartitionRequest(
+    Api.METADATA_FETCH: cluster.MetadataFetchRequest(2, 6, 170, 30_000),
+    Api.ALTER_PARTITION: cluster.AlterPartitionRequest(
         1, 16, [cluster.IsrProposal("events", 1, 4, 9, [cluster.IsrMember(1, 16), cluster.IsrMember(2, -1)])]
     ),
-    m.Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownRequest(1, 16),
-    m.Api.DIRECTORY_FAILED: cluster.DirectoryFailedRequest(1, 16, [cluster.OfflinePartition("trips", 2)]),
-    m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersRequest(
+    Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownRequest(1, 16),
+    Api.DIRECTORY_FAILED: cluster.DirectoryFailedRequest(1, 16, [cluster.OfflinePartition("trips", 2)]),
+    Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersRequest(
         3, [cluster.TransactionMarker("trips", 1, 4_000, 2, commit=True)]
     ),
-    m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnRequest(
+    Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnRequest(
         "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
     ),
-    m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
-    m.Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsRequest("2/7", 3_000, True),
-    m.Api.LIST_COMMITS: cluster.ListCommitsRequest(BASE_MS, [cluster.CommitsFrom("trips", 1, 40)]),
-    m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasRequest("0af3"),
-    m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasRequest(
+    Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
+    Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsRequest("2/7", 3_000, True),
+    Api.LIST_COMMITS: cluster.ListCommitsRequest(BASE_MS, [cluster.CommitsFrom("trips", 1, 40)]),
+    Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasRequest("0af3"),
+    Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasRequest(
         [
             quotas.QuotaAlteration("alice", "", {"producer_byte_rate": 1024.0, "consumer_byte_rate": None}),
             quotas.QuotaAlteration(None, None, {"connection_creation_rate": 5.0}, "10.0.0.1"),
         ]
     ),
-    m.Api.SASL_HANDSHAKE: security.SaslHandshakeRequest("SCRAM-SHA-512"),
-    m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateRequest(b"n,,n=alice,r=nonce"),
-    m.Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsRequest(
+    Api.SASL_HANDSHAKE: security.SaslHandshakeRequest("SCRAM-SHA-512"),
+    Api.SASL_AUTHENTICATE: security.SaslAuthenticateRequest(b"n,,n=alice,r=nonce"),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsRequest(
         [security.ScramCredentialDeletion("bob", "SCRAM-SHA-256")],
         [
             security.ScramCredentialUpsertion(
@@ -320,89 +322,89 @@ REQUESTS: dict[m.Api, Message] = {
         ],
         only_new=True,
     ),
-    m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsRequest(["alice"]),
-    m.Api.CREATE_ACLS: acls.CreateAclsRequest(
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsRequest(["alice"]),
+    Api.CREATE_ACLS: acls.CreateAclsRequest(
         [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")]
     ),
-    m.Api.DELETE_ACLS: acls.DeleteAclsRequest([acls.AclFilterEntry("topic", "match", "flights", operation="Read")]),
-    m.Api.DESCRIBE_ACLS: acls.DescribeAclsRequest(acls.AclFilterEntry(principal="User:alice"), "0af3"),
-    m.Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsRequest(
+    Api.DELETE_ACLS: acls.DeleteAclsRequest([acls.AclFilterEntry("topic", "match", "flights", operation="Read")]),
+    Api.DESCRIBE_ACLS: acls.DescribeAclsRequest(acls.AclFilterEntry(principal="User:alice"), "0af3"),
+    Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsRequest(
         [operation.ReassignmentTarget("trips", 1, [3, 1]), operation.ReassignmentTarget("trips", 2)], 50 << 20
     ),
-    m.Api.LIST_PARTITION_REASSIGNMENTS: operation.ListPartitionReassignmentsRequest(["trips"]),
-    m.Api.ELECT_LEADERS: operation.ElectLeadersRequest(1, [operation.PartitionName("trips", 1)]),
-    m.Api.CORDON_BROKER: operation.CordonBrokerRequest(3, True),
-    m.Api.ALTER_BROKER_CONFIGS: operation.AlterBrokerConfigsRequest(
+    Api.LIST_PARTITION_REASSIGNMENTS: operation.ListPartitionReassignmentsRequest(["trips"]),
+    Api.ELECT_LEADERS: operation.ElectLeadersRequest(1, [operation.PartitionName("trips", 1)]),
+    Api.CORDON_BROKER: operation.CordonBrokerRequest(3, True),
+    Api.ALTER_BROKER_CONFIGS: operation.AlterBrokerConfigsRequest(
         3, {"max.connections": 500, "topic.retention.ms": None}, True, (7, 4711)
     ),
-    m.Api.DESCRIBE_BROKER_CONFIGS: operation.DescribeBrokerConfigsRequest(3, (7, 4711)),
-    m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterRequest(),
-    m.Api.DESCRIBE_LOG_DIRS: operation.DescribeLogDirsRequest(["flights"]),
-    m.Api.REPORT_LAKE: lakes.ReportLakeRequest(
+    Api.DESCRIBE_BROKER_CONFIGS: operation.DescribeBrokerConfigsRequest(3, (7, 4711)),
+    Api.DESCRIBE_CLUSTER: operation.DescribeClusterRequest(),
+    Api.DESCRIBE_LOG_DIRS: operation.DescribeLogDirsRequest(["flights"]),
+    Api.REPORT_LAKE: lakes.ReportLakeRequest(
         "trips", "0af3", [lakes.LakeOffset(0, 1_000), lakes.LakeOffset(2, -1)], BASE_MS, 7, 12, BASE_MS, "paused"
     ),
-    m.Api.DESCRIBE_LAKES: lakes.DescribeLakesRequest(["trips"]),
-    m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
+    Api.DESCRIBE_LAKES: lakes.DescribeLakesRequest(["trips"]),
+    Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
         [
             cluster.SecurityRecordChange("users", "alice", b"\x01\x02"),
             cluster.SecurityRecordChange("acls", "0af3", None),
         ]
     ),
-    m.Api.FORWARD: cluster.ForwardRequest(m.Api.CREATE_TOPIC, 4, b"\x9b", "User:alice", "0123", True),
-    m.Api.LIST_TRANSACTIONS: txn.ListTransactionsRequest(["Ongoing"], 1000),
-    m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsRequest(["orders"]),
-    m.Api.ABORT_TRANSACTION: txn.AbortTransactionRequest(None, "flights", 1, 7),
-    m.Api.DESCRIBE_PRODUCERS: txn.DescribeProducersRequest("flights", 1),
-    m.Api.GROUP_HEARTBEAT: groups.GroupHeartbeatRequest(
+    Api.FORWARD: cluster.ForwardRequest(Api.CREATE_TOPIC, 4, b"\x9b", "User:alice", "0123", True),
+    Api.LIST_TRANSACTIONS: txn.ListTransactionsRequest(["Ongoing"], 1000),
+    Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsRequest(["orders"]),
+    Api.ABORT_TRANSACTION: txn.AbortTransactionRequest(None, "flights", 1, 7),
+    Api.DESCRIBE_PRODUCERS: txn.DescribeProducersRequest("flights", 1),
+    Api.GROUP_HEARTBEAT: groups.GroupHeartbeatRequest(
         "readers", "member", 5, "host-1", ["flights"], "uniform", [groups.TopicPartitions("flights", [0, 1])]
     ),
-    m.Api.OFFSET_COMMIT: groups.OffsetCommitRequest("readers", [groups.CommittedOffset("flights", 1, 42)], "member", 5),
-    m.Api.OFFSET_FETCH: groups.OffsetFetchRequest("readers", [groups.TopicPartitions("flights", [0, 1])], True),
-    m.Api.LIST_GROUPS: groups.ListGroupsRequest(["Stable"]),
-    m.Api.DESCRIBE_GROUPS: groups.DescribeGroupsRequest(["readers"]),
-    m.Api.DELETE_GROUP: groups.DeleteGroupRequest("readers"),
-    m.Api.LOCATE_REMOTE: m.LocateRemoteRequest("flights", 1, 10, 2**40),
+    Api.OFFSET_COMMIT: groups.OffsetCommitRequest("readers", [groups.CommittedOffset("flights", 1, 42)], "member", 5),
+    Api.OFFSET_FETCH: groups.OffsetFetchRequest("readers", [groups.TopicPartitions("flights", [0, 1])], True),
+    Api.LIST_GROUPS: groups.ListGroupsRequest(["Stable"]),
+    Api.DESCRIBE_GROUPS: groups.DescribeGroupsRequest(["readers"]),
+    Api.DELETE_GROUP: groups.DeleteGroupRequest("readers"),
+    Api.LOCATE_REMOTE: m.LocateRemoteRequest("flights", 1, 10, 2**40),
 }
-RESPONSES: dict[m.Api, Message] = {
-    m.Api.HANDSHAKE: m.HandshakeResponse(
+RESPONSES: dict[Api, Message] = {
+    Api.HANDSHAKE: m.HandshakeResponse(
         1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20, "sparklog-0a1b"
     ),
-    m.Api.METADATA: topics.MetadataResponse(
+    Api.METADATA: topics.MetadataResponse(
         "cluster", 1, [topics.BrokerEndpoint(1, "127.0.0.1", 9292, "rack-a")], [TOPIC_STATE]
     ),
-    m.Api.CREATE_TOPIC: topics.CreateTopicResponse(TOPIC_STATE),
-    m.Api.DELETE_TOPIC: topics.DeleteTopicResponse("0123456789abcdef0123456789abcdef"),
-    m.Api.PRODUCE: m.ProduceResponse(
+    Api.CREATE_TOPIC: topics.CreateTopicResponse(TOPIC_STATE),
+    Api.DELETE_TOPIC: topics.DeleteTopicResponse("0123456789abcdef0123456789abcdef"),
+    Api.PRODUCE: m.ProduceResponse(
         [
             m.ProduceResult("flights", 1, 0, 42, BASE_MS, 7, "", 2),
             m.ProduceResult("w", 0, 6, leader_id=2, leader_epoch=4),
         ],
         [topics.BrokerEndpoint(2, "broker-2.example", 9292, "rack-b")],
     ),
-    m.Api.FETCH: m.FetchResponse(
+    Api.FETCH: m.FetchResponse(
         [m.FetchResult("flights", 1, 0, 50, 50, 7, 5, "", leader_id=2, leader_epoch=4, preferred_replica=3)],
         [topics.BrokerEndpoint(2, "broker-2.example", 9292), topics.BrokerEndpoint(3, "broker-3.example", 9292)],
     ),
-    m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsResponse(3, 42),
-    m.Api.LIST_OFFSETS: m.ListOffsetsResponse([m.ListOffsetsResult("flights", 1, 0, 42, BASE_MS, "", 3, True)]),
-    m.Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochResponse([m.EpochEndOffset("flights", 1, 0, 2, 40)]),
-    m.Api.LOCATE_SEGMENTS: m.LocateSegmentsResponse(
+    Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsResponse(3, 42),
+    Api.LIST_OFFSETS: m.ListOffsetsResponse([m.ListOffsetsResult("flights", 1, 0, 42, BASE_MS, "", 3, True)]),
+    Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochResponse([m.EpochEndOffset("flights", 1, 0, 2, 40)]),
+    Api.LOCATE_SEGMENTS: m.LocateSegmentsResponse(
         "/data", "id", 50, 7, [m.SegmentRange("flights-1/00000000000000000000.arrow", 1, 0, 400, 4096)]
     ),
-    m.Api.DELETE_RECORDS: m.DeleteRecordsResponse(
+    Api.DELETE_RECORDS: m.DeleteRecordsResponse(
         [m.DeleteRecordsResult("flights", 1, 0, 42), m.DeleteRecordsResult("w", 0, 1, -1, "out of range")]
     ),
-    m.Api.ALTER_TOPIC: topics.AlterTopicResponse(TOPIC_STATE),
-    m.Api.CREATE_PARTITIONS: topics.CreatePartitionsResponse(TOPIC_STATE),
-    m.Api.ALTER_SCHEMA: topics.AlterSchemaResponse(TOPIC_STATE),
-    m.Api.INIT_PRODUCER_ID: txn.InitProducerIdResponse(7, 4),
-    m.Api.END_TXN: txn.EndTxnResponse(7, 4),
-    m.Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitResponse([groups.OffsetResult("flights", 1, 0)]),
-    m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnResponse(False, 100, 0),
-    m.Api.END_SHARED_TXN: txn.EndSharedTxnResponse(True, 12, "rows=3"),
-    m.Api.RENEW_SHARED_TXN: txn.RenewSharedTxnResponse(True, True),
-    m.Api.FIND_COORDINATOR: groups.FindCoordinatorResponse(2, "broker-2.example", 9292),
-    m.Api.REPLICA_FETCH: cluster.ReplicaFetchResponse(
+    Api.ALTER_TOPIC: topics.AlterTopicResponse(TOPIC_STATE),
+    Api.CREATE_PARTITIONS: topics.CreatePartitionsResponse(TOPIC_STATE),
+    Api.ALTER_SCHEMA: topics.AlterSchemaResponse(TOPIC_STATE),
+    Api.INIT_PRODUCER_ID: txn.InitProducerIdResponse(7, 4),
+    Api.END_TXN: txn.EndTxnResponse(7, 4),
+    Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitResponse([groups.OffsetResult("flights", 1, 0)]),
+    Api.JOIN_SHARED_TXN: txn.JoinSharedTxnResponse(False, 100, 0),
+    Api.END_SHARED_TXN: txn.EndSharedTxnResponse(True, 12, "rows=3"),
+    Api.RENEW_SHARED_TXN: txn.RenewSharedTxnResponse(True, True),
+    Api.FIND_COORDINATOR: groups.FindCoordinatorResponse(2, "broker-2.example", 9292),
+    Api.REPLICA_FETCH: cluster.ReplicaFetchResponse(
         5,
         [
             cluster.ReplicaFetchResult(
@@ -423,78 +425,76 @@ RESPONSES: dict[m.Api, Message] = {
             cluster.ReplicaFetchResult("events", 3, 74, message="epoch 3 is over"),
         ],
     ),
-    m.Api.METADATA_FETCH: cluster.MetadataFetchResponse(None, [cluster.ImageChange(6, 171, b"delta")]),
-    m.Api.ALTER_PARTITION: cluster.AlterPartitionResponse(
+    Api.METADATA_FETCH: cluster.MetadataFetchResponse(None, [cluster.ImageChange(6, 171, b"delta")]),
+    Api.ALTER_PARTITION: cluster.AlterPartitionResponse(
         [cluster.IsrDecision(0, "", b"state"), cluster.IsrDecision(84, "broker 2 is not in sync")]
     ),
-    m.Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownResponse(3),
-    m.Api.DIRECTORY_FAILED: cluster.DirectoryFailedResponse(1),
-    m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
-    m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
-    m.Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsResponse([0, 3], [5, 2]),
-    m.Api.LIST_COMMITS: cluster.ListCommitsResponse([cluster.CommittedPart(0, 4_000, 2, 41, 44, BASE_MS)]),
-    m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
-    m.Api.SASL_HANDSHAKE: security.SaslHandshakeResponse(0, ["SCRAM-SHA-512", "SCRAM-SHA-256"]),
-    m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0, b"v=proof", 3_600_000, principal="User:alice"),
-    m.Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsResponse(),
-    m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsResponse(
+    Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownResponse(3),
+    Api.DIRECTORY_FAILED: cluster.DirectoryFailedResponse(1),
+    Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
+    Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
+    Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsResponse([0, 3], [5, 2]),
+    Api.LIST_COMMITS: cluster.ListCommitsResponse([cluster.CommittedPart(0, 4_000, 2, 41, 44, BASE_MS)]),
+    Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
+    Api.SASL_HANDSHAKE: security.SaslHandshakeResponse(0, ["SCRAM-SHA-512", "SCRAM-SHA-256"]),
+    Api.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0, b"v=proof", 3_600_000, principal="User:alice"),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsResponse(),
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsResponse(
         [security.UserCredentials("alice", [security.ScramCredentialInfo("SCRAM-SHA-512", 4096)])]
     ),
-    m.Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsResponse(
+    Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsResponse(
         [operation.PartitionOutcome("trips", 1), operation.PartitionOutcome("trips", 2, 85, "not being reassigned")]
     ),
-    m.Api.LIST_PARTITION_REASSIGNMENTS: operation.ListPartitionReassignmentsResponse(
+    Api.LIST_PARTITION_REASSIGNMENTS: operation.ListPartitionReassignmentsResponse(
         [operation.PartitionReassignment("trips", 1, 1, [3, 1, 2], [1, 2], [3], [2])], 50 << 20
     ),
-    m.Api.ELECT_LEADERS: operation.ElectLeadersResponse([operation.PartitionOutcome("trips", 1)], 1),
-    m.Api.CORDON_BROKER: operation.CordonBrokerResponse([3]),
-    m.Api.ALTER_BROKER_CONFIGS: operation.AlterBrokerConfigsResponse(metadata_version=(7, 4711)),
-    m.Api.DESCRIBE_BROKER_CONFIGS: operation.DescribeBrokerConfigsResponse(
+    Api.ELECT_LEADERS: operation.ElectLeadersResponse([operation.PartitionOutcome("trips", 1)], 1),
+    Api.CORDON_BROKER: operation.CordonBrokerResponse([3]),
+    Api.ALTER_BROKER_CONFIGS: operation.AlterBrokerConfigsResponse(metadata_version=(7, 4711)),
+    Api.DESCRIBE_BROKER_CONFIGS: operation.DescribeBrokerConfigsResponse(
         [
             operation.BrokerConfigEntry("max.connections", "500", 2, True),
             operation.BrokerConfigEntry("ssl.key.password", None, 4),
         ]
     ),
-    m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterResponse(
+    Api.DESCRIBE_CLUSTER: operation.DescribeClusterResponse(
         "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
     ),
-    m.Api.DESCRIBE_LOG_DIRS: operation.DescribeLogDirsResponse(
+    Api.DESCRIBE_LOG_DIRS: operation.DescribeLogDirsResponse(
         [operation.LogDir("/data/a", 0, "", 10_000, 4_000, 3, 500, 2), operation.LogDir("/data/b", 15, "no disk")]
     ),
-    m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
-    m.Api.FORWARD: cluster.ForwardResponse(3, 9_000, b"\x93", 36, "exists"),
-    m.Api.REPORT_LAKE: lakes.ReportLakeResponse(),
-    m.Api.DESCRIBE_LAKES: lakes.DescribeLakesResponse(
+    Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
+    Api.FORWARD: cluster.ForwardResponse(3, 9_000, b"\x93", 36, "exists"),
+    Api.REPORT_LAKE: lakes.ReportLakeResponse(),
+    Api.DESCRIBE_LAKES: lakes.DescribeLakesResponse(
         [lakes.LakeState("trips", [lakes.LakeOffset(0, 1_000)], BASE_MS, 7, 12, BASE_MS, "", BASE_MS)]
     ),
-    m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasResponse(
+    Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasResponse(
         [quotas.QuotaEntry("alice", None, {"max_topics": 20.0}, used={"max_topics": 3})],
         True,
         [quotas.ThrottledGroup("producer_byte_rate", "alice", None, 17)],
     ),
-    m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasResponse(
+    Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasResponse(
         [quotas.QuotaEntry(None, None, {"connection_creation_rate": 5.0}, "10.0.0.1")]
     ),
-    m.Api.CREATE_ACLS: acls.CreateAclsResponse(2),
-    m.Api.DELETE_ACLS: acls.DeleteAclsResponse(
+    Api.CREATE_ACLS: acls.CreateAclsResponse(2),
+    Api.DELETE_ACLS: acls.DeleteAclsResponse(
         [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True
     ),
-    m.Api.DESCRIBE_ACLS: acls.DescribeAclsResponse(
+    Api.DESCRIBE_ACLS: acls.DescribeAclsResponse(
         [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True
     ),
-    m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
-    m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(
+    Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
+    Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(
         [txn.TransactionDetails(0, "orders", SUMMARY, [txn.TransactionPartition(7, "flights", 1)])]
     ),
-    m.Api.ABORT_TRANSACTION: txn.AbortTransactionResponse(1),
-    m.Api.DESCRIBE_PRODUCERS: txn.DescribeProducersResponse([txn.ProducerState(7, 3, 41, BASE_MS, 40, "orders")], 40),
-    m.Api.GROUP_HEARTBEAT: groups.GroupHeartbeatResponse(
-        "member", 6, 5_000, [groups.TopicPartitions("flights", [0, 1])]
-    ),
-    m.Api.OFFSET_COMMIT: groups.OffsetCommitResponse([groups.OffsetResult("flights", 1, 41, "fenced")]),
-    m.Api.OFFSET_FETCH: groups.OffsetFetchResponse([groups.FetchedOffset("flights", 1, 0, 42, 2, "note", BASE_MS)]),
-    m.Api.LIST_GROUPS: groups.ListGroupsResponse([groups.GroupSummary("readers", "Stable", "consumer", 2)]),
-    m.Api.DESCRIBE_GROUPS: groups.DescribeGroupsResponse(
+    Api.ABORT_TRANSACTION: txn.AbortTransactionResponse(1),
+    Api.DESCRIBE_PRODUCERS: txn.DescribeProducersResponse([txn.ProducerState(7, 3, 41, BASE_MS, 40, "orders")], 40),
+    Api.GROUP_HEARTBEAT: groups.GroupHeartbeatResponse("member", 6, 5_000, [groups.TopicPartitions("flights", [0, 1])]),
+    Api.OFFSET_COMMIT: groups.OffsetCommitResponse([groups.OffsetResult("flights", 1, 41, "fenced")]),
+    Api.OFFSET_FETCH: groups.OffsetFetchResponse([groups.FetchedOffset("flights", 1, 0, 42, 2, "note", BASE_MS)]),
+    Api.LIST_GROUPS: groups.ListGroupsResponse([groups.GroupSummary("readers", "Stable", "consumer", 2)]),
+    Api.DESCRIBE_GROUPS: groups.DescribeGroupsResponse(
         [
             groups.GroupDetails(
                 0,
@@ -506,35 +506,35 @@ RESPONSES: dict[m.Api, Message] = {
             )
         ]
     ),
-    m.Api.DELETE_GROUP: groups.DeleteGroupResponse(3),
-    m.Api.LOCATE_REMOTE: m.LocateRemoteResponse("s3://bucket/tier", 7, [b"metadata"]),
+    Api.DELETE_GROUP: groups.DeleteGroupResponse(3),
+    Api.LOCATE_REMOTE: m.LocateRemoteResponse("s3://bucket/tier", 7, [b"metadata"]),
 }
-PAYLOADS: dict[m.Api, tuple[bytes, bytes]] = {m.Api.PRODUCE: (b"batchAB", b""), m.Api.FETCH: (b"", b"batch")}
+PAYLOADS: dict[Api, tuple[bytes, bytes]] = {Api.PRODUCE: (b"batchAB", b""), Api.FETCH: (b"", b"batch")}
 """Of the request and of the response."""
 
 
-def frame_name(api: m.Api, version: int) -> str:
+def frame_name(api: Api, version: int) -> str:
     return f"{api.name.lower().replace('_', '-')}-v{version}"
 
 
 def frames() -> dict[str, bytes]:
     """One frame of every request and response in every version, and errors."""
     out: dict[str, bytes] = {}
-    versions = [(api, v) for api, spec in m.APIS.items() for v in range(spec.version_min, spec.version_max + 1)]
+    versions = [(api, v) for api, spec in APIS.items() for v in range(spec.version_min, spec.version_max + 1)]
     for api, version in versions:
-        name, older = frame_name(api, version), m.older_version(api, version)
+        name, older = frame_name(api, version), older_version(api, version)
         payload = PAYLOADS.get(api, (b"", b""))[0]
-        header = m.encode(REQUESTS[api], older)
+        header = encode(REQUESTS[api], older)
         out[f"{name}-request.bin"] = encode_request(api, version, 1000 + api, header, len(payload)) + payload
         payload = PAYLOADS.get(api, (b"", b""))[1]
-        header = m.encode(RESPONSES[api], older)
+        header = encode(RESPONSES[api], older)
         out[f"{name}-response.bin"] = encode_response(api, 0, 1000 + api, header, len(payload)) + payload
-    body = m.encode(m.ErrorBody("no topic 'x'"), 0)
-    out["error-response.bin"] = encode_response(m.Api.METADATA, 3, 7, body)
-    body = m.encode(m.ErrorBody("FETCH version 9: this broker speaks 0 to 2", 0, 2), 1)
-    out["error-version-response.bin"] = encode_response(m.Api.FETCH, 8, 7, body)
-    body = m.encode(m.ErrorBody("no topic 'x'", throttle_ms=1_000))
-    out["error-throttled-response.bin"] = encode_response(m.Api.METADATA, 3, 7, body)
+    body = encode(m.ErrorBody("no topic 'x'"), 0)
+    out["error-response.bin"] = encode_response(Api.METADATA, 3, 7, body)
+    body = encode(m.ErrorBody("FETCH version 9: this broker speaks 0 to 2", 0, 2), 1)
+    out["error-version-response.bin"] = encode_response(Api.FETCH, 8, 7, body)
+    body = encode(m.ErrorBody("no topic 'x'", throttle_ms=1_000))
+    out["error-throttled-response.bin"] = encode_response(Api.METADATA, 3, 7, body)
     return out
 
 

@@ -33,7 +33,9 @@ from sparklog.format.time_index import decode_time_index
 from sparklog.format.txn_index import decode_txn_index
 from sparklog.log.tiering.journal import decode_journal
 from sparklog.protocol import messages as m
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message, Since
+from sparklog.protocol.codec import decode_error, decode_error_body, decode_request, decode_response, encode
 from sparklog.protocol.frames import PREFIX_BYTES, decode_request_prefix, decode_response_prefix
 from sparklog.protocol.versions import field_names, forget_newer, newest_field_version
 from tests.golden import api_fields
@@ -134,7 +136,7 @@ def test_committed_segment_decodes(name: str, schema: pa.Schema, rows: pa.Record
 
 
 @pytest.mark.parametrize(("api", "version"), api_fields.versions(), ids=lambda v: getattr(v, "name", v))
-def test_committed_frames_decode(api: m.Api, version: int) -> None:
+def test_committed_frames_decode(api: Api, version: int) -> None:
     name = golden.frame_name(api, version)
     sent: Message = golden.REQUESTS[api]
     answered: Message = golden.RESPONSES[api]
@@ -144,7 +146,7 @@ def test_committed_frames_decode(api: m.Api, version: int) -> None:
     assert len(data) == PREFIX_BYTES + request.body_bytes
     header = data[PREFIX_BYTES : PREFIX_BYTES + request.header_bytes]
     assert len(msgspec.msgpack.decode(header)) == len(field_names(type(sent), version))
-    assert m.decode_request(request.api, request.version, header) == as_of(sent, version)
+    assert decode_request(request.api, request.version, header) == as_of(sent, version)
     assert data[PREFIX_BYTES + request.header_bytes :] == golden.PAYLOADS.get(api, (b"", b""))[0]
 
     data = committed(f"{name}-response.bin")
@@ -153,7 +155,7 @@ def test_committed_frames_decode(api: m.Api, version: int) -> None:
     assert len(data) == PREFIX_BYTES + response.body_bytes
     header = data[PREFIX_BYTES : PREFIX_BYTES + response.header_bytes]
     assert len(msgspec.msgpack.decode(header)) == len(field_names(type(answered), version))
-    assert m.decode_response(api, header, type(answered)) == as_of(answered, version)
+    assert decode_response(api, header, type(answered)) == as_of(answered, version)
     assert data[PREFIX_BYTES + response.header_bytes :] == golden.PAYLOADS.get(api, (b"", b""))[1]
 
 
@@ -166,18 +168,18 @@ def as_of(message: Message, version: int) -> Message:
 
 def test_the_samples_say_something_in_newer_fields() -> None:
     samples = [*golden.REQUESTS.items(), *golden.RESPONSES.items()]
-    assert {api for api, message in samples if as_of(message, 0) != message} >= {m.Api.METADATA, m.Api.END_SHARED_TXN}
+    assert {api for api, message in samples if as_of(message, 0) != message} >= {Api.METADATA, Api.END_SHARED_TXN}
 
 
 def test_committed_version_error_decodes() -> None:
     data = committed("error-version-response.bin")
     assert decode_response_prefix(data, 1 << 20).error_code == UnsupportedVersionError.code
-    body = m.decode_error_body(data[PREFIX_BYTES:])
+    body = decode_error_body(data[PREFIX_BYTES:])
     assert (body.version_min, body.version_max) == (0, 2)
 
 
 def test_committed_error_of_a_throttled_request_decodes() -> None:
-    body = m.decode_error_body(committed("error-throttled-response.bin")[PREFIX_BYTES:])
+    body = decode_error_body(committed("error-throttled-response.bin")[PREFIX_BYTES:])
     assert (body.message, body.version_max, body.throttle_ms) == ("no topic 'x'", -1, 1_000)
 
 
@@ -194,20 +196,20 @@ class WithNewField(m.DeleteRecordsResponse):
 
 
 def test_a_changed_field_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = m.APIS[m.Api.DELETE_RECORDS]
-    monkeypatch.setitem(m.APIS, m.Api.DELETE_RECORDS, spec._replace(response=Changed))
+    spec = APIS[Api.DELETE_RECORDS]
+    monkeypatch.setitem(APIS, Api.DELETE_RECORDS, spec._replace(response=Changed))
     found = api_fields.differences()
     assert len(found) == spec.version_max + 1
     assert found[0].startswith(
         "delete-records-v0: its fields have changed: give the API a new version, or record why not"
     )
-    monkeypatch.setitem(m.APIS, m.Api.DELETE_RECORDS, spec._replace(response=WithNewField, version_max=4))
+    monkeypatch.setitem(APIS, Api.DELETE_RECORDS, spec._replace(response=WithNewField, version_max=4))
     assert api_fields.differences() == ["delete-records-v4: not kept yet, run tests/golden/api_fields.py"]
 
 
-@for_each("api", m.Api)
-def test_versions_go_up_to_the_newest_field(api: m.Api) -> None:
-    spec = m.APIS[api]
+@for_each("api", Api)
+def test_versions_go_up_to_the_newest_field(api: Api) -> None:
+    spec = APIS[api]
     newest = max(newest_field_version(spec.request), newest_field_version(spec.response))
     assert spec.version_max == max(newest, spec.version_min), "a field came with a version that the API does not have"
 
@@ -215,8 +217,8 @@ def test_versions_go_up_to_the_newest_field(api: m.Api) -> None:
 def test_committed_error_frame_decodes() -> None:
     data = committed("error-response.bin")
     response = decode_response_prefix(data, 1 << 20)
-    assert (response.api, response.error_code, response.correlation_id) == (m.Api.METADATA, 3, 7)
-    assert m.decode_error(data[PREFIX_BYTES:]) == "no topic 'x'"
+    assert (response.api, response.error_code, response.correlation_id) == (Api.METADATA, 3, 7)
+    assert decode_error(data[PREFIX_BYTES:]) == "no topic 'x'"
 
 
 def test_committed_marker_decodes() -> None:
@@ -277,9 +279,9 @@ def test_requests_of_earlier_releases_are_understood(path: Path) -> None:
     data = path.read_bytes()
     prefix = decode_request_prefix(data, 1 << 20)
     header = data[PREFIX_BYTES : PREFIX_BYTES + prefix.header_bytes]
-    message = m.decode_request(prefix.api, prefix.version, header)
+    message = decode_request(prefix.api, prefix.version, header)
     assert_says_at_least(msgspec.msgpack.decode(header), msgspec.to_builtins(message, builtin_types=(bytes,)))
-    assert m.encode(message, prefix.version) == header, "an older broker gets what an older client sends"
+    assert encode(message, prefix.version) == header, "an older broker gets what an older client sends"
 
 
 @for_each("path", earlier_frames("response"), ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -287,8 +289,8 @@ def test_responses_of_earlier_releases_are_understood(path: Path) -> None:
     data = path.read_bytes()
     prefix = decode_response_prefix(data, 1 << 20)
     header = data[PREFIX_BYTES : PREFIX_BYTES + prefix.header_bytes]
-    api = m.Api(prefix.api)
-    message = m.decode_response(api, header, m.APIS[api].response)
+    api = Api(prefix.api)
+    message = decode_response(api, header, APIS[api].response)
     assert_says_at_least(msgspec.msgpack.decode(header), msgspec.to_builtins(message, builtin_types=(bytes,)))
     version = re.search(r"-v(\d+)-response$", path.stem)  # of 0.1.0, the names have none: there was only 0
-    assert m.encode(message, int(version[1]) if version else 0) == header, "an older client gets what it knows"
+    assert encode(message, int(version[1]) if version else 0) == header, "an older client gets what it knows"

@@ -15,8 +15,9 @@ from sparklog.errors import (
     UnsupportedVersionError,
 )
 from sparklog.protocol import frames as f
-from sparklog.protocol import messages as m
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import decode_error, decode_request, decode_response, encode
 from tests.golden.make_golden import REQUESTS, RESPONSES
 from tests.support.cases import for_each
 
@@ -58,35 +59,35 @@ def strategy_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
     raise AssertionError(f"no strategy for {kind}")
 
 
-REQUEST = {api: strategy_of(inspect.type_info(spec.request)) for api, spec in m.APIS.items()}
-RESPONSE = {api: strategy_of(inspect.type_info(spec.response)) for api, spec in m.APIS.items()}
+REQUEST = {api: strategy_of(inspect.type_info(spec.request)) for api, spec in APIS.items()}
+RESPONSE = {api: strategy_of(inspect.type_info(spec.response)) for api, spec in APIS.items()}
 
 
-@for_each("api", m.Api)
-def test_request_round_trip(api: m.Api) -> None:
+@for_each("api", Api)
+def test_request_round_trip(api: Api) -> None:
     @few
     @given(REQUEST[api], st.integers(0, 2**32 - 1), st.integers(0, 2**20))
     def check(message: Message, correlation_id: int, payload_bytes: int) -> None:
-        header = m.encode(message)
-        version = m.APIS[api].version_max
+        header = encode(message)
+        version = APIS[api].version_max
         data = f.encode_request(api, version, correlation_id, header, payload_bytes)
         prefix = f.decode_request_prefix(data, 1 << 30)
         assert prefix == (api, version, correlation_id, len(header), len(header) + payload_bytes)
-        assert m.decode_request(prefix.api, prefix.version, memoryview(data)[f.PREFIX_BYTES :]) == message  # type: ignore[attr-defined]
+        assert decode_request(prefix.api, prefix.version, memoryview(data)[f.PREFIX_BYTES :]) == message  # type: ignore[attr-defined]
 
     check()
 
 
-@for_each("api", m.Api)
-def test_response_round_trip(api: m.Api) -> None:
+@for_each("api", Api)
+def test_response_round_trip(api: Api) -> None:
     @few
     @given(RESPONSE[api], I16, st.integers(0, 2**32 - 1))
     def check(message: Message, code: int, correlation_id: int) -> None:
-        header = m.encode(message)
+        header = encode(message)
         data = f.encode_response(api, code, correlation_id, header, 7)
         prefix = f.decode_response_prefix(data, 1 << 30)
         assert prefix == (api, code, correlation_id, len(header), len(header) + 7)
-        assert m.decode_response(api, data[f.PREFIX_BYTES :], type(message)) == message
+        assert decode_response(api, data[f.PREFIX_BYTES :], type(message)) == message
 
     check()
 
@@ -102,20 +103,20 @@ def test_a_prefix_of_random_bytes(data: bytes, limit: int) -> None:
         assert prefix.header_bytes <= f.HEADER_BYTES_MAX
 
 
-@given(st.integers(-2, max(m.Api)), st.integers(-1, 2), st.binary(max_size=200))
+@given(st.integers(-2, max(Api)), st.integers(-1, 2), st.binary(max_size=200))
 def test_a_request_of_random_bytes(api: int, version: int, data: bytes) -> None:
     try:
-        message = m.decode_request(api, version, data)
+        message = decode_request(api, version, data)
     except (InvalidRequestError, UnsupportedApiError, UnsupportedVersionError) as e:
         assert str(e)
     else:
-        assert type(message) is m.APIS[m.Api(api)].request
+        assert type(message) is APIS[Api(api)].request
 
 
-@given(st.sampled_from(list(m.Api)), st.data())
-def test_a_damaged_message(api: m.Api, data: st.DataObject) -> None:
+@given(st.sampled_from(list(Api)), st.data())
+def test_a_damaged_message(api: Api, data: st.DataObject) -> None:
     for message in (REQUESTS[api], RESPONSES[api]):
-        header = bytearray(m.encode(message))
+        header = bytearray(encode(message))
         at = data.draw(st.integers(0, len(header) - 1))
         new = data.draw(st.binary(min_size=1, max_size=6))
         header[at : at + len(new)] = new
@@ -123,9 +124,9 @@ def test_a_damaged_message(api: m.Api, data: st.DataObject) -> None:
         for damaged in (bytes(header), cut):
             try:
                 if message is REQUESTS[api]:
-                    found = m.decode_request(api, m.APIS[api].version_max, damaged)
+                    found = decode_request(api, APIS[api].version_max, damaged)
                 else:
-                    found = m.decode_response(api, damaged, type(message))
+                    found = decode_response(api, damaged, type(message))
             except InvalidRequestError as e:
                 assert api.name in str(e)
             else:
@@ -134,4 +135,4 @@ def test_a_damaged_message(api: m.Api, data: st.DataObject) -> None:
 
 @given(st.binary(max_size=100))
 def test_an_error_text_of_random_bytes(data: bytes) -> None:
-    assert isinstance(m.decode_error(data), str)
+    assert isinstance(decode_error(data), str)

@@ -1,4 +1,4 @@
-"""One real broker on a machine of its own, as in the main module, but for sockets: from `Dispatcher.answer` down."""
+"""One real broker on a machine of its own, as in the main module, but for sockets: from `Pipeline.answer` down."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import make_config
 from sparklog_broker.counters.requests import RequestTimes
-from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.network.reply import Reply
+from sparklog_broker.pipeline import Pipeline
 from sparklog_broker.registry import HANDLERS
 
 from sparklog.errors import LogCorruptError, SparklogError, StorageError
@@ -69,7 +69,7 @@ class Node:
         self.loop: SimLoop | None = None
         self.broker: Broker | None = None
         self.zk: SimClient | None = None
-        self.dispatcher: Dispatcher | None = None
+        self.pipeline: Pipeline | None = None
         self.life = 0
         self._sound_since_boot = ""
         self.has_joined = False
@@ -136,10 +136,10 @@ class Node:
             cluster = await Cluster.connect(zk, config, loop, environment, connect)
         self.broker = broker = Broker.open(config, loop, environment, cluster)
         self._watch_leaderships(broker.cluster)
-        self.dispatcher = dispatcher = Dispatcher(broker, HANDLERS)
+        self.pipeline = pipeline = Pipeline(broker, HANDLERS)
 
         def accept(connection: SimConnection) -> None:
-            ServerConnection(connection, dispatcher, loop)
+            ServerConnection(connection, pipeline, loop)
 
         self._net.listen(self.host, loop, accept)
         broker.start(self._on_failed)
@@ -272,7 +272,7 @@ class Node:
 class ServerConnection:
     """Requests of one connection in order, as in `sparklog_broker.network.connection`."""
 
-    def __init__(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
+    def __init__(self, connection: SimConnection, pipeline: Pipeline, loop: SimLoop) -> None:
         self.local_address = ("127.0.0.1", 9292)
         self.peer_host = self.peer_name = connection.peer_host
         self.times = RequestTimes()
@@ -283,7 +283,7 @@ class ServerConnection:
         self.mute_ms = 0
         self.listener = self.local_socket = ""
         self._connection = connection
-        self._dispatcher = dispatcher
+        self._pipeline = pipeline
         self._loop = loop
         self._waiting: deque[bytes] = deque()
         self._running: asyncio.Task[None] | None = None
@@ -302,7 +302,7 @@ class ServerConnection:
 
     async def _serve(self, prefix: RequestPrefix, body: memoryview) -> None:
         try:
-            reply = await self._dispatcher.answer(prefix, body, self)  # type: ignore[arg-type]
+            reply = await self._pipeline.answer(prefix, body, self)  # type: ignore[arg-type]
             self._running = None
             if reply is not None:
                 self._send(reply)
@@ -325,7 +325,7 @@ class ServerConnection:
             self._connection.close()
 
     def _is_off(self) -> bool:
-        environment = self._dispatcher._broker.environment
+        environment = self._pipeline._broker.environment
         return bool(getattr(environment.files, "is_off", False))
 
     def _on_lost(self) -> None:

@@ -12,9 +12,10 @@ from collections import deque
 from typing import TypeVar
 
 from sparklog.errors import BrokerNotAvailableError, SparklogError, error_from_code
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import decode_error, decode_response, encode
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
-from sparklog.protocol.messages import APIS, Api, decode_error, decode_response, encode
 from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_net import SimConnection, SimNet
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from sparklog.errors import OffsetOutOfRangeError, error_from_code
 from sparklog.format.batch import BatchHeader, iterate_batches
 from sparklog.protocol import group_messages as g
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse
 from sparklog.types import READ_UNCOMMITTED
 from tests.checker.history import Kind, Outcome, Recorder
 from tests.simulation.sim_client import SimClient

@@ -10,7 +10,8 @@ from sparklog.errors import InvalidProducerIdMappingError, ProducerFencedError, 
 from sparklog.format.batch import assign_producer
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.types import ProducerIdAndEpoch
 from tests.checker import generate
 from tests.checker.history import Kind, Outcome

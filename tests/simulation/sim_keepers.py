@@ -6,8 +6,8 @@ import asyncio
 
 from sparklog.errors import SparklogError, error_from_code
 from sparklog.format.batch import assign_producer
+from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
-    Api,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

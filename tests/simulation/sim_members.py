@@ -9,7 +9,7 @@ from typing import Any
 from sparklog.client.group.membership import EPOCH_JOIN, MemberConfig, Membership
 from sparklog.errors import SparklogError, error_from_code
 from sparklog.protocol import group_messages as g
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import TopicPartition
 from tests.checker import generate
 from tests.checker.history import Kind, Outcome

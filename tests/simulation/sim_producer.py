@@ -22,7 +22,8 @@ from sparklog.errors import (
 from sparklog.format.batch import assign_producer, encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
 from tests.simulation.notes import Notes

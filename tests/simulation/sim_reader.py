@@ -10,7 +10,8 @@ from sparklog.errors import OffsetOutOfRangeError, SparklogError, error_from_cod
 from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from tests.simulation.sim_client import SimClient
 

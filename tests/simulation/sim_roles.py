@@ -21,8 +21,8 @@ from sparklog.errors import (
 from sparklog.format.batch import assign_producer
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
+from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
-    Api,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -6,7 +6,7 @@ import random
 
 from sparklog.errors import SparklogError
 from sparklog.protocol import transaction_messages as t
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import ProducerIdAndEpoch, shared_transactional_id
 from tests.simulation.notes import SharedEnd
 from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, ClientContext, Role, write

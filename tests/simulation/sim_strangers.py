@@ -12,18 +12,17 @@ from sparklog.errors import SparklogError
 from sparklog.protocol import cluster_messages as c
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import encode
 from sparklog.protocol.frames import encode_request
 from sparklog.protocol.messages import (
-    APIS,
-    Api,
     FetchPartition,
     FetchRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ProducePartition,
     ProduceRequest,
-    encode,
 )
 from sparklog.protocol.topic_messages import MetadataRequest
 from sparklog.types import READ_COMMITTED

@@ -267,8 +267,8 @@ def test_the_group_follows_the_checkpoint(
     reads: Any, topic: Any, send: Any, collected: Any, broker: sparklog.LocalBroker, tmp_path: Path
 ) -> None:
     from sparklog.client.net.cluster import cluster
+    from sparklog.protocol.apis import Api
     from sparklog.protocol.group_messages import OffsetFetchRequest, OffsetFetchResponse
-    from sparklog.protocol.messages import Api
 
     def committed(group: str) -> dict[int, int]:
         request = OffsetFetchRequest(group)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import BrokerConfig, make_config
-from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.environment import Environment
 from sparklog.metadata.store import TopicSpec

@@ -14,9 +14,10 @@ import pyarrow as pa
 from sparklog.errors import error_from_code
 from sparklog.format.batch import encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import decode_error, decode_response, encode
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
-from sparklog.protocol.messages import APIS, Api, decode_error, decode_response, encode
 
 MIB = 1024 * 1024
 FRAME_BYTES_MAX = 1 << 30

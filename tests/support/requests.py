@@ -1,4 +1,4 @@
-"""The dispatcher's view of the connection of a request."""
+"""The pipeline's view of the connection of a request."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.environment import Environment
 from sparklog.errors import SparklogError, TopicAlreadyExistsError, error_from_code

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
-    Api,
     FetchPartition,
     FetchRequest,
     FetchResponse,

@@ -14,8 +14,8 @@ from sparklog.errors import error_from_code
 from sparklog.format.batch import decode_batch, iterate_batches
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol import topic_messages as t
+from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
-    Api,
     FetchPartition,
     FetchRequest,
     FetchResponse,

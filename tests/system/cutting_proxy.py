@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 
 from sparklog.protocol import frames
-from sparklog.protocol.messages import Api, decode_response, encode
+from sparklog.protocol.apis import Api
+from sparklog.protocol.codec import decode_response, encode
 from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataResponse
 
 FRAME_MAX = 1 << 30

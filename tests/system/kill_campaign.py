@@ -38,7 +38,8 @@ from sparklog.errors import SparklogError
 from sparklog.format.batch import encode_batch, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.types import TopicPartition
 from tests.support.raw_client import RawClient
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch

@@ -12,7 +12,7 @@ import pytest
 from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.net.cluster import cluster
 from sparklog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import AUTO_CREATED_MAX, MetadataRequest, MetadataResponse
 from tests.system.broker_process import BrokerProcess
 

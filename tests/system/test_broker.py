@@ -36,9 +36,10 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import decode_batch, iterate_batches
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.protocol.apis import Api
+from sparklog.protocol.codec import encode
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
 from sparklog.protocol.messages import (
-    Api,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -50,7 +51,6 @@ from sparklog.protocol.messages import (
     LocateSegmentsResponse,
     ProducePartition,
     ProduceRequest,
-    encode,
 )
 from sparklog.protocol.topic_messages import (
     CreateTopicRequest,

@@ -19,7 +19,8 @@ import pytest
 
 from sparklog.errors import ERRORS, StorageFullError
 from sparklog.format.batch import iterate_batches
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse
 from tests.support.raw_client import envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, handshake, produce, readable
@@ -153,8 +154,8 @@ def test_a_second_signal_ends_it_at_once(start: Start) -> None:
         create_topic(client, "t")
         for _ in range(20):
             produce(client, [("t", 0, envelope_batch(9000, 100))])
+        from sparklog.protocol.codec import encode
         from sparklog.protocol.frames import encode_request
-        from sparklog.protocol.messages import encode
 
         request = FetchRequest(0, 1, 50 * MIB, 0, [FetchPartition("t", 0, 0, 50 * MIB)])
         stuck.sendall(encode_request(Api.FETCH, 0, 1, encode(request)))

@@ -20,8 +20,8 @@ from sparklog.errors import (
     NotLeaderError,
     SparklogError,
 )
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
 from tests.support.waiting import until_reached
 from tests.system.cluster_processes import ClusterProcesses

@@ -13,8 +13,8 @@ import pytest
 from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import RequestTimedOutError
 from sparklog.protocol import topic_messages as t
+from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
-    Api,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

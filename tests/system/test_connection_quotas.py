@@ -15,8 +15,10 @@ from sparklog import Admin
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.connection import Connection
 from sparklog.errors import SparklogError, TooManyConnectionsError, error_from_code
+from sparklog.protocol.apis import Api
+from sparklog.protocol.codec import decode_error_body, encode
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
-from sparklog.protocol.messages import Api, HandshakeRequest, decode_error_body, encode
+from sparklog.protocol.messages import HandshakeRequest
 from sparklog.security.client_security import client_security
 from sparklog.security.quotas import Entity
 from tests.support.waiting import until

@@ -15,7 +15,7 @@ from sparklog.client.net.cluster import cluster, forget
 from sparklog.client.producer.producer import Producer
 from sparklog.client.transactions.shared_transaction import draw_fencing_token
 from sparklog.metadata.producer_ids import SMALL_BLOCK_IDS
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic
 from tests.system.cutting_proxy import CuttingProxy

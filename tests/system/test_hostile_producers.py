@@ -26,8 +26,9 @@ from sparklog.errors import (
     InvalidProducerIdMappingError,
     OutOfOrderSequenceError,
 )
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.transaction_messages import (
     EndSharedTxnRequest,
     EndSharedTxnResponse,

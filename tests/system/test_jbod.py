@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import StorageError
-from sparklog.protocol.messages import Api, LocateSegmentsRequest, LocateSegmentsResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import LocateSegmentsRequest, LocateSegmentsResponse
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.support.raw_client import RawClient, envelope_batch
 from tests.support.waiting import until

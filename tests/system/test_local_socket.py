@@ -12,7 +12,7 @@ import pytest
 import sparklog
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.connection import Connection, connect_for_data
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.system.broker_process import BrokerProcess
 from tests.system.cutting_proxy import CuttingProxy

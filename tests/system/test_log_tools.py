@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import LogCorruptError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.support.cli import Result, run_here
 from tests.support.raw_client import envelope_batch

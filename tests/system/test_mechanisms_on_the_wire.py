@@ -13,7 +13,8 @@ from sparklog import Admin
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.errors import SaslAuthenticationFailedError, UnsupportedSaslMechanismError
 from sparklog.protocol import frames
-from sparklog.protocol.messages import APIS, Api, decode_response, encode
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import decode_response, encode
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from sparklog.errors import SparklogError
 from sparklog.protocol import group_messages as groups
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from tests.support.raw_client import envelope_batch
 from tests.support.waiting import until

@@ -15,7 +15,9 @@ import pytest
 
 import sparklog
 from sparklog.errors import InvalidRequestError, ResponseTooLargeError, SparklogError, TooManyConnectionsError
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import encode
 from sparklog.protocol.frames import encode_request
 from sparklog.protocol.group_messages import (
     CommittedOffset,
@@ -28,8 +30,6 @@ from sparklog.protocol.group_messages import (
     TopicPartitions,
 )
 from sparklog.protocol.messages import (
-    APIS,
-    Api,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -41,7 +41,6 @@ from sparklog.protocol.messages import (
     ListOffsetsResponse,
     ProducePartition,
     ProduceRequest,
-    encode,
 )
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.protocol.transaction_messages import DescribeTransactionsRequest, DescribeTransactionsResponse

@@ -28,7 +28,7 @@ from sparklog.console.sessions import login_security
 from sparklog.console.web import Options
 from sparklog.environment import real_environment
 from sparklog.errors import BrokerNotAvailableError, SaslAuthenticationFailedError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.authority import Authority
 from sparklog.security.client_security import SecuritySettings, TokenEndpoint, client_security

@@ -15,7 +15,7 @@ from sparklog import Admin, Consumer, Producer
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.connection import Connection
 from sparklog.errors import TopicAlreadyExistsError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import CreateTopicRequest, CreateTopicResponse, MetadataRequest, MetadataResponse
 from sparklog.security.quotas import Entity
 from sparklog.types import TopicPartition

@@ -24,7 +24,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import encode_batch
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
     AlterSchemaResponse,

@@ -29,9 +29,10 @@ from sparklog.errors import (
     TransactionalIdAuthorizationFailedError,
     error_from_code,
 )
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.transaction_messages import (
     EndTxnRequest,
     EndTxnResponse,

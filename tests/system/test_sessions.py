@@ -21,7 +21,9 @@ from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.connection import Connection
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
 from sparklog.protocol import frames
-from sparklog.protocol.messages import APIS, Api, HandshakeRequest, encode
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import encode
+from sparklog.protocol.messages import HandshakeRequest
 from sparklog.protocol.security_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.client_security import client_security

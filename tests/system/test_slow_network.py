@@ -18,7 +18,7 @@ from sparklog.client.transactions.shared_transaction import (
     join_shared_transaction,
     renew_shared_transaction,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import TopicPartition
 from tests.support.waiting import until
 from tests.system.cutting_proxy import CuttingProxy

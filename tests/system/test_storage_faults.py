@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sparklog.errors import LogCorruptError, StorageUnavailableError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.support.metadata import ControlledStore
 from tests.support.raw_client import RawClient, envelope_batch

@@ -13,7 +13,8 @@ import pytest
 from sparklog import Admin, read_table
 from sparklog.environment.fault_points import VARIABLE, VARIABLE_MARK
 from sparklog.errors import SparklogError
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.transaction_messages import (
     EndSharedTxnRequest,
     EndSharedTxnResponse,

@@ -24,7 +24,7 @@ from sparklog.client.transactions.shared_transaction import (
     join_shared_transaction,
 )
 from sparklog.errors import ProducerFencedError, TransactionAbortedError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.support.cases import in_gate
 from tests.system.broker_process import BrokerProcess, create_topic
 from tests.system.cutting_proxy import CuttingProxy

@@ -25,16 +25,10 @@ from sparklog.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
+from sparklog.protocol.apis import Api
+from sparklog.protocol.codec import encode
 from sparklog.protocol.frames import encode_request
-from sparklog.protocol.messages import (
-    Api,
-    FetchPartition,
-    FetchRequest,
-    HandshakeRequest,
-    ProducePartition,
-    ProduceRequest,
-    encode,
-)
+from sparklog.protocol.messages import FetchPartition, FetchRequest, HandshakeRequest, ProducePartition, ProduceRequest
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.authority import Authority
 from sparklog.security.client_security import client_security

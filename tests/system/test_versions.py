@@ -15,7 +15,9 @@ import pytest
 
 from sparklog.errors import UnsupportedVersionError, error_from_code
 from sparklog.protocol import messages as m
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import decode_error, decode_error_body, encode
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
 from sparklog.protocol.group_messages import (
     CommittedOffset,
@@ -133,83 +135,83 @@ def test_a_new_broker_goes_on_with_the_previous_ones_data(previous: Path, tmp_pa
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())]).serialize().to_pybytes()
 COLUMN_TO_ADD = pa.schema([pa.field("more", pa.int64())]).serialize().to_pybytes()
-PARTS: dict[m.Api, tuple[str, type[Message]]] = {
-    m.Api.METADATA: ("topics", TopicState),
-    m.Api.FETCH: ("results", m.FetchResult),
-    m.Api.LIST_OFFSETS: ("results", m.ListOffsetsResult),
-    m.Api.DESCRIBE_GROUPS: ("groups", GroupDetails),
-    m.Api.LIST_TRANSACTIONS: ("transactions", TransactionSummary),
+PARTS: dict[Api, tuple[str, type[Message]]] = {
+    Api.METADATA: ("topics", TopicState),
+    Api.FETCH: ("results", m.FetchResult),
+    Api.LIST_OFFSETS: ("results", m.ListOffsetsResult),
+    Api.DESCRIBE_GROUPS: ("groups", GroupDetails),
+    Api.LIST_TRANSACTIONS: ("transactions", TransactionSummary),
 }
 """Lists that are built piece by piece, and their items."""
 
 
-def questions(number: int, fencing_token: int) -> dict[m.Api, Message]:
+def questions(number: int, fencing_token: int) -> dict[Api, Message]:
     """A request of each API that has several versions, but for the one that creates a topic, which is asked before, and
     those that need more (NEEDS_MORE)."""
     epoch_end = m.EpochPartition(f"plain-{number}", 0, -1, 0)
     return {
-        m.Api.METADATA: MetadataRequest(),
-        m.Api.FETCH: m.FetchRequest(0, 0, 0, 0, [m.FetchPartition(f"plain-{number}", 0, 0, 0)]),
-        m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition(f"plain-{number}", 0, -1)]),
-        m.Api.CREATE_PARTITIONS: CreatePartitionsRequest(f"plain-{number}", 2),
-        m.Api.ALTER_TOPIC: AlterTopicRequest(f"plain-{number}", {"retention.ms": 1_000_000}),
-        m.Api.ALTER_SCHEMA: AlterSchemaRequest(f"typed-{number}", COLUMN_TO_ADD),
-        m.Api.INIT_PRODUCER_ID: InitProducerIdRequest(fencing_token=True),
-        m.Api.JOIN_SHARED_TXN: JoinSharedTxnRequest("query", number, "run", fencing_token),
-        m.Api.END_SHARED_TXN: EndSharedTxnRequest("query", number, "run", fencing_token, False),
-        m.Api.LIST_TRANSACTIONS: ListTransactionsRequest(),
-        m.Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest(["orders"]),
-        m.Api.DESCRIBE_PRODUCERS: DescribeProducersRequest(f"plain-{number}", 0),
-        m.Api.OFFSET_FETCH: OffsetFetchRequest("readers"),
-        m.Api.LIST_GROUPS: ListGroupsRequest(),
-        m.Api.DESCRIBE_GROUPS: DescribeGroupsRequest(["readers"]),
-        m.Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochRequest([epoch_end]),
-        m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsRequest("s", [f"plain-{number}"], f"plain-{number}", 0),
-        m.Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest(f"plain-{number}", 0, 0, 0),
-        m.Api.DELETE_RECORDS: m.DeleteRecordsRequest(0, [m.DeleteRecordsPartition(f"plain-{number}", 0, 0)]),
-        m.Api.RENEW_SHARED_TXN: RenewSharedTxnRequest("query", number, "run"),
-        m.Api.OFFSET_COMMIT: OffsetCommitRequest(f"crew-{number}", [CommittedOffset(f"plain-{number}", 0, 0)]),
-        m.Api.GROUP_HEARTBEAT: GroupHeartbeatRequest(f"members-{number}", topics=[f"plain-{number}"]),
-        m.Api.DELETE_GROUP: DeleteGroupRequest(f"crew-{number}"),
-        m.Api.FIND_COORDINATOR: FindCoordinatorRequest("readers"),
-        m.Api.DESCRIBE_CLUSTER: DescribeClusterRequest(),
-        m.Api.DESCRIBE_LOG_DIRS: DescribeLogDirsRequest(),
-        m.Api.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotasRequest(),
-        m.Api.ALTER_CLIENT_QUOTAS: AlterClientQuotasRequest([QuotaAlteration("a", None, {"producer_byte_rate": 1.0})]),
-        m.Api.DELETE_TOPIC: DeleteTopicRequest(f"plain-{number}"),
+        Api.METADATA: MetadataRequest(),
+        Api.FETCH: m.FetchRequest(0, 0, 0, 0, [m.FetchPartition(f"plain-{number}", 0, 0, 0)]),
+        Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition(f"plain-{number}", 0, -1)]),
+        Api.CREATE_PARTITIONS: CreatePartitionsRequest(f"plain-{number}", 2),
+        Api.ALTER_TOPIC: AlterTopicRequest(f"plain-{number}", {"retention.ms": 1_000_000}),
+        Api.ALTER_SCHEMA: AlterSchemaRequest(f"typed-{number}", COLUMN_TO_ADD),
+        Api.INIT_PRODUCER_ID: InitProducerIdRequest(fencing_token=True),
+        Api.JOIN_SHARED_TXN: JoinSharedTxnRequest("query", number, "run", fencing_token),
+        Api.END_SHARED_TXN: EndSharedTxnRequest("query", number, "run", fencing_token, False),
+        Api.LIST_TRANSACTIONS: ListTransactionsRequest(),
+        Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest(["orders"]),
+        Api.DESCRIBE_PRODUCERS: DescribeProducersRequest(f"plain-{number}", 0),
+        Api.OFFSET_FETCH: OffsetFetchRequest("readers"),
+        Api.LIST_GROUPS: ListGroupsRequest(),
+        Api.DESCRIBE_GROUPS: DescribeGroupsRequest(["readers"]),
+        Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochRequest([epoch_end]),
+        Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsRequest("s", [f"plain-{number}"], f"plain-{number}", 0),
+        Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest(f"plain-{number}", 0, 0, 0),
+        Api.DELETE_RECORDS: m.DeleteRecordsRequest(0, [m.DeleteRecordsPartition(f"plain-{number}", 0, 0)]),
+        Api.RENEW_SHARED_TXN: RenewSharedTxnRequest("query", number, "run"),
+        Api.OFFSET_COMMIT: OffsetCommitRequest(f"crew-{number}", [CommittedOffset(f"plain-{number}", 0, 0)]),
+        Api.GROUP_HEARTBEAT: GroupHeartbeatRequest(f"members-{number}", topics=[f"plain-{number}"]),
+        Api.DELETE_GROUP: DeleteGroupRequest(f"crew-{number}"),
+        Api.FIND_COORDINATOR: FindCoordinatorRequest("readers"),
+        Api.DESCRIBE_CLUSTER: DescribeClusterRequest(),
+        Api.DESCRIBE_LOG_DIRS: DescribeLogDirsRequest(),
+        Api.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotasRequest(),
+        Api.ALTER_CLIENT_QUOTAS: AlterClientQuotasRequest([QuotaAlteration("a", None, {"producer_byte_rate": 1.0})]),
+        Api.DELETE_TOPIC: DeleteTopicRequest(f"plain-{number}"),
     }
 
 
 NEEDS_MORE = {
-    m.Api.PRODUCE,  # batches
+    Api.PRODUCE,  # batches
     # something in a transaction
-    *(m.Api.END_TXN, m.Api.TXN_OFFSET_COMMIT, m.Api.ABORT_TRANSACTION, m.Api.ADD_PARTITIONS_TO_TXN),
-    m.Api.LOCATE_REMOTE,  # an object store
-    *(m.Api.CREATE_ACLS, m.Api.DELETE_ACLS, m.Api.DESCRIBE_ACLS),  # an authorizer
+    *(Api.END_TXN, Api.TXN_OFFSET_COMMIT, Api.ABORT_TRANSACTION, Api.ADD_PARTITIONS_TO_TXN),
+    Api.LOCATE_REMOTE,  # an object store
+    *(Api.CREATE_ACLS, Api.DELETE_ACLS, Api.DESCRIBE_ACLS),  # an authorizer
     # a listener with SASL
-    *(m.Api.ALTER_USER_SCRAM_CREDENTIALS, m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS, m.Api.SASL_AUTHENTICATE),
-    *(m.Api.ALTER_PARTITION_REASSIGNMENTS, m.Api.LIST_PARTITION_REASSIGNMENTS),  # a cluster
-    *(m.Api.ELECT_LEADERS, m.Api.CORDON_BROKER, m.Api.REPLICA_FETCH, m.Api.DIRECTORY_FAILED, m.Api.WRITE_TXN_MARKERS),
+    *(Api.ALTER_USER_SCRAM_CREDENTIALS, Api.DESCRIBE_USER_SCRAM_CREDENTIALS, Api.SASL_AUTHENTICATE),
+    *(Api.ALTER_PARTITION_REASSIGNMENTS, Api.LIST_PARTITION_REASSIGNMENTS),  # a cluster
+    *(Api.ELECT_LEADERS, Api.CORDON_BROKER, Api.REPLICA_FETCH, Api.DIRECTORY_FAILED, Api.WRITE_TXN_MARKERS),
 }
 
 
 def test_an_answer_has_the_fields_of_the_requests_version(broker: BrokerProcess) -> None:
-    changed = {api for api, spec in m.APIS.items() if spec.version_min < spec.version_max}
-    assert set(questions(0, 0)) == changed - {m.Api.CREATE_TOPIC} - NEEDS_MORE
+    changed = {api for api, spec in APIS.items() if spec.version_min < spec.version_max}
+    assert set(questions(0, 0)) == changed - {Api.CREATE_TOPIC} - NEEDS_MORE
     with broker.connect() as raw:
         for version in range(5):
             for name, schema in ((f"plain-{version}", None), (f"typed-{version}", SCHEMA)):
-                header = answer(raw, m.Api.CREATE_TOPIC, version, CreateTopicRequest(name, 1, schema))
+                header = answer(raw, Api.CREATE_TOPIC, version, CreateTopicRequest(name, 1, schema))
                 assert len(header[0]) == len(field_names(TopicState, version))
-            answer(raw, m.Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest("orders", 60_000), retry=True)
-            (fencing_token, _) = answer(raw, m.Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest(), retry=True)
+            answer(raw, Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest("orders", 60_000), retry=True)
+            (fencing_token, _) = answer(raw, Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest(), retry=True)
             for api, request in questions(version, fencing_token).items():
-                if not m.APIS[api].version_min <= version <= m.APIS[api].version_max:
+                if not APIS[api].version_min <= version <= APIS[api].version_max:
                     continue
                 header = answer(raw, api, version, request, retry=True)
-                assert len(header) == len(field_names(m.APIS[api].response, version)), (api, version)
+                assert len(header) == len(field_names(APIS[api].response, version)), (api, version)
                 field, part = PARTS.get(api, ("", Message))
-                for item in header[m.APIS[api].response.__struct_fields__.index(field)] if field else ():
+                for item in header[APIS[api].response.__struct_fields__.index(field)] if field else ():
                     assert len(item) == len(field_names(part, version)), (api, version)
 
 
@@ -219,16 +221,16 @@ def test_fields_that_a_version_does_not_have_are_not_read(broker: BrokerProcess)
         create_topic(raw, "flights")
         request = MetadataRequest(["flights"], paged=True, with_schemas=False, with_partitions=False)
         for version, sent in ((0, 1), (1, 0)):
-            (state,) = answer(raw, m.Api.METADATA, version, request, as_newest=True)[3]
+            (state,) = answer(raw, Api.METADATA, version, request, as_newest=True)[3]
             fields = TopicState.__struct_fields__
             assert len(state[fields.index("schemas")]) == len(state[fields.index("partitions")]) == sent
 
 
 def test_a_handshake_in_a_newer_version_is_answered_with_the_versions(broker: BrokerProcess) -> None:
     with broker.connect() as raw:
-        raw.sock.sendall(encode_request(m.Api.HANDSHAKE, 7, 1, b"\x90"))
+        raw.sock.sendall(encode_request(Api.HANDSHAKE, 7, 1, b"\x90"))
         prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
-        body = m.decode_error_body(bytes(raw._read(prefix.body_bytes)))
+        body = decode_error_body(bytes(raw._read(prefix.body_bytes)))
         assert prefix.error_code == UnsupportedVersionError.code
         assert (body.version_min, body.version_max) == (0, 0)
         assert handshake(raw).apis, "it may be tried again in another version"
@@ -236,9 +238,9 @@ def test_a_handshake_in_a_newer_version_is_answered_with_the_versions(broker: Br
 
 def test_another_request_in_a_version_that_there_is_not(broker: BrokerProcess) -> None:
     with broker.connect() as raw:
-        raw.sock.sendall(encode_request(m.Api.METADATA, 5, 1, b"\x90"))
+        raw.sock.sendall(encode_request(Api.METADATA, 5, 1, b"\x90"))
         prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
-        body = m.decode_error_body(bytes(raw._read(prefix.body_bytes)))
+        body = decode_error_body(bytes(raw._read(prefix.body_bytes)))
         assert prefix.error_code == UnsupportedVersionError.code
         assert (body.message, body.version_min, body.version_max) == (
             "METADATA version 5: this broker speaks 0 to 4", 0, 4,
@@ -248,16 +250,16 @@ def test_another_request_in_a_version_that_there_is_not(broker: BrokerProcess) -
 
 
 def answer(
-    raw: RawClient, api: m.Api, version: int, request: Message, *, retry: bool = False, as_newest: bool = False
+    raw: RawClient, api: Api, version: int, request: Message, *, retry: bool = False, as_newest: bool = False
 ) -> Any:
     """The answer's header as plain lists. `retry`: as long as coordinators load; `as_newest`: all fields are sent."""
-    header = m.encode(request, None if as_newest else version)
+    header = encode(request, None if as_newest else version)
     while True:
         raw.sock.sendall(encode_request(api, version, 1, header))
         prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
         body = bytes(raw._read(prefix.body_bytes))
         if prefix.error_code == 0:
             return msgspec.msgpack.decode(body)
-        error = error_from_code(prefix.error_code, m.decode_error(body))
+        error = error_from_code(prefix.error_code, decode_error(body))
         if not (retry and error.retriable):
             raise error

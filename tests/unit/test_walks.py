@@ -11,7 +11,7 @@ import pytest
 from tests.unit.walks import PAGE, ROOT, rows, walks
 
 MODULES_MAX = 10
-CREATE_TOPIC_MODULES_MAX = 9
+CREATE_TOPIC_MODULES_MAX = 10
 THREAD_ROWS_MAX = 25
 
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.protocol import frames
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 from sparklog_broker.cluster.peers import Connect, Peer
 from sparklog_broker.config import format_address
 

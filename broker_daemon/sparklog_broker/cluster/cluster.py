@@ -37,8 +37,8 @@ from sparklog.metadata.local_coordination import LocalCoordination
 from sparklog.metadata.local_store import MADE, METADATA_FILE, open_local, read_image, read_made, take_epochs
 from sparklog.metadata.store import Topic
 from sparklog.metadata.store_history import StoreMark, mark_of, older, read_mark
+from sparklog.protocol.apis import Api
 from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
-from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, TopicImage, Version
 from sparklog.replication.controller.model import AlterSecurity, ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig

@@ -25,9 +25,10 @@ from sparklog.errors import (
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError
 from sparklog.protocol import frames
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import NO_VERSION, Message
 from sparklog.protocol.cluster_messages import ForwardRequest, ForwardResponse
-from sparklog.protocol.messages import APIS, Api, decode_response, encode
+from sparklog.protocol.codec import decode_response, encode
 from sparklog.protocol.negotiation import SpokenVersions
 from sparklog.replication.cluster_image import Version
 from sparklog_broker.cluster.peers import Connect, InSpoken, Peer

@@ -11,9 +11,9 @@ import asyncio
 import logging
 
 from sparklog.errors import SparklogError
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
 from sparklog.protocol.cluster_messages import DirectoryFailedRequest, DirectoryFailedResponse, OfflinePartition
-from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import NO_EPOCH, ClusterImage
 from sparklog.replication.controller.model import DirectoryFailed
 from sparklog.types import TopicPartition

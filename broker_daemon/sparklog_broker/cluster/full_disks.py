@@ -20,9 +20,9 @@ from sparklog.environment.clock import MachineClock
 from sparklog.errors import SparklogError
 from sparklog.log.directories.log_directory import LogDirectory
 from sparklog.log.directories.room import Room
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
 from sparklog.protocol.cluster_messages import DirectoryFailedRequest, DirectoryFailedResponse, OfflinePartition
-from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import NO_EPOCH
 from sparklog.replication.controller.model import DirectoryFull
 from sparklog.types import TopicPartition

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, SparklogError
+from sparklog.protocol.apis import Api
 from sparklog.protocol.cluster_messages import MetadataFetchRequest, MetadataFetchResponse
-from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import ClusterImage, Version
 from sparklog.replication.image_codec import decode_delta, decode_image
 from sparklog_broker.cluster.controller_client import ControllerClient

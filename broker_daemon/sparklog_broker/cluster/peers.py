@@ -8,15 +8,10 @@ from typing import TypeVar
 
 from sparklog.errors import BrokerNotAvailableError, InvalidRequestError, RequestTimedOutError, error_from_code
 from sparklog.protocol import frames
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import (
-    Api,
-    HandshakeRequest,
-    HandshakeResponse,
-    decode_error,
-    decode_response,
-    encode,
-)
+from sparklog.protocol.codec import decode_error, decode_response, encode
+from sparklog.protocol.messages import HandshakeRequest, HandshakeResponse
 from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
 from sparklog.version import __version__
 from sparklog_broker.cluster.secure_connect import SecureConnect

@@ -16,15 +16,10 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.protocol import frames
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import (
-    Api,
-    HandshakeRequest,
-    HandshakeResponse,
-    decode_error,
-    decode_response,
-    encode,
-)
+from sparklog.protocol.codec import decode_error, decode_response, encode
+from sparklog.protocol.messages import HandshakeRequest, HandshakeResponse
 from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,

@@ -37,8 +37,8 @@ from sparklog.metadata.store import (
     grown_topic,
     new_topic,
 )
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage
 from sparklog.replication.controller.model import (
     AddPartitions,

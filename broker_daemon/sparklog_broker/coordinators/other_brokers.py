@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sparklog.log.producers.whole_transactions import Commit
+from sparklog.protocol.apis import Api
 from sparklog.protocol.cluster_messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -23,7 +24,7 @@ from sparklog.protocol.cluster_messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from sparklog.protocol.messages import Api, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
+from sparklog.protocol.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 from sparklog.replication.transactions import Marker
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from sparklog_broker.cluster.broker_peers import BrokerPeers

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sparklog.errors import NAMES
 from sparklog.histogram import Histogram
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 
 log = logging.getLogger(__name__)
 

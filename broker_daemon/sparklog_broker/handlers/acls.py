@@ -22,9 +22,9 @@ from sparklog.protocol.acl_messages import (
 from sparklog.security.acl_records import AclFilter, acl_from_texts, acl_record, as_texts, filter_from_texts
 from sparklog.security.acls import Acl
 from sparklog.security.records import CHANGE_BYTES_MAX, RecordId, RecordKind
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.long_answers import NEWER_CLIENT, one_by_one
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 from sparklog_broker.security.access import Access
 
 DELETED_BYTES_MAX = CHANGE_BYTES_MAX // 2

@@ -15,11 +15,11 @@ from sparklog.errors import (
     TopicAuthorizationFailedError,
     UnknownServerError,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import AUTO_CREATED_MAX, CreateTopicRequest
 from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
 from sparklog.types import INTERNAL_PREFIX, check_topic_name
-from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.request_context import RequestContext
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from sparklog.protocol.operation_messages import (
 )
 from sparklog.replication.controller.model import AlterConfig
 from sparklog.replication.dynamic_settings import ALL_BROKERS, altered_configs
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def alter_broker_configs(

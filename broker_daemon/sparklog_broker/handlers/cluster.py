@@ -24,8 +24,8 @@ from sparklog.replication.image_codec import encode
 from sparklog.security.records import RecordId
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.leader_side.isr_proposals import decide
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, context: RequestContext) -> Response:

@@ -17,8 +17,8 @@ from sparklog.protocol.cluster_messages import (
 )
 from sparklog.replication.transactions import Marker
 from sparklog.types import TopicPartition
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview, context: RequestContext) -> Response:

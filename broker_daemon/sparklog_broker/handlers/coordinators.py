@@ -7,8 +7,8 @@ from typing import Any
 from sparklog.errors import CoordinatorNotAvailableError
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.transaction_messages import InitProducerIdRequest
-from sparklog_broker.dispatcher import Handler, RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import Handler, RequestContext
 
 KEY_GROUP = 0
 

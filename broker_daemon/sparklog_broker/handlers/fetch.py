@@ -17,13 +17,13 @@ from sparklog.protocol.messages import AbortedRange, FetchPartition, FetchReques
 from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.counters.requests import RequestTimes
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.leader_hints import endpoints, leader_hint, preferred_replica
 from sparklog_broker.handlers.named_once import check_each_once
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions import page_cache
 from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.request_context import RequestContext
 
 SLICES_PER_PARTITION_MAX = 32
 """Largest number of slices of one partition in an answer. Only tiny segments need more slices, which take too long."""

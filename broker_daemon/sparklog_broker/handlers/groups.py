@@ -13,16 +13,17 @@ import msgspec
 
 from sparklog.errors import InvalidProducerEpochError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.protocol import group_messages as m
-from sparklog.protocol.messages import Api, encode
+from sparklog.protocol.apis import Api
+from sparklog.protocol.codec import encode
 from sparklog.replication.groups import GroupCoordinator
 from sparklog.types import TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.groups import GroupPartition
 from sparklog_broker.coordinators.internal_topics import Producer
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once, check_partition_count
 from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 TOGETHER_MAX = 1_000
 """Largest number of partitions of a request that are processed without a pause of the event loop. Larger requests are

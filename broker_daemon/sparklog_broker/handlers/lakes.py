@@ -8,8 +8,8 @@ from sparklog.protocol.lake_messages import (
     ReportLakeRequest,
     ReportLakeResponse,
 )
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def report_lake(request: ReportLakeRequest, payload: memoryview, context: RequestContext) -> Response:

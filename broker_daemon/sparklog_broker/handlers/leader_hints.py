@@ -14,8 +14,8 @@ from sparklog.replication.replica.leader import Leader
 from sparklog.types import TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.replica import ClusterReplica
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.request_context import RequestContext
 
 UNKNOWN = -1
 

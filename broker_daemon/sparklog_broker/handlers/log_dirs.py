@@ -8,8 +8,8 @@ from pathlib import Path
 from sparklog.errors import StorageError
 from sparklog.log.directories.log_directory import LogDirectory
 from sparklog.protocol.operation_messages import DescribeLogDirsRequest, DescribeLogDirsResponse, LogDir
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def describe_log_dirs(request: DescribeLogDirsRequest, payload: memoryview, context: RequestContext) -> Response:

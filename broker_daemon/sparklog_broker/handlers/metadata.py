@@ -8,8 +8,10 @@ from itertools import chain
 
 from sparklog.errors import InvalidRequestError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 from sparklog.metadata.store import Topic
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import APIS, Api, ApiRange, HandshakeRequest, HandshakeResponse, encode, encode_value
+from sparklog.protocol.codec import encode, encode_value
+from sparklog.protocol.messages import ApiRange, HandshakeRequest, HandshakeResponse
 from sparklog.protocol.topic_messages import (
     BrokerEndpoint,
     MetadataRequest,
@@ -25,13 +27,13 @@ from sparklog.types import TopicPartition
 from sparklog.version import __version__
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.replica import ClusterReplica
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.auto_creation import create_missing
 from sparklog_broker.handlers.leader_hints import endpoint_of
 from sparklog_broker.handlers.locate import is_same_host
 from sparklog_broker.network.long_answers import binary_header, message_header, parts_of
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.request_context import RequestContext
 
 SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
 """Largest number of partitions, and of bytes of schemas, of a topic that is encoded in one part."""

@@ -36,11 +36,11 @@ from sparklog.types import (
     TopicPartition,
 )
 from sparklog_broker.broker import Broker
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once
 from sparklog_broker.handlers.snapshots import all_at_once, extent_of
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 log = logging.getLogger(__name__)
 

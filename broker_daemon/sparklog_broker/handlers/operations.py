@@ -1,6 +1,6 @@
 """Operators' requests: the list of brokers, reassignments, elections, cordoned brokers.
 
-Any broker accepts these requests; the dispatcher forwards those that the controller answers.
+Any broker accepts these requests; the pipeline forwards those that the controller answers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from sparklog.protocol.operation_messages import (
 from sparklog.replication.cluster_image import ClusterImage
 from sparklog.replication.controller.model import Cordon, Elect, ElectionKind, Reassign
 from sparklog.types import TopicPartition
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.leader_hints import endpoint_of
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def alter_partition_reassignments(

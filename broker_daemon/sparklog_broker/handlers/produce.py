@@ -13,17 +13,18 @@ from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import Guard, Issued
 from sparklog.log.state.check import work_bytes
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.security.acls import Operation, Resource, ResourceType
 from sparklog.types import TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.internal_topics import check_not_internal
 from sparklog_broker.coordinators.verification import Verified
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.leader_hints import endpoints, leader_hint
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.appender import INLINE_APPEND_BYTES, Write
+from sparklog_broker.request_context import RequestContext
 from sparklog_broker.security.producer_owners import ProducerOwners
 
 log = logging.getLogger(__name__)

@@ -3,12 +3,12 @@ identity."""
 
 from __future__ import annotations
 
+from sparklog.protocol.apis import Api
 from sparklog.protocol.cluster_messages import AlterSecurityRecordsRequest
-from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.security.principals import ANONYMOUS
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, context: RequestContext) -> Response:

@@ -16,9 +16,9 @@ from sparklog.protocol.quota_messages import (
 from sparklog.security.quota_records import parse_key, quota_record
 from sparklog.security.quotas import NUMBERS, Entity, QuotaKey
 from sparklog.security.records import RecordId
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.long_answers import NEWER_CLIENT, one_by_one
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 THROTTLED_MAX = 1_000
 

@@ -12,11 +12,11 @@ from sparklog.protocol.messages import (
     DeleteRecordsResult,
 )
 from sparklog_broker.cluster.replica import ClusterReplica
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.request_context import RequestContext
 
 _Outcome = int | SparklogError | DeleteRecordsResult | None
 

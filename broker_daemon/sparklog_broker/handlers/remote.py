@@ -15,8 +15,8 @@ from sparklog.protocol.messages import (
     LocateRemoteResponse,
 )
 from sparklog.types import READ_COMMITTED
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def locate_remote(request: LocateRemoteRequest, payload: memoryview, context: RequestContext) -> Response:

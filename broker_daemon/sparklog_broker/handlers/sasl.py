@@ -1,11 +1,11 @@
-"""SASL_HANDSHAKE and SASL_AUTHENTICATE: the dispatcher passes the state of the connection."""
+"""SASL_HANDSHAKE and SASL_AUTHENTICATE: the pipeline passes the state of the connection."""
 
 from __future__ import annotations
 
 from sparklog.errors import IllegalSaslStateError
 from sparklog.protocol.security_messages import SaslAuthenticateRequest, SaslHandshakeRequest
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def sasl_handshake(request: SaslHandshakeRequest, payload: memoryview, context: RequestContext) -> Response:

@@ -7,9 +7,9 @@ import pyarrow as pa
 from sparklog.errors import InvalidRequestError, InvalidTopicError
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.protocol.topic_messages import AlterSchemaRequest, AlterSchemaResponse
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.metadata import topic_answer, unknown_topic
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def alter_schema(request: AlterSchemaRequest, payload: memoryview, context: RequestContext) -> Response:

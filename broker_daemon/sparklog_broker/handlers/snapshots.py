@@ -19,9 +19,9 @@ from sparklog.protocol.cluster_messages import COMMITS_MAX, CommittedPart, ListC
 from sparklog.protocol.messages import SnapshotOffsetsRequest, SnapshotOffsetsResponse
 from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.broker import Broker
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.offset_snapshots import Extent, Snapshot
+from sparklog_broker.request_context import RequestContext
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from sparklog.protocol.topic_messages import (
     DeleteTopicResponse,
 )
 from sparklog_broker.coordinators.internal_topics import check_internal_configs, check_not_internal
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.metadata import topic_answer, unknown_topic
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 DEFAULT_PARTITIONS = -1
 DEFAULT_REPLICAS = -1

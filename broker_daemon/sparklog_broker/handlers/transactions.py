@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from sparklog.errors import InvalidRequestError
-from sparklog.protocol.messages import Api, encode
-from sparklog.protocol.permissions import application_resource
+from sparklog.protocol.apis import Api
+from sparklog.protocol.codec import encode
+from sparklog.protocol.permission_rules import application_resource
 from sparklog.protocol.transaction_messages import (
     AbortTransactionRequest,
     AbortTransactionResponse,
@@ -27,9 +28,9 @@ from sparklog.protocol.transaction_messages import (
     TransactionDetails,
 )
 from sparklog.types import TopicPartition
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 
 async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestContext) -> Response:

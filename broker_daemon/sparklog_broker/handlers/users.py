@@ -17,8 +17,8 @@ from sparklog.protocol.security_messages import (
 from sparklog.security.records import RecordId, RecordKind
 from sparklog.security.scram import ScramCredential, credential_text, parse_credential
 from sparklog.security.users import UserAlteration, altered_users, encode_user
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 from sparklog_broker.security.users import UNKNOWN_USERS
 
 

@@ -31,6 +31,7 @@ import numpy as np
 from msgspec import Struct
 
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
+from sparklog.protocol.apis import Api
 from sparklog.protocol.frames import (
     PREFIX,
     PREFIX_BYTES,
@@ -39,7 +40,6 @@ from sparklog.protocol.frames import (
     foreign_answer,
     foreign_protocol,
 )
-from sparklog.protocol.messages import Api
 from sparklog.security.handshake import Authentication
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes

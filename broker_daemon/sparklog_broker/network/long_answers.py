@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sparklog.errors import ResponseTooLargeError
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import encode, encode_value
+from sparklog.protocol.codec import encode, encode_value
 from sparklog.protocol.versions import field_names
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace

@@ -8,8 +8,9 @@ from msgspec import Struct, field
 
 from sparklog.errors import SparklogError, UnsupportedVersionError, one_line
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import encode, encode_value
 from sparklog.protocol.frames import encode_response, encode_response_prefix
-from sparklog.protocol.messages import ErrorBody, encode, encode_value
+from sparklog.protocol.messages import ErrorBody
 from sparklog.protocol.versions import field_names
 
 ERROR_TEXT_CHARS_MAX = 4096

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from sparklog.errors import InvalidConfigError
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 from sparklog.protocol.permissions import Verdict, judge, may
 from sparklog.security.acl_records import acl_of
 from sparklog.security.acls import Acl, Operation, Resource, ResourceType, canonical_host

@@ -17,7 +17,7 @@ from pathlib import Path
 from sparklog.environment import Environment
 from sparklog.environment.files import File, FileSystem
 from sparklog.errors import ERRORS, SparklogError, StorageError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.security.acls import Operation, Resource
 from sparklog.security.audit import VALUE_CHARS_MAX, AuditEvent, AuditKind, AuditLimiter, audit_line
 from sparklog.security.principals import Principal

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 
 from sparklog.environment.clock import Clock
 from sparklog.errors import SaslAuthenticationFailedError, TooManyConnectionsError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

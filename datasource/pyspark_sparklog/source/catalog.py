@@ -26,7 +26,8 @@ from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.client.reading.history_range import HistorySource
 from sparklog.client.reading.offset_lookup import FoundOffset, look_up_offsets
 from sparklog.errors import InvalidPartitionsError, NotLeaderError, SparklogError, UnknownTopicOrPartitionError
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse
 from sparklog.types import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

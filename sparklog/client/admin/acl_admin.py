@@ -22,7 +22,7 @@ from sparklog.protocol.acl_messages import (
     DescribeAclsRequest,
     DescribeAclsResponse,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.security.acl_records import AclFilter, acl_record, as_texts, stored_acl
 from sparklog.security.acls import Acl, check_acl
 

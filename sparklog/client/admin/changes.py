@@ -12,8 +12,8 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, SparklogError
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 
 M = TypeVar("M", bound=Message)
 

@@ -23,7 +23,7 @@ from sparklog.errors import (
     UnsupportedApiError,
     error_from_code,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -12,7 +12,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.errors import InvalidRequestError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import (
     AlterBrokerConfigsRequest,
     AlterBrokerConfigsResponse,

@@ -27,6 +27,7 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
     DeleteGroupRequest,
     DeleteGroupResponse,
@@ -37,7 +38,6 @@ from sparklog.protocol.group_messages import (
     ListGroupsResponse,
     TopicPartitions,
 )
-from sparklog.protocol.messages import Api
 from sparklog.types import READ_COMMITTED, GroupMetadata, OffsetAndMetadata, TopicPartition
 
 MARKERS_BYTES = 64 * 1024

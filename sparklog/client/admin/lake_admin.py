@@ -20,6 +20,7 @@ from sparklog.lake.columns import check_columns, check_partition_by, table_schem
 from sparklog.lake.delta_table import CommitConflictError, LakeTable, normal_location, require_deltalake
 from sparklog.lake.settings import LAKE_PREFIX, LakeSettings
 from sparklog.lake.topic_table import open_or_create
+from sparklog.protocol.apis import Api
 from sparklog.protocol.lake_messages import (
     DescribeLakesRequest,
     DescribeLakesResponse,
@@ -27,7 +28,6 @@ from sparklog.protocol.lake_messages import (
     ReportLakeRequest,
     ReportLakeResponse,
 )
-from sparklog.protocol.messages import Api
 from sparklog.settings import Scope, settings_of
 from sparklog.types import EARLIEST_TIMESTAMP, INTERNAL_TOPICS, LATEST_TIMESTAMP, READ_COMMITTED, TopicPartition
 

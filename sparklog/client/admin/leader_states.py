@@ -9,7 +9,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import SparklogError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, PartitionState
 from sparklog.types import TopicPartition
 

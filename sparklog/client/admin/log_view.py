@@ -23,8 +23,8 @@ from sparklog.format.batch import (
     verify_checksum,
 )
 from sparklog.log.tiering.state import decode_segment
+from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
-    Api,
     LocateRemoteRequest,
     LocateRemoteResponse,
     LocateSegmentsRequest,

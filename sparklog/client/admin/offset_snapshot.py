@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.retry import RetryPolicy, request_until
-from sparklog.protocol.messages import Api, SnapshotOffsetsRequest, SnapshotOffsetsResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import SnapshotOffsetsRequest, SnapshotOffsetsResponse
 from sparklog.types import TopicPartition
 
 

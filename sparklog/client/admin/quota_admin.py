@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sparklog.client.admin.changes import change
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, request_until
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.quota_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,

@@ -11,7 +11,8 @@ from sparklog.client.net.outcomes import NAMES_MAX, raise_failed
 from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, SparklogError, error_from_code
-from sparklog.protocol.messages import Api, DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 from sparklog.types import TopicPartition, whole_number
 
 ALL = -1

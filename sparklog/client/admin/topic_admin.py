@@ -20,7 +20,7 @@ from sparklog.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
     AlterSchemaResponse,

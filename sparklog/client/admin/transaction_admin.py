@@ -15,7 +15,7 @@ from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, of_all_brokers, request_until
 from sparklog.errors import error_from_code
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.transaction_messages import (
     AbortTransactionRequest,
     AbortTransactionResponse,

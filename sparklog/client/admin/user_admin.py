@@ -15,7 +15,7 @@ from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.errors import InvalidConfigError, ResourceNotFoundError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.security_messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,

@@ -36,7 +36,8 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
     error_from_code,
 )
-from sparklog.protocol.messages import Api, FetchResult
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import FetchResult
 from sparklog.types import READ_COMMITTED, TopicPartition
 
 _log = logging.getLogger(__name__)

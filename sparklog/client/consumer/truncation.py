@@ -12,12 +12,8 @@ from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.known_leaders import Leader
 from sparklog.errors import LogTruncatedError, SparklogError, UnsupportedApiError, error_from_code
-from sparklog.protocol.messages import (
-    Api,
-    EpochPartition,
-    OffsetsForLeaderEpochRequest,
-    OffsetsForLeaderEpochResponse,
-)
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import EpochPartition, OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
 from sparklog.errors import InvalidTopicError, SparklogError, UnknownTopicOrPartitionError, UnreleasedInstanceIdError
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import GroupHeartbeatResponse
-from sparklog.protocol.messages import Api
 from sparklog.types import INTERNAL_TOPICS, GroupMetadata
 
 _log = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ from sparklog.client.net.outcomes import raise_failed
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.errors import InvalidRequestError, UnstableOffsetCommitError, error_from_code
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import (
     CommittedOffset,
@@ -21,7 +22,6 @@ from sparklog.protocol.group_messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from sparklog.protocol.messages import Api
 from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, whole_number
 
 M = TypeVar("M", bound=Message)

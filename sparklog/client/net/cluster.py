@@ -36,8 +36,8 @@ from sparklog.errors import (
     SparklogError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
 from sparklog.security.client_ids import check_client_id
 from sparklog.security.client_security import PLAINTEXT, ClientSecurity, Security

@@ -44,15 +44,10 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.protocol import frames
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import (
-    Api,
-    HandshakeRequest,
-    HandshakeResponse,
-    decode_error_body,
-    decode_response,
-    encode,
-)
+from sparklog.protocol.codec import decode_error_body, decode_response, encode
+from sparklog.protocol.messages import HandshakeRequest, HandshakeResponse
 from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
 from sparklog.security.client_security import PLAINTEXT, ClientSecurity
 from sparklog.security.tls import handshake_error

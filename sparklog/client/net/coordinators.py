@@ -24,9 +24,9 @@ from sparklog.errors import (
     SparklogError,
     UnsupportedApiError,
 )
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from sparklog.protocol.messages import Api
 
 M = TypeVar("M", bound=Message)
 

@@ -15,8 +15,8 @@ from typing import Protocol, TypeVar
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.errors import RequestTimedOutError, SparklogError
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 
 M = TypeVar("M", bound=Message)

@@ -12,8 +12,8 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, SparklogError
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
 
 M = TypeVar("M", bound=Message)

@@ -8,8 +8,8 @@ import time
 from typing import Any, Protocol, TypeVar
 
 from sparklog.errors import SaslAuthenticationFailedError
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

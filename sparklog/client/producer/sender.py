@@ -38,7 +38,8 @@ from sparklog.errors import (
     TopicAuthorizationFailedError,
 )
 from sparklog.format.batch import assign_producer
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.settings import MIB
 from sparklog.types import ProducerIdAndEpoch

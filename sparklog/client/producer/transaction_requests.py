@@ -26,8 +26,8 @@ from sparklog.errors import (
     TransactionAbortedError,
     error_from_code,
 )
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import (
     EndTxnRequest,
     EndTxnResponse,

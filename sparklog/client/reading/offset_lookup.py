@@ -11,7 +11,8 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.leader_questions import LedGroup, refuse, until_led
 from sparklog.client.net.retry import Attempts, Retries, RetryPolicy
 from sparklog.errors import InvalidRequestError, SparklogError, error_from_code
-from sparklog.protocol.messages import Api, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 from sparklog.types import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,

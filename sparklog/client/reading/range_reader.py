@@ -36,8 +36,8 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.format.batch import BatchHeader, decode_header
+from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
-    Api,
     FetchPartition,
     FetchRequest,
     FetchResponse,

@@ -26,7 +26,8 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.errors import CorruptBatchError, LocalReadUnavailableError
 from sparklog.format.batch import BatchHeader, decode_header
 from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
-from sparklog.protocol.messages import Api, LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
 from sparklog.types import TopicPartition
 
 LOCAL_RETRY_S = 60.0

@@ -9,7 +9,8 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.leader_questions import LedGroup, until_led
 from sparklog.client.net.retry import Attempts
 from sparklog.errors import InvalidRequestError, SparklogError, error_from_code
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from sparklog.types import TopicPartition
 
 

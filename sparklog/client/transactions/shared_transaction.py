@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import application_key, transaction_key
 from sparklog.client.net.retry import RetryPolicy, request_until
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.transaction_messages import (
     EndSharedTxnRequest,
     EndSharedTxnResponse,

@@ -22,17 +22,12 @@ from sparklog.errors import (
 )
 from sparklog.gateway.limits import MemoryBudget
 from sparklog.protocol import frames
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import decode_error_body, decode_response, encode
 from sparklog.protocol.gateway import OnBehalf, encode_preamble
 from sparklog.protocol.local_socket import enlarge_send_buffer
-from sparklog.protocol.messages import (
-    Api,
-    HandshakeRequest,
-    HandshakeResponse,
-    decode_error_body,
-    decode_response,
-    encode,
-)
+from sparklog.protocol.messages import HandshakeRequest, HandshakeResponse
 from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
 from sparklog.version import __version__
 

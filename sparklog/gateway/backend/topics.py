@@ -9,8 +9,8 @@ from uuid import UUID
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import InvalidRequestError, UnknownTopicOrPartitionError, error_from_code
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
-from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, TopicState
 
 TOPICS_KEPT_MAX = 10_000

@@ -7,7 +7,7 @@ from sparklog.gateway.backend.topics import read_metadata, read_topics
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 from sparklog.protocol.topic_messages import MetadataRequest
 from sparklog.types import TOPIC_NAME_CHARS_MAX

@@ -9,6 +9,7 @@ from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
     CommittedOffset,
     FetchedOffset,
@@ -18,7 +19,6 @@ from sparklog.protocol.group_messages import (
     OffsetFetchResponse,
     TopicPartitions,
 )
-from sparklog.protocol.messages import Api
 from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 METADATA_CHARS_MAX = 4_096

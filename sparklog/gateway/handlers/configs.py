@@ -12,8 +12,8 @@ from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, text_of
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import CONFIGS_MAX
-from sparklog.protocol.messages import Api
 from sparklog.protocol.operation_messages import (
     AlterBrokerConfigsRequest,
     AlterBrokerConfigsResponse,

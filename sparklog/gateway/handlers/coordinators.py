@@ -7,13 +7,13 @@ from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, coordinator_code, text_of
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
 )
-from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import BrokerEndpoint
 
 GROUP, TRANSACTION = 0, 1

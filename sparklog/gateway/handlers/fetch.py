@@ -15,8 +15,9 @@ from sparklog.gateway.records.typed import TypedRows
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from sparklog.settings import MIB
 from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
 

@@ -14,6 +14,7 @@ from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body, encoder
 from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
 from sparklog.gateway.wire.schema import DATA
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
     DeleteGroupRequest,
     DeleteGroupResponse,
@@ -25,7 +26,6 @@ from sparklog.protocol.group_messages import (
     ListGroupsResponse,
     TopicPartitions,
 )
-from sparklog.protocol.messages import Api
 
 CONSUMER = "consumer"
 _STATES = {"Reconciling": "CompletingRebalance"}

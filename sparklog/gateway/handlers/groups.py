@@ -8,8 +8,8 @@ from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse
-from sparklog.protocol.messages import Api
 
 COORDINATOR_CHECK_S = 3.0
 """Time in s between two checks, by a session's heartbeats, that the gateway's broker still coordinates the group."""

@@ -6,9 +6,9 @@ from sparklog.errors import SparklogError
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import (
-    Api,
     EpochEndOffset,
     EpochPartition,
     ListOffsetsPartition,

@@ -10,7 +10,7 @@ from sparklog.errors import SaslAuthenticationFailedError, SparklogError, Unsupp
 from sparklog.gateway.session import ConnectionEndError, Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

@@ -19,9 +19,9 @@ from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import (
-    Api,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

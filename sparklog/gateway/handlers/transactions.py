@@ -15,9 +15,9 @@ from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,

@@ -23,8 +23,8 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.protocol import group_messages as g
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_net import SimNet

@@ -8,8 +8,8 @@ from typing import Any
 from sparklog_broker.cluster.replica import UNKNOWN
 
 from sparklog.format.batch import assign_producer
+from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
-    Api,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

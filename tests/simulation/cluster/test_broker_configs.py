@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparklog.errors import InvalidConfigError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import (
     AlterBrokerConfigsRequest,
     AlterBrokerConfigsResponse,

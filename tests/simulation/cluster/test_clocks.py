@@ -9,7 +9,8 @@ import pytest
 from sparklog.errors import SparklogError
 from sparklog.format.batch import assign_producer
 from sparklog.protocol import transaction_messages as t
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from tests.simulation.cluster.play import STARTED_MS, TP, Play
 from tests.simulation.sim_producer import encode_values
 

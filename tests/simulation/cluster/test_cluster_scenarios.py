@@ -12,12 +12,8 @@ from sparklog.format.batch import assign_producer
 from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Create
-from sparklog.protocol.messages import (
-    Api,
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-)
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.topic_messages import DeleteTopicRequest, DeleteTopicResponse, MetadataRequest, MetadataResponse
 from sparklog.replication.controller.model import AlterConfig, Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import Simulation

@@ -17,8 +17,8 @@ from sparklog.format.batch import assign_producer
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
+from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
-    Api,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 from sparklog_broker.cluster.controller_client import ControllerClient
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.registry import HANDLERS
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -25,9 +25,11 @@ from sparklog.protocol import operation_messages as o
 from sparklog.protocol import quota_messages as q
 from sparklog.protocol import security_messages as s
 from sparklog.protocol import topic_messages as t
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
 from sparklog.protocol.cluster_messages import ForwardRequest, ForwardResponse
-from sparklog.protocol.messages import APIS, Api, ApiRange, decode_response, encode
+from sparklog.protocol.codec import decode_response, encode
+from sparklog.protocol.messages import ApiRange
 from tests.simulation.cluster.play import PATIENCE_S, Play
 from tests.simulation.node import Node
 from tests.simulation.sim_client import SimClient
@@ -70,10 +72,10 @@ def others(play: Play) -> list[Node]:
 def refused(play: Play, request: ForwardRequest) -> None:
     """Raises the error for which a request disconnects the broker that has sent it."""
     node = controller(play)
-    assert node.dispatcher is not None and node.broker is not None and node.loop is not None
+    assert node.pipeline is not None and node.broker is not None and node.loop is not None
     context = RequestContext(node.broker, ("", 0), "")
     play.simulation.complete(
-        node.loop, node.dispatcher._forwarded(request, memoryview(b""), context), limit_s=PATIENCE_S
+        node.loop, node.pipeline._controller.answer_forwarded(request, memoryview(b""), context), limit_s=PATIENCE_S
     )
 
 
@@ -178,7 +180,7 @@ def test_the_audit_log_has_one_line_where_the_client_has_asked(play: Play) -> No
             acts.append((self._broker_id, api, str(principal), host, list(resources), code))
 
     for node in play.world.nodes:
-        node.broker.audit = node.dispatcher._audit = Audit(node.id)  # type: ignore[union-attr]
+        node.broker.audit = Audit(node.id)  # type: ignore[union-attr]
     node = others(play)[0]
     peer = Peer(play, node)
     peer.change(Api.CREATE_TOPIC, t.CreateTopicRequest("t", 1, replication_factor=3))
@@ -210,7 +212,7 @@ def test_a_controller_of_another_release_gets_what_it_understands(play: Play, mo
         return await create(request, payload, context)
 
     def run(name: str, speaks: Callable[[ApiRange], ApiRange | None]) -> None:
-        handlers = controller(play).dispatcher._handlers  # type: ignore[union-attr]
+        handlers = controller(play).pipeline._handlers  # type: ignore[union-attr]
         monkeypatch.setitem(handlers, int(Api.HANDSHAKE), knowing(speaks))
         monkeypatch.setitem(handlers, int(Api.CREATE_TOPIC), noting)
         assert node.cluster is not None

@@ -9,8 +9,8 @@ import pytest
 
 from sparklog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from sparklog.protocol import topic_messages as t
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import NO_VERSION, MetadataVersion
-from sparklog.protocol.messages import Api
 from tests.simulation.cluster.play import PATIENCE_S, Play
 from tests.simulation.sim_client import SimClient
 

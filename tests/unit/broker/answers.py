@@ -6,8 +6,9 @@ from typing import TypeVar
 
 from sparklog_broker.network.reply import Response, rest_of
 
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api, decode_response, encode
+from sparklog.protocol.codec import decode_response, encode
 
 M = TypeVar("M", bound=Message)
 

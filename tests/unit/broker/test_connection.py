@@ -20,13 +20,13 @@ from sparklog_broker.network.unread_answers import UnreadAnswers
 
 from sparklog.errors import ERRORS, FrameTooLargeError, InvalidRequestError, TooManyConnectionsError
 from sparklog.gateway.wire.codec import decoder
+from sparklog.protocol.codec import decode_error
 from sparklog.protocol.frames import (
     PREFIX_BYTES,
     RequestPrefix,
     encode_request,
     encode_response,
 )
-from sparklog.protocol.messages import decode_error
 from tests.support.cases import for_each
 from tests.support.connections import MIB, PATIENCE_S, FileRange, echo, peer, request, run
 

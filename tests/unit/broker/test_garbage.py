@@ -12,8 +12,8 @@ from sparklog_broker.handlers.produce import _cut
 from sparklog.errors import SparklogError
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import CreateTopicRequest
 from tests.unit.broker.security.access_world import ADMIN, BATCH, World
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.partitions.io_threads import IoThreads
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.environment.executors import ThreadExecutors
 from sparklog.environment.files import RealFile

@@ -13,8 +13,8 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, ReplayedRecord
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers import groups as handlers
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import (
     CoordinatorLoadingError,
@@ -28,7 +28,7 @@ from sparklog.errors import (
 from sparklog.log.parts.log_appender import LogAppender
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as m
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import CONSUMER_OFFSETS_TOPIC
 from tests.support.brokers import coordinating, started
 from tests.support.compaction import compact

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from sparklog_broker.broker import Broker
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions import appender
 from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import ERRORS, RequestTimedOutError, StorageFullError, UnknownServerError
 from sparklog.log.parts.log_appender import LogAppender

@@ -20,9 +20,9 @@ from sparklog_broker.coordinators.internal_topics import (
     decode,
     encode_records,
 )
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.handlers.topics import alter_topic, create_partitions, create_topic, delete_topic
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import CorruptBatchError, InvalidConfigError, InvalidTopicError
 from sparklog.format.batch import decode_batch, iterate_batches

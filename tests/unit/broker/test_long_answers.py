@@ -27,7 +27,8 @@ from sparklog_broker.network.reply import Response
 
 from sparklog.errors import ResponseTooLargeError
 from sparklog.protocol import group_messages as m
-from sparklog.protocol.messages import Api, encode
+from sparklog.protocol.apis import Api
+from sparklog.protocol.codec import encode
 from tests.support.cases import for_each
 from tests.unit.broker.answers import sent
 

@@ -8,16 +8,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from sparklog_broker.dispatcher import HEADER_BYTES_MAX, Dispatcher, check_header_size
 from sparklog_broker.network.long_requests import DECODED_BYTES_PER_BYTE, LongRequests
 from sparklog_broker.network.pace import Pace
 from sparklog_broker.network.reply import Response
+from sparklog_broker.pipeline import HEADER_BYTES_MAX, Pipeline, check_header_size
 
 from sparklog.errors import InvalidRequestError, RequestTimedOutError
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import decode_error, decode_request, encode
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse, OffsetCommitResponse
-from sparklog.protocol.messages import APIS, Api, FetchPartition, FetchRequest, decode_error, decode_request, encode
+from sparklog.protocol.messages import FetchPartition, FetchRequest
 from sparklog.protocol.transaction_messages import DescribeTransactionsRequest, EndSharedTxnRequest
 from sparklog.replication.transactions.model import TRANSACTIONAL_ID_CHARS_MAX, TransactionLimits
 from sparklog.types import SHARED_PREFIX
@@ -185,9 +187,9 @@ def test_long_requests_are_not_decoded_before_their_turn(api: Api, request_: Mes
             pace=Pace(loop, clock=loop.time),
             long_requests=LongRequests(2 * len(header) * DECODED_BYTES_PER_BYTE),
         )
-        dispatcher = Dispatcher(cast(Any, broker), {api: handler})
+        pipeline = Pipeline(cast(Any, broker), {api: handler})
         prefix = RequestPrefix(api, APIS[api].version_max, 7, len(header), len(header))
-        await asyncio.gather(*(dispatcher.answer(prefix, memoryview(header), cast(Any, Asking())) for _ in range(10)))
+        await asyncio.gather(*(pipeline.answer(prefix, memoryview(header), cast(Any, Asking())) for _ in range(10)))
 
     asyncio.run(scenario())
     assert most == 2
@@ -227,9 +229,9 @@ def test_names_that_nothing_can_have_are_refused_as_they_are_read(api: Api, long
         raise AssertionError("must not be called")
 
     header = encode(longer, version)
-    dispatcher = Dispatcher(cast(Any, SimpleNamespace(cluster=None)), {api: handler})
+    pipeline = Pipeline(cast(Any, SimpleNamespace(cluster=None)), {api: handler})
     prefix = RequestPrefix(api, version, 7, len(header), len(header))
-    reply = asyncio.run(dispatcher.answer(prefix, memoryview(header), cast(Any, Asking())))
+    reply = asyncio.run(pipeline.answer(prefix, memoryview(header), cast(Any, Asking())))
     assert reply is not None
     assert reply.close
     assert "length" in decode_error(bytes(cast(bytes, reply.parts[0])[16:]))

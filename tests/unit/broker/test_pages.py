@@ -12,17 +12,17 @@ import pyarrow as pa
 import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers import groups as group_handlers
 from sparklog_broker.handlers import transactions as transaction_handlers
 from sparklog_broker.handlers.metadata import metadata
 from sparklog_broker.handlers.schemas import alter_schema
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import ResponseTooLargeError
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import AlterSchemaRequest, AlterSchemaResponse, MetadataRequest, MetadataResponse
 from sparklog.types import CONSUMER_OFFSETS_TOPIC
 from tests.support.brokers import coordinating, started

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from sparklog_broker.broker import Broker
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.locate import locate_segments
 from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.network.reply import Response
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, iterate_batches
 from sparklog.log.model.log_config import AppendInfo

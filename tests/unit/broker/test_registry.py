@@ -8,29 +8,31 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from sparklog_broker.dispatcher import AT_CONTROLLER, Dispatcher
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.reply import Reply
+from sparklog_broker.pipeline import Pipeline
 from sparklog_broker.registry import HANDLERS
 
 from sparklog.errors import ERRORS, InvalidRequestError, StorageError, UnknownServerError
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import decode_error, encode
 from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
-from sparklog.protocol.messages import APIS, Api, HandshakeRequest, decode_error, encode
-from sparklog.protocol.permissions import PERMISSIONS, Denial
+from sparklog.protocol.messages import HandshakeRequest
+from sparklog.protocol.permission_rules import Denial
 from tests.support.requests import Asking
 
 
 def answer(handler: Any, header: bytes | None = None) -> Reply:
     body = bytearray(encode(HandshakeRequest()) if header is None else header)
     prefix = RequestPrefix(Api.HANDSHAKE, 0, 7, len(body), len(body))
-    dispatcher = Dispatcher(cast(Any, SimpleNamespace(cluster=None)), {Api.HANDSHAKE: handler})
-    reply = asyncio.run(dispatcher.answer(prefix, memoryview(body), cast(Connection, Asking())))
+    pipeline = Pipeline(cast(Any, SimpleNamespace(cluster=None)), {Api.HANDSHAKE: handler})
+    reply = asyncio.run(pipeline.answer(prefix, memoryview(body), cast(Connection, Asking())))
     assert reply is not None
     return reply
 
 
 def test_every_api_has_a_handler_of_its_own() -> None:
-    assert set(HANDLERS) | {Api.FORWARD} == set(Api) == set(APIS), "the dispatcher answers FORWARD with the handlers"
+    assert set(HANDLERS) | {Api.FORWARD} == set(Api) == set(APIS), "the pipeline answers FORWARD with the handlers"
     assert len(set(HANDLERS.values())) == len(HANDLERS)
     for handler in HANDLERS.values():
         assert inspect.iscoroutinefunction(handler)
@@ -38,8 +40,9 @@ def test_every_api_has_a_handler_of_its_own() -> None:
 
 def test_requests_that_are_forwarded_as_they_came_have_no_results_per_item() -> None:
     """A part of the request that the principal may not do would have to be taken out of its bytes."""
-    for api in AT_CONTROLLER:
-        assert all(rule.denial is Denial.REQUEST for rule in PERMISSIONS[api]), api
+    for api, spec in APIS.items():
+        if spec.is_at_controller:
+            assert all(rule.denial is Denial.REQUEST for rule in spec.permissions), api
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from sparklog_broker.counters.requests import SLOW_LINES_MAX, SLOW_LINES_S, RequestCounters, RequestTimes, error_name
 
 from sparklog.errors import StorageError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 
 TIMES = RequestTimes(received_s=1.0, begun_s=2.0, answered_s=7.0, wait_s=3.0)
 """One second in the queue, two handled, three waited."""

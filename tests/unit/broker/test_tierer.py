@@ -15,12 +15,12 @@ from sparklog_broker.background import tierer as tierer_module
 from sparklog_broker.background.tierer import Tierer
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.locate import locate_segments
 from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.handlers.remote import locate_remote
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import LocalReadUnavailableError, OffsetOutOfRangeError, RemoteStorageError
 from sparklog.format.batch import iterate_batches

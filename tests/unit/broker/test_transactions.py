@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from sparklog_broker.broker import Broker
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.environment import real_environment
 from sparklog.environment.clock import SystemClock

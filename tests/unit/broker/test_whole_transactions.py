@@ -8,10 +8,10 @@ from unittest import mock
 
 import pytest
 from sparklog_broker.broker import Broker
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers import snapshots
 from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.handlers.snapshots import snapshot_offsets
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import LogCorruptError, UnknownTopicOrPartitionError
 from sparklog.log.parts.log_reader import LogReader

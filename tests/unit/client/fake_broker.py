@@ -28,7 +28,8 @@ from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
-from sparklog.protocol.messages import APIS, Api, encode
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import decode_request, encode, older_version
 
 DROP = "drop"
 """Close the connection instead of answering."""
@@ -143,7 +144,7 @@ class FakeBroker:
                 prefix = frames.decode_request_prefix(_read(connection, 16), 1 << 30)
                 body = _read(connection, prefix.body_bytes)
                 api = Api(prefix.api)
-                message = m.decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
+                message = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
                 self.requests.append((api, message))
                 verdict = self.hook(api, message)
                 if verdict == DROP_AFTER:
@@ -161,7 +162,7 @@ class FakeBroker:
                 answer, payload = self._answer(api, message, body[prefix.header_bytes :], code)
                 if answer is None or self.is_mute:
                     continue
-                header = encode(answer, m.older_version(api, prefix.version))
+                header = encode(answer, older_version(api, prefix.version))
                 held.append(frames.encode_response(api, 0, prefix.correlation_id, header, len(payload)) + payload)
                 if len(held) >= self.answers_at_once.get(api, 1):
                     connection.sendall(b"".join(held))

@@ -9,7 +9,7 @@ from sparklog.errors import FencedLeaderEpochError, NotLeaderError, OffsetNotAva
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.unit.client.fake_broker import FakeBroker
 
 

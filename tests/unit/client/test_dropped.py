@@ -19,7 +19,7 @@ from sparklog import Consumer, Producer, TopicPartition
 from sparklog.client.producer.futures import RecordFuture
 from sparklog.errors import ClosedError
 from sparklog.format.batch import iterate_batches
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import Record
 from tests.support.waiting import until
 from tests.unit.client.fake_broker import DROP, FakeBroker

@@ -12,7 +12,7 @@ from pyspark_sparklog.source.planning import Extent
 
 from sparklog.client.net.cluster import forget
 from sparklog.errors import BrokerNotAvailableError, InvalidRequestError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from tests.support.clients import fill
 from tests.unit.client.fake_broker import FakeBroker

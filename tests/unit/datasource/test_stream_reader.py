@@ -31,13 +31,13 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
     FindCoordinatorResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetResult,
 )
-from sparklog.protocol.messages import Api
 from sparklog.types import READ_UNCOMMITTED, TopicPartition
 
 ALL = ReadAllAvailable()

@@ -30,7 +30,8 @@ from sparklog.gateway.records.to_client import as_they_are, client_batches
 from sparklog.gateway.records.typed import SLICE_ROWS, parse_rows
 from sparklog.gateway.wire.errors import Kafka
 from sparklog.log.model.inflated_memory import InflatedMemory
-from sparklog.protocol.messages import Api, FetchResponse, FetchResult
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import FetchResponse, FetchResult
 from sparklog.settings import MIB
 from tests.support.waiting import PATIENCE_S
 

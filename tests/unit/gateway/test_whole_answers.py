@@ -29,8 +29,8 @@ from sparklog.protocol import group_messages as g
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as t
 from sparklog.protocol import transaction_messages as x
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
-from sparklog.protocol.messages import Api
 
 COUNT = ENTRIES_MAX + 3
 

@@ -10,7 +10,9 @@ import pytest
 
 from sparklog.errors import UnsupportedVersionError
 from sparklog.protocol import messages as m
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message, Since
+from sparklog.protocol.codec import encode
 from sparklog.protocol.versions import field_names, forget_newer, newest_field_version
 from tests.support.cases import for_each
 
@@ -32,7 +34,7 @@ FULL = Outer(Inner("a", "red"), [Inner("b", "blue")], {"c": Inner("c", "green")}
 
 
 def plain(message: Message, version: int | None) -> object:
-    return msgspec.msgpack.decode(m.encode(message, version))
+    return msgspec.msgpack.decode(encode(message, version))
 
 
 def test_a_version_has_the_fields_that_are_not_newer() -> None:
@@ -48,7 +50,7 @@ def test_what_must_not_be_ignored_is_refused() -> None:
         UnsupportedVersionError,
         match=r"version 0 of Outer, .* has no field 'must': upgrade the other side to version 1",
     ):
-        m.encode(FULL, 0)
+        encode(FULL, 0)
     assert plain(Outer(Inner("a", "red"), may=3), 0) == [["a"], [], {}], (
         "defaults, and what may be ignored, are left out"
     )
@@ -60,11 +62,11 @@ def test_what_came_in_place_of_newer_fields_is_forgotten() -> None:
     assert found == Outer(Inner("a"), [Inner("b")], {"c": Inner("c")}, 7)
 
 
-@for_each("api", m.Api)
-def test_newer_fields_stand_last_and_have_defaults(api: m.Api) -> None:
+@for_each("api", Api)
+def test_newer_fields_stand_last_and_have_defaults(api: Api) -> None:
     """So that each version begins with the fields of the one before."""
-    for version in range(m.APIS[api].version_max + 1):
-        for message in (m.APIS[api].request, m.APIS[api].response):
+    for version in range(APIS[api].version_max + 1):
+        for message in (APIS[api].request, APIS[api].response):
             names = field_names(message, version)
             assert message.__struct_fields__[: len(names)] == names
             required = len(message.__struct_fields__) - len(message.__struct_defaults__)

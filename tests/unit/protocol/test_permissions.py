@@ -10,26 +10,16 @@ import msgspec
 import pytest
 
 from sparklog.errors import TopicAuthorizationFailedError
-from sparklog.protocol import denials
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
-from sparklog.protocol.permissions import (
-    ADMINISTRATIVE,
-    ANY_TOPIC,
-    PERMISSIONS,
-    Denial,
-    Rule,
-    Verdict,
-    judge,
-    required_operations,
-)
+from sparklog.protocol.permission_rules import ANY_TOPIC, Denial, Rule
+from sparklog.protocol.permissions import Verdict, judge, required_operations
 from sparklog.protocol.security_messages import DescribeUserScramCredentialsRequest
-from sparklog.protocol.visibility import FILTERS, shown
 from sparklog.security.acls import CLUSTER, OPERATIONS, Operation, Resource, ResourceType
 from sparklog.security.authorizer import Peer
 from sparklog.security.principals import user
@@ -68,25 +58,25 @@ def needs_of(rule: Rule, request: Message) -> list[tuple[Operation, Resource | R
 
 
 def all_needs(api: Api, request: Message) -> set[tuple[Operation, Resource | ResourceType]]:
-    return set(itertools.chain.from_iterable(needs_of(rule, request) for rule in PERMISSIONS[api]))
+    return set(itertools.chain.from_iterable(needs_of(rule, request) for rule in APIS[api].permissions))
 
 
 def test_every_api_has_an_entry() -> None:
-    assert set(PERMISSIONS) == set(Api)
-    assert {api for api, rules in PERMISSIONS.items() if not rules} == UNPROTECTED
-    assert {Api.LIST_GROUPS, Api.LIST_TRANSACTIONS} <= set(FILTERS)
+    assert set(APIS) == set(Api)
+    assert {api for api, spec in APIS.items() if not spec.permissions} == UNPROTECTED
+    assert {Api.LIST_GROUPS, Api.LIST_TRANSACTIONS} <= set(FILTERED)
 
 
 def test_whatever_creates_deletes_or_alters_is_in_the_audit_log() -> None:
     changes = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
-    assert {
-        api for api, rules in PERMISSIONS.items() if any(r.operation in changes for r in rules)
-    } == ADMINISTRATIVE | {Api.REPORT_LAKE}
+    assert {api for api, spec in APIS.items() if any(r.operation in changes for r in spec.permissions)} == {
+        api for api, spec in APIS.items() if spec.is_audited
+    } | {Api.REPORT_LAKE}
 
 
 @for_each("api", Api)
 def test_rules_are_possible_and_those_for_items_come_last(api: Api) -> None:
-    rules = PERMISSIONS[api]
+    rules = APIS[api].permissions
     for rule in rules:
         assert rule.operation in OPERATIONS[rule.resource_type]
     assert all(rule.denial is Denial.REQUEST for rule in rules[:-1])
@@ -99,7 +89,7 @@ def test_no_request_is_allowed_without_a_permission(api: Api, request_: Message)
     if api in UNPROTECTED:
         assert verdict == Verdict()
     elif verdict.error is None:
-        rule = PERMISSIONS[api][-1]
+        rule = APIS[api].permissions[-1]
         assert verdict.denied_items == frozenset(range(len(rule.names(request_))))
         assert verdict.denied_items
         assert verdict.item_error is not None
@@ -115,7 +105,7 @@ def test_a_request_is_allowed_with_exactly_its_permissions(api: Api, request_: M
 
 @pytest.mark.parametrize(
     ("api", "request_", "rule"),
-    [(api, request, rule) for api, request in EVERY_REQUEST for rule in PERMISSIONS[api] if rule.names(request)],
+    [(api, request, rule) for api, request in EVERY_REQUEST for rule in APIS[api].permissions if rule.names(request)],
 )
 def test_every_single_need_counts(api: Api, request_: Message, rule: Rule) -> None:
     """The denial matrix: all rights but one."""
@@ -143,7 +133,7 @@ def test_every_single_need_counts(api: Api, request_: Message, rule: Rule) -> No
 
 @pytest.mark.parametrize(("api", "request_"), EVERY_REQUEST)
 def test_the_alternatives(api: Api, request_: Message) -> None:
-    for rule in PERMISSIONS[api]:
+    for rule in APIS[api].permissions:
         if rule.or_else is not None and rule.names(request_):
             operation, what = rule.or_else
             instead = (operation, ResourceType.TOPIC if what == ANY_TOPIC else CLUSTER)
@@ -176,7 +166,7 @@ TOPIC_REQUESTS: list[tuple[Api, Message]] = [
 
 
 def test_internal_topics_are_tried_with_every_api_that_names_topics() -> None:
-    named = {api for api, rules in PERMISSIONS.items() if any(r.resource_type is ResourceType.TOPIC for r in rules)}
+    named = {a for a, spec in APIS.items() if any(r.resource_type is ResourceType.TOPIC for r in spec.permissions)}
     assert {api for api, _ in TOPIC_REQUESTS} == named
 
 
@@ -216,9 +206,10 @@ def test_each_denied_item_says_which_topic_it_is_about() -> None:
     request = m.FetchRequest(0, 1, 1, 0, [m.FetchPartition(name, 0, 0, 1) for name in ("mine", "theirs", "line\nend")])
     done = m.FetchResponse([m.FetchResult("mine", 0, 0)])
     error = TopicAuthorizationFailedError("Read on this topic is not allowed")
-    answer = denials.with_denials(Api.FETCH, request, done, frozenset({1, 2}), error)
-    assert isinstance(answer, m.FetchResponse)
-    assert [(result.error_code, result.message) for result in answer.results] == [
+    items = APIS[Api.FETCH].item_results
+    assert items is not None
+    results = items.with_denials(request, done, frozenset({1, 2}), error)
+    assert [(result.error_code, result.message) for result in results] == [
         (0, ""),
         (error.code, "Read on this topic is not allowed: 'theirs'"),
         (error.code, "Read on this topic is not allowed: 'line\\nend'"),
@@ -233,6 +224,15 @@ def test_shared_transactions_are_protected_by_the_applications_name() -> None:
     )
     assert judge(Api.PRODUCE, produce, PEER, rights).error is None
     assert judge(Api.JOIN_SHARED_TXN, REQUESTS[Api.JOIN_SHARED_TXN], PEER, rights).error is None
+
+
+FILTERED = [api for api, spec in APIS.items() if spec.filter is not None]
+
+
+def visible(api: Api, pieces: list[Any], sees: Callable[[ResourceType, str], bool]) -> list[Any]:
+    answer_filter = APIS[api].filter
+    assert answer_filter is not None
+    return list(answer_filter.visible(pieces, sees))
 
 
 def sees(*needs: tuple[ResourceType, str]) -> Callable[[ResourceType, str], bool]:
@@ -253,12 +253,12 @@ def pieces_of(api: Api) -> list[Any]:
     return lists[api]()
 
 
-@for_each("api", FILTERS)
+@for_each("api", FILTERED)
 def test_answers_show_nothing_that_cannot_be_described(api: Api) -> None:
     """With no rights, no name of a resource is left in a piece; with all, it is as it was."""
     pieces = pieces_of(api)
-    assert list(shown(api, pieces, lambda *_: True)) == pieces
-    left = msgspec.json.encode(list(shown(api, pieces, sees()))).decode()
+    assert visible(api, pieces, lambda *_: True) == pieces
+    left = msgspec.json.encode(visible(api, pieces, sees())).decode()
     hidden = {
         Api.METADATA: ["flights"],
         Api.OFFSET_FETCH: ["flights"],
@@ -268,7 +268,7 @@ def test_answers_show_nothing_that_cannot_be_described(api: Api) -> None:
         Api.DESCRIBE_TRANSACTIONS: ["flights"],
         Api.DESCRIBE_PRODUCERS: ["orders"],
     }
-    assert set(hidden) == set(FILTERS)
+    assert set(hidden) == set(FILTERED)
     before = msgspec.json.encode(pieces).decode()
     for name in hidden[api]:
         assert name in before
@@ -277,4 +277,4 @@ def test_answers_show_nothing_that_cannot_be_described(api: Api) -> None:
 
 def test_who_may_describe_the_cluster_sees_all_groups() -> None:
     pieces = pieces_of(Api.LIST_GROUPS)
-    assert list(shown(Api.LIST_GROUPS, pieces, sees(tuple(CLUSTER)))) == pieces  # type: ignore[arg-type]
+    assert visible(Api.LIST_GROUPS, pieces, sees(tuple(CLUSTER))) == pieces  # type: ignore[arg-type]

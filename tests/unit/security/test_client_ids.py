@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from sparklog_broker.dispatcher import client_id_of
+from sparklog_broker.pipeline import client_id_of
 
 from sparklog import Admin, Consumer, Producer
 from sparklog.errors import InvalidConfigError, InvalidRequestError
-from sparklog.protocol.messages import HandshakeRequest, encode
+from sparklog.protocol.codec import encode
+from sparklog.protocol.messages import HandshakeRequest
 from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, check_client_id
 from tests.support.cases import for_each
 

@@ -11,7 +11,7 @@ import pytest
 
 from sparklog.client.net.session import Session
 from sparklog.errors import SaslAuthenticationFailedError, UnsupportedSaslMechanismError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

@@ -20,6 +20,7 @@ from sparklog.format.epoch_checkpoint import EpochEntry
 from sparklog.format.gaps import gaps_within
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.state.leader_epochs import EpochEnd
+from sparklog.protocol.apis import Api
 from sparklog.protocol.cluster_messages import (
     GAPS_MAX,
     ForgottenPartition,
@@ -29,7 +30,6 @@ from sparklog.protocol.cluster_messages import (
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
-from sparklog.protocol.messages import Api
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.model import Batches, Fetch, FetchAnswer, FetchFailure, FollowerEvent
 from sparklog.types import TopicPartition

@@ -12,6 +12,7 @@ from sparklog.errors import (
     SparklogError,
     error_from_code,
 )
+from sparklog.protocol.apis import Api
 from sparklog.protocol.cluster_messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -19,7 +20,6 @@ from sparklog.protocol.cluster_messages import (
     IsrMember,
     IsrProposal,
 )
-from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import AlterPartition, IsrChange
 from sparklog.replication.image_codec import decode_partition, encode

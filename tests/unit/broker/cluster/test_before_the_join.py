@@ -8,13 +8,14 @@ from typing import cast
 
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
-from sparklog_broker.dispatcher import BEFORE_THE_JOIN, Dispatcher
 from sparklog_broker.network.connection import Connection
+from sparklog_broker.pipeline import Pipeline
 from sparklog_broker.registry import HANDLERS
 
 from sparklog.errors import BrokerNotAvailableError
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import encode
 from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
-from sparklog.protocol.messages import APIS, Api, encode
 from tests.support.requests import Asking
 from tests.unit.broker.security.requests_about import NOT_THERE, REQUESTS_ABOUT, parts
 
@@ -25,13 +26,13 @@ def test_a_request_is_answered_with_an_error_that_clients_try_again_after(tmp_pa
     async def main() -> None:
         broker = Broker.open(make_config({"data.dir": str(tmp_path / "data")}), asyncio.get_running_loop())
         broker.start()
-        dispatcher = Dispatcher(broker, HANDLERS)
+        pipeline = Pipeline(broker, HANDLERS)
         try:
-            for api in REQUESTS_ABOUT.keys() - BEFORE_THE_JOIN:
+            for api in (api for api, spec in APIS.items() if not spec.is_before_join):
                 request, payload = parts(REQUESTS_ABOUT[api](NOT_THERE))
                 body = bytearray(encode(request) + payload)
                 prefix = RequestPrefix(api, APIS[api].version_max, 7, len(body) - len(payload), len(body))
-                reply = await dispatcher.answer(prefix, memoryview(body), cast(Connection, Asking()))
+                reply = await pipeline.answer(prefix, memoryview(body), cast(Connection, Asking()))
                 assert reply is not None
                 head = b"".join(bytes(part) for part in reply.parts if isinstance(part, bytes))
                 codes[api] = decode_response_prefix(head, 1 << 20).error_code

@@ -16,7 +16,7 @@ from sparklog.errors import (
     SparklogError,
     TopicAlreadyExistsError,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import DeleteTopicRequest, DeleteTopicResponse
 from sparklog.replication.cluster_image import ClusterImage
 from sparklog.testing.sim_loop import Simulation

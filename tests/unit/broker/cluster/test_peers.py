@@ -22,8 +22,10 @@ from sparklog.errors import (
     UnsupportedApiError,
 )
 from sparklog.protocol import frames
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
-from sparklog.protocol.messages import APIS, Api, ApiRange, ErrorBody, HandshakeResponse, encode
+from sparklog.protocol.codec import encode
+from sparklog.protocol.messages import ApiRange, ErrorBody, HandshakeResponse
 
 ASKED = ControlledShutdownRequest(1, 17)
 Answer = Callable[[frames.RequestPrefix], bytes]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.counters.traffic import OTHERS
-from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.metrics.exposition import Exposition
 from sparklog_broker.metrics.rendering import Renderer
+from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import StorageError
 from sparklog.histogram import Histogram

@@ -1,4 +1,4 @@
-"""A real broker with `authorizer = acl` behind its dispatcher, with requests of any peer that a test names."""
+"""A real broker with `authorizer = acl` behind its pipeline, with requests of any peer that a test names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sparklog_broker.config import make_config
 from sparklog_broker.counters.requests import RequestTimes
-from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.pipeline import Pipeline
 from sparklog_broker.registry import HANDLERS
 
 from sparklog.protocol import group_messages as groups
@@ -16,9 +16,11 @@ from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.acl_messages import AclFilterEntry, DescribeAclsRequest
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
+from sparklog.protocol.codec import decode_error_body, decode_response, encode
 from sparklog.protocol.frames import RESPONSE_PREFIX, RequestPrefix
-from sparklog.protocol.messages import APIS, Api, ErrorBody, decode_error_body, decode_response, encode
+from sparklog.protocol.messages import ErrorBody
 from sparklog.security.acl_records import acl_record
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, Resource
 from sparklog.security.principals import Principal, user
@@ -42,7 +44,7 @@ class Answer(NamedTuple):
 
 
 class Connected:
-    """The dispatcher's view of a connection."""
+    """The pipeline's view of a connection."""
 
     peer_host = HOST
     peer_name = f"{HOST}:5"
@@ -83,13 +85,12 @@ class World:
     async def _open(self) -> None:
         self.broker = await started(self._config)
         await coordinating(self.broker)
-        self.dispatcher = Dispatcher(
+        self.pipeline = Pipeline(
             self.broker,
             HANDLERS,
             self.broker.requests,
             self.broker.access,
             throttling=self.broker.throttling,
-            audit=self.broker.audit,
         )
 
     async def restart(self) -> None:
@@ -113,7 +114,7 @@ class World:
         header = encode(request, version)
         body = memoryview(bytearray(header + payload))
         prefix = RequestPrefix(api, APIS[api].version_max if version is None else version, 7, len(header), len(body))
-        reply = await self.dispatcher.answer(prefix, body, Connected(who, self._local_host, self.muted_ms.append))  # type: ignore[arg-type]
+        reply = await self.pipeline.answer(prefix, body, Connected(who, self._local_host, self.muted_ms.append))  # type: ignore[arg-type]
         if reply is None or not reply.parts:
             return Answer(0, None, b"")
         data = b"".join(bytes(part) for part in reply.parts if isinstance(part, bytes | memoryview))

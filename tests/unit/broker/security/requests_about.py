@@ -15,8 +15,9 @@ from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as sasl
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api, encode
+from sparklog.protocol.codec import encode
 from tests.unit.broker.security.access_world import BATCH
 
 

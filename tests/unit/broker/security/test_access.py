@@ -1,4 +1,4 @@
-"""Permissions in the dispatcher, item by item, and the visible part of answers; ACLs through their APIs."""
+"""Permissions in the pipeline, item by item, and the visible part of answers; ACLs through their APIs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.security.acls import Operation, PatternType, Resource, ResourceType
 from sparklog.security.principals import ANONYMOUS
 from sparklog.security.records import RecordKind

@@ -16,8 +16,8 @@ from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import DeleteGroupRequest
-from sparklog.protocol.messages import Api
 from sparklog.security.acls import Operation, Resource, ResourceType
 from tests.support.transactions import plain, rows
 from tests.unit.broker.security.access_world import ADMIN, ALICE, BATCH, HOST, MALLORY, World

@@ -11,7 +11,7 @@ from typing import Any
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import transaction_messages as txn
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.security.acls import Operation, Resource, ResourceType
 from sparklog.security.principals import Principal
 from sparklog.types import TopicPartition

@@ -1,4 +1,4 @@
-"""The denial matrix: every API × every resource that it needs, against a real dispatcher.
+"""The denial matrix: every API × every resource that it needs, against a real pipeline.
 
 `REQUESTS_ABOUT` has a request for every API, about the resources of a `Names`; a new API without an entry fails the
 tests. The expectations come from the table that the documentation comes from (`sparklog.protocol.permissions`).
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
-from sparklog.protocol.permissions import PERMISSIONS, Denial, Rule
+from sparklog.protocol.permission_rules import Denial, Rule
 from sparklog.security.acls import Operation, Permission, Resource, ResourceType
 from tests.unit.broker.security.access_world import ADMIN, ALICE, MALLORY, Answer, World, item_codes
 from tests.unit.broker.security.requests_about import MORE_REQUESTS, NOT_THERE, REQUESTS_ABOUT, THERE, Names, parts
@@ -74,7 +74,7 @@ def is_denied(api: Api, request: Message, rule: Rule, answer: Answer) -> bool:
 
 
 def rules_of(api: Api, request: Message) -> list[Rule]:
-    return [rule for rule in PERMISSIONS[api] if rule.names(request)]
+    return [rule for rule in APIS[api].permissions if rule.names(request)]
 
 
 def test_every_api_is_in_the_matrix() -> None:

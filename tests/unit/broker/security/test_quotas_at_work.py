@@ -1,4 +1,4 @@
-"""Quotas in the dispatcher: the muted clients, the time, and the clients that are not muted."""
+"""Quotas in the pipeline: the muted clients, the time, and the clients that are not muted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sparklog.protocol import messages as m
 from sparklog.protocol import quota_messages as q
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import NO_VERSION, Message
 from sparklog.protocol.cluster_messages import ReplicaFetchRequest
 from sparklog.protocol.frames import RequestPrefix
-from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import DeleteTopicRequest
 from sparklog.protocol.versions import field_names
 from sparklog.security.acl_records import acl_record
@@ -134,7 +134,7 @@ def test_every_answer_says_how_long_its_connection_is_muted(tmp_path: Path, api:
         older = await world.ask(ALICE, api, request_, version=2)
         assert len(world.muted_ms) == 2
         assert older.message is not None and unversioned(older.message) == before
-        assert len(msgpack.decode(older.data)) == len(field_names(m.APIS[api].response, 2))
+        assert len(msgpack.decode(older.data)) == len(field_names(APIS[api].response, 2))
         await world.close()
 
     asyncio.run(scenario())
@@ -175,7 +175,7 @@ def test_what_fails_or_cannot_be_decoded_costs_its_sender(tmp_path: Path) -> Non
         prefix = RequestPrefix(Api.LIST_OFFSETS, 0, 7, 1, 1)
         for who, muted in ((ALICE, 2), (MALLORY, 2)):
             peer: Any = Connected(who, "10.0.0.1", lambda ms: world.muted_ms.append(ms) if ms else None)
-            reply = await world.dispatcher.answer(prefix, memoryview(bytearray(b"\xc1")), peer)
+            reply = await world.pipeline.answer(prefix, memoryview(bytearray(b"\xc1")), peer)
             assert reply is not None
             assert reply.close
             assert len(world.muted_ms) == muted

@@ -9,7 +9,7 @@ from pathlib import Path
 from sparklog.errors import PolicyViolationError
 from sparklog.protocol import quota_messages as q
 from sparklog.protocol import topic_messages as t
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.security.principals import Principal
 from tests.unit.broker.security.access_world import ADMIN, ALICE, MALLORY, World
 

@@ -18,8 +18,8 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.protocol import topic_messages as t
+from sparklog.protocol.apis import Api
 from sparklog.protocol.base import NO_VERSION
-from sparklog.protocol.messages import Api
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
 
 VERSION = (3, 77)

@@ -12,7 +12,7 @@ from sparklog import Consumer
 from sparklog.client.consumer.calls import Calls
 from sparklog.errors import ClosedError, ConcurrentModificationError, WakeupError
 from sparklog.protocol import group_messages as groups
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.support.clients import TP0, drain, fill
 from tests.support.waiting import until
 from tests.unit.client.fake_broker import FakeBroker

@@ -22,7 +22,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import encode_batch
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import Record, TopicPartition
 from tests.support.clients import TP0, drain, fill
 from tests.support.logs import batch

@@ -8,7 +8,7 @@ import pytest
 
 from sparklog.client.consumer.consumer import Consumer
 from sparklog.errors import BrokerNotAvailableError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import TopicPartition
 from tests.support.clients import TP0, drain, fill
 from tests.support.waiting import until

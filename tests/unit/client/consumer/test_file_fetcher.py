@@ -19,7 +19,8 @@ from sparklog.client.reading import range_reader, segment_files
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import CorruptBatchError, InvalidConfigError
 from sparklog.format.batch import decode_header
-from sparklog.protocol.messages import Api, LocateSegmentsResponse
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import LocateSegmentsResponse
 from sparklog.types import TopicPartition
 from tests.support.clients import TP0, drain, fill
 from tests.support.waiting import until

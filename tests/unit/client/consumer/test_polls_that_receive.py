@@ -21,7 +21,7 @@ from sparklog.client.net.read_ahead import READ_AHEAD_BYTES_MAX
 from sparklog.client.reading.consumed import records_of
 from sparklog.errors import CorruptBatchError, SparklogError
 from sparklog.format.batch import encode_batch
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import TopicPartition
 from tests.support.clients import TP0, drain, fill
 from tests.support.waiting import until

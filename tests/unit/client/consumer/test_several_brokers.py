@@ -12,7 +12,7 @@ from sparklog.client.consumer import fetch_lane
 from sparklog.client.consumer.consumer import Consumer
 from sparklog.client.producer.producer import Producer
 from sparklog.errors import LogTruncatedError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import Record, TopicPartition
 from tests.support.clients import drain, fill
 from tests.support.waiting import until

@@ -11,7 +11,8 @@ from sparklog.errors import UnsupportedApiError, UnsupportedVersionError
 from sparklog.protocol import frames
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import encode
 from sparklog.protocol.negotiation import SpokenVersions
 from tests.unit.client.fake_broker import FakeBroker, garbage_server
 
@@ -57,14 +58,12 @@ def test_an_api_whose_versions_the_client_has_outgrown() -> None:
         match="has version 0 of CREATE_PARTITIONS, this client has versions 1 to 4: upgrade the broker",
     ):
         spoken.version_of(Api.CREATE_PARTITIONS)
-    newest = m.APIS[Api.METADATA].version_max
+    newest = APIS[Api.METADATA].version_max
     assert spoken.version_of(Api.METADATA) == (newest, None)
 
 
 def test_a_handshake_that_is_refused_names_both_ranges() -> None:
-    reply = frames.encode_response(
-        0, 8, 1, m.encode(m.ErrorBody("HANDSHAKE version 0: this broker speaks 2 to 3", 2, 3))
-    )
+    reply = frames.encode_response(0, 8, 1, encode(m.ErrorBody("HANDSHAKE version 0: this broker speaks 2 to 3", 2, 3)))
     listener, address = garbage_server(reply)
     told = "has versions 2 to 3 of HANDSHAKE, this client has version 0: upgrade the client"
     with listener, pytest.raises(UnsupportedVersionError, match=told):

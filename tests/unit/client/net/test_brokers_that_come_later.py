@@ -14,7 +14,7 @@ from sparklog.client.net import retry
 from sparklog.client.net.cluster import forget
 from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.errors import BrokerNotAvailableError, ClosedError, SecurityDisabledError, SparklogError, WakeupError
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.security.acl_records import AclFilter
 from sparklog.security.quotas import Entity
 from tests.unit.client.fake_broker import FakeBroker

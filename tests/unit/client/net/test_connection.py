@@ -26,7 +26,8 @@ from sparklog.errors import (
 from sparklog.protocol import frames
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
+from sparklog.protocol.codec import encode
 from sparklog.types import TopicPartition
 from tests.support.ports import free_port
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker, garbage_server
@@ -140,7 +141,7 @@ def test_abort_wakes_a_waiting_thread(fake: FakeBroker) -> None:
 
 def handshake(apis: list[m.ApiRange], *, broker_version: str = "9", request_bytes_max: int = 1) -> bytes:
     answer = m.HandshakeResponse(0, "cluster", broker_version, apis, request_bytes_max)
-    return frames.encode_response(0, 0, 1, m.encode(answer))
+    return frames.encode_response(0, 0, 1, encode(answer))
 
 
 @pytest.mark.parametrize(
@@ -152,8 +153,8 @@ def handshake(apis: list[m.ApiRange], *, broker_version: str = "9", request_byte
         (b"\1\2", BrokerNotAvailableError),
         (frames.encode_response(0, 0, 99, b"\x90"), InvalidRequestError),
         (frames.encode_response(0, 0, 1, b"\xc1"), InvalidRequestError),
-        (frames.encode_response(0, 8, 1, m.encode(m.ErrorBody("too new"))), UnsupportedVersionError),
-        (frames.encode_response(0, 8, 1, m.encode(m.ErrorBody("too new", 1, 2))), UnsupportedVersionError),
+        (frames.encode_response(0, 8, 1, encode(m.ErrorBody("too new"))), UnsupportedVersionError),
+        (frames.encode_response(0, 8, 1, encode(m.ErrorBody("too new", 1, 2))), UnsupportedVersionError),
         (handshake([m.ApiRange(0, 0, 0), m.ApiRange(0, 0, 0)]), InvalidRequestError),
         (handshake([m.ApiRange(4, 2, 1)]), InvalidRequestError),
         (handshake([m.ApiRange(4, -1, 0)]), InvalidRequestError),

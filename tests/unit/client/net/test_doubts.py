@@ -17,8 +17,8 @@ from sparklog.errors import (
     NotCoordinatorError,
     RequestTimedOutError,
 )
+from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import FindCoordinatorResponse, OffsetFetchRequest, OffsetFetchResponse
-from sparklog.protocol.messages import Api
 from tests.unit.client.fake_broker import DROP
 from tests.unit.client.fake_cluster import FakeCluster
 

@@ -27,7 +27,7 @@ from sparklog.errors import (
 from sparklog.protocol import frames
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.unit.client.fake_broker import FakeBroker
 
 TP = TopicPartition("events", 0)

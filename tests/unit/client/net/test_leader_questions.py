@@ -24,7 +24,8 @@ from sparklog.errors import (
     StorageFullError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.protocol.messages import Api, DeleteRecordsResult
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import DeleteRecordsResult
 from sparklog.protocol.transaction_messages import AbortTransactionRequest, AbortTransactionResponse
 from sparklog.types import LATEST_TIMESTAMP, READ_COMMITTED
 from tests.support.clients import fill

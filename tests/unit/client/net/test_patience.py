@@ -14,7 +14,8 @@ from sparklog.client.net.cluster import cluster
 from sparklog.client.net.connection import Connection
 from sparklog.client.net.patience import ENDPOINTS_MAX, LATE_S, Membership, Patience
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProducePartition, ProduceRequest
 from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
 from tests.support.clients import TP0, drain, fill
 from tests.unit.client.fake_broker import SILENT

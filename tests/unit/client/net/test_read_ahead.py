@@ -9,8 +9,8 @@ import time
 from sparklog.client.net.connection import HEADER_ONLY_BYTES_MAX, Connection
 from sparklog.client.net.read_ahead import READ_AHEAD_BYTES, READ_AHEAD_BYTES_MAX, ReadAhead
 from sparklog.client.net.reused_memory import ReusedMemory
+from sparklog.protocol.apis import Api
 from sparklog.protocol.frames import encode_response
-from sparklog.protocol.messages import Api
 from tests.support.waiting import until
 
 

@@ -39,7 +39,7 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL
 from sparklog.protocol import transaction_messages as txn
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.support.clients import stored
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
 

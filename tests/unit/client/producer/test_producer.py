@@ -29,7 +29,7 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import decode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import SchemaVersion
 from sparklog.types import TopicPartition
 from tests.support.clients import stored

@@ -25,7 +25,7 @@ from sparklog.errors import (
     TransactionAbortedError,
 )
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from sparklog.types import GroupMetadata, ProducerIdAndEpoch, TopicPartition
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
 

@@ -10,7 +10,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.cluster import cluster as cluster_of
 from sparklog.client.reading.consumed import records_of
 from sparklog.client.reading.range_reader import Fetching, read_range
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.support.clients import TP0, fill
 from tests.unit.client.fake_broker import DROP
 from tests.unit.client.fake_cluster import FakeCluster

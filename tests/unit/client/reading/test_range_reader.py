@@ -15,7 +15,7 @@ from sparklog.errors import (
     InvalidRequestError,
 )
 from sparklog.protocol import messages as m
-from sparklog.protocol.messages import Api
+from sparklog.protocol.apis import Api
 from tests.support.clients import TP0, fill
 from tests.unit.client.fake_broker import DROP, FakeBroker
 

@@ -12,17 +12,19 @@ from itertools import islice
 from typing import Any
 
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 
 ITEMS_MAX = 20
 NAME_CHARS_MAX = 256
 _ANY = "any"
 
 
-def act_detail(api: Api, request: Message) -> str:
+AuditDetail = Callable[[Any], tuple[Collection[Any], Callable[[Any], str]]]
+"""Function from a request to its items, and to the function that returns the text of one item."""
+
+
+def audit_detail(describe: AuditDetail | None, request: Message) -> str:
     """Return the items of the request, separated by semicolons, and the number of items that were left out. Returns ""
-    for an API whose resource names describe the request completely."""
-    describe = _DESCRIBED.get(api)
+    without `describe`: the resource names of the API describe the request completely."""
     if describe is None:
         return ""
     items, text_of = describe(request)
@@ -31,13 +33,14 @@ def act_detail(api: Api, request: Message) -> str:
     return "; ".join(texts) + (f"; and {left} more" if left else "")
 
 
-def _acl(acl: Any) -> str:
+def acl_text(acl: Any) -> str:
     """Return the ACL in the words of `sparklog acl`. A field of a filter that is None becomes "any"."""
     where = f"{acl.pattern_type} {_word(acl.resource_type)} {_name(acl.name)} from {_word(acl.host)}"
     return f"{_word(acl.permission)} {_name(acl.principal)} {_word(acl.operation)} on {where}"
 
 
-def _quota(one: Any) -> str:
+def quota_text(one: Any) -> str:
+    """Return the quotas of an alteration, with the user, client id or address that they are for."""
     named = {"user": one.user, "client id": one.client_id, "address": one.ip}
     who = ", ".join(
         f"{kind} {_name(name) if name else '(default)'}" for kind, name in named.items() if name is not None
@@ -45,15 +48,18 @@ def _quota(one: Any) -> str:
     return f"{who}: {_settings(one.changes)}"
 
 
-def _user(one: Any) -> str:
+def user_text(one: Any) -> str:
+    """Return the change of a user's password."""
     return f"{'password of' if hasattr(one, 'salt') else 'removed'} {_name(one.name)} ({one.mechanism})"
 
 
-def _broker_settings(one: Any) -> str:
+def broker_settings_text(one: Any) -> str:
+    """Return the changed settings of brokers."""
     return f"{'all brokers' if one.broker_id < 0 else f'broker {one.broker_id}'}: {_settings(one.configs)}"
 
 
-def _setting_text(item: tuple[str, Any]) -> str:
+def setting_text(item: tuple[str, Any]) -> str:
+    """Return one changed setting."""
     return _settings(dict([item]))
 
 
@@ -68,13 +74,3 @@ def _word(text: str | None) -> str:
 
 def _name(text: str | None) -> str:
     return _ANY if text is None else repr(text[:NAME_CHARS_MAX])
-
-
-_DESCRIBED: Mapping[Api, Callable[[Any], tuple[Collection[Any], Callable[[Any], str]]]] = {
-    Api.CREATE_ACLS: lambda request: (request.acls, _acl),
-    Api.DELETE_ACLS: lambda request: (request.filters, _acl),
-    Api.ALTER_CLIENT_QUOTAS: lambda request: (request.alterations, _quota),
-    Api.ALTER_USER_SCRAM_CREDENTIALS: lambda request: ([*request.deletions, *request.upsertions], _user),
-    Api.ALTER_TOPIC: lambda request: (request.configs.items(), _setting_text),
-    Api.ALTER_BROKER_CONFIGS: lambda request: ([request], _broker_settings),
-}

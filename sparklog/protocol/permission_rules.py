@@ -1,0 +1,95 @@
+"""Rules about permissions: the resources that a request names, and the operation on them that its peer needs.
+
+The table of APIs has the rules of each API, and `permissions` judges requests by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from sparklog.security.acls import CLUSTER, Operation, ResourceType
+from sparklog.types import SHARED_PREFIX
+
+TOPIC, GROUP, TXN_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+USER, CLUSTER_TYPE = ResourceType.USER, ResourceType.CLUSTER
+ANY_TOPIC = "any topic"
+
+
+class Denial(Enum):
+    """Form of the answer to a peer without the permission."""
+
+    REQUEST = "error of the whole request"
+    ITEM = "error of the item; the others are done"
+
+
+Names = Callable[[Any], Sequence[str]]
+
+
+class Rule(NamedTuple):
+    """A permission that a request needs: `operation` on each of the resources that `names(request)` returns."""
+
+    resource_type: ResourceType
+    operation: Operation
+    names: Names
+    denial: Denial = Denial.REQUEST
+    or_else: tuple[Operation, str] | None = None
+    """A permission that is sufficient instead: (operation, "cluster") on the cluster, or (operation, ANY_TOPIC) on at
+    least one topic. None: there is no alternative."""
+    when: str = ""
+    """Condition in words, for the documentation, if the rule applies to some requests only; empty: it applies to
+    all."""
+
+
+def application_resource(transactional_id: str) -> str:
+    """Return the name under which ACLs protect a transactional id. For a shared transaction, it is the application's
+    name."""
+    return transactional_id.removeprefix(SHARED_PREFIX)
+
+
+def single(field: str) -> Names:
+    """Return the function that gives the one name in a field of the request."""
+    return lambda request: (getattr(request, field),)
+
+
+def topics_of(field: str) -> Names:
+    """Return the function that gives the topics of the items in a field of the request."""
+    return lambda request: [item.topic for item in getattr(request, field) or ()]
+
+
+def listed(field: str) -> Names:
+    """Return the function that gives the names in a field of the request; none if the field is None."""
+    return lambda request: getattr(request, field) or ()
+
+
+def transactional_id_of(request: Any) -> Sequence[str]:
+    """Return the protected name of the request's transactional id; none without an id."""
+    return () if request.transactional_id is None else (application_resource(request.transactional_id),)
+
+
+def snapshot_topics(request: Any) -> Sequence[str]:
+    """Return all topics of the snapshot, because the broker observes all of them, not only the one of this request."""
+    return list(dict.fromkeys((*request.topics, request.topic)))
+
+
+def cluster_name(request: Any) -> Sequence[str]:
+    """Return the name of the cluster's resource."""
+    return (CLUSTER.name,)
+
+
+def cluster_without_transactional_id(request: Any) -> Sequence[str]:
+    """Return the name of the cluster's resource for a request without a transactional id."""
+    return (CLUSTER.name,) if request.transactional_id is None else ()
+
+
+def altered_users(request: Any) -> Sequence[str]:
+    """Return the users whose passwords the request sets or removes."""
+    return [one.name for one in (*request.deletions, *request.upsertions)]
+
+
+BROKERS_ONLY = Rule(CLUSTER_TYPE, Operation.CLUSTER_ACTION, cluster_name)
+OPERATORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name, or_else=(Operation.CLUSTER_ACTION, "cluster"))
+"""Requests of operators. ClusterAction is sufficient, too, because brokers of earlier releases send these requests to
+the controller as their own."""
+TRANSACTIONAL = Rule(TXN_ID, Operation.WRITE, transactional_id_of)
