@@ -35,7 +35,9 @@ The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
     attributes: bit 0 timestamp type (0 CreateTime, 1 LogAppendTime), bit 1 transactional, bit 2 control,
                 bit 3 has an `__offset` column (compacted), bit 4 has a delete horizon: from that time on (broker's
                 clock, ms) compaction may remove the batch's tombstones; it stands in min_timestamp_ms, as in Kafka,
-                bit 5 of a control batch: the transaction is committed, not aborted
+                bit 5 of a control batch: the transaction is committed, not aborted,
+                bits 6 and 7: Kafka's producer has compressed the batch with gzip (6) or snappy (7), which Arrow does
+                not have; Kafka's consumers get the same codec
 
 A control batch (a transaction's marker) has no rows and one offset; its base_sequence is the coordinator's epoch.
 
@@ -110,6 +112,8 @@ ATTRIBUTE_CONTROL = 1 << 2
 ATTRIBUTE_OFFSET_COLUMN = 1 << 3
 ATTRIBUTE_DELETE_HORIZON = 1 << 4
 ATTRIBUTE_COMMIT = 1 << 5
+ATTRIBUTE_GZIP = 1 << 6
+ATTRIBUTE_SNAPPY = 1 << 7
 
 SIZED_ROWS_MIN = 256
 """Smallest number of rows for which the encoder computes the size before it writes; with fewer rows that costs more

@@ -75,10 +75,23 @@ class TopicInfo:
         return (self.broker_defaults | self.configs).get("message.timestamp.type") == "LogAppendTime"
 
     @property
+    def compression_type(self) -> str:
+        """Compression in which Kafka's clients get the topic's batches; "producer": as each batch was sent."""
+        return str((self.broker_defaults | self.configs).get("compression.type", "producer"))
+
+    @property
     def is_compacted(self) -> bool:
         """True if only the last record of each key stays, so that every record needs a key."""
         policy = str((self.broker_defaults | self.configs).get("cleanup.policy", ""))
         return "compact" in policy.split(",")
+
+    def is_converted_as(self, other: TopicInfo) -> bool:
+        """Return True if both states of the topic give records the same form and the same limits."""
+        return (
+            self.topic_id == other.topic_id
+            and self.schemas.keys() == other.schemas.keys()
+            and (self.configs == other.configs and self.broker_defaults == other.broker_defaults)
+        )
 
     def schema_of(self, schema_id: int) -> pa.Schema:
         """Return the schema of an id. Raises UnknownSchemaError."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import InvalidRequestError, UnknownTopicOrPartitionError, error_from_code
@@ -16,6 +18,9 @@ from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, 
 TOPICS_KEPT_MAX = 10_000
 KEPT_S = 60.0
 """Age in s after which a topic is looked up again, to notice changed settings, such as the type of timestamps."""
+RENEWAL_S = 0.1
+"""Shortest time in s between two look-ups of a topic by `renewed`, so that a producer of bad records causes no look-up
+for each record."""
 PAGES_MAX = 100_000
 
 
@@ -27,17 +32,24 @@ class Topics:
         self._clock_s = clock_s
         self._by_name: OrderedDict[str, tuple[float, TopicInfo]] = OrderedDict()
         self._names: OrderedDict[UUID, str] = OrderedDict()
+        self._doubted: set[str] = set()
+        """Names of cached topics that may have changed, by an answer of the broker."""
+        self._renewing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks of the topics for which `renewed` is being called."""
 
     async def get(self, connection: BrokerConnection, name: str) -> TopicInfo:
         """Return a topic, from the cache if it is new enough. Raises UnknownTopicOrPartitionError, and the broker's
         errors."""
         found = self._by_name.get(name)
-        if found is not None and self._clock_s() - found[0] < KEPT_S:
-            return found[1]
-        return await self.look_up(connection, name)
+        if found is None:
+            return await self.look_up(connection, name)
+        if name in self._doubted:
+            return await self.renewed(connection, name)
+        return found[1] if self._clock_s() - found[0] < KEPT_S else await self.look_up(connection, name)
 
     async def look_up(self, connection: BrokerConnection, name: str) -> TopicInfo:
         """Ask the broker for a topic, and cache it. Raises the errors of `get`."""
+        asked_s = self._clock_s()
         answer = await read_metadata(connection, MetadataRequest([name], paged=True))
         state = next((t for t in answer.topics if t.name == name), None)
         if state is None or state.error_code:
@@ -45,11 +57,25 @@ class Topics:
             code = UnknownTopicOrPartitionError.code if state is None else state.error_code
             raise error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")
         info = topic_info(state)
-        self._by_name[name] = self._clock_s(), info
+        self._by_name[name] = asked_s, info
         self._by_name.move_to_end(name)
+        self._doubted.discard(name)
         if len(self._by_name) > TOPICS_KEPT_MAX:
-            self._by_name.popitem(last=False)
+            self.forget(next(iter(self._by_name)))
         return info
+
+    async def renewed(self, connection: BrokerConnection, name: str) -> TopicInfo:
+        """Return a topic as it was at the time of the call, or later. All callers together look a topic up once in
+        RENEWAL_S at most; a caller waits for its turn. Raises the errors of `get`."""
+        called_s = self._clock_s()
+        lock = self._renewing.setdefault(name, asyncio.Lock())
+        async with lock:
+            cached = self._by_name.get(name)
+            if cached is not None:
+                if cached[0] > called_s:
+                    return cached[1]  # another caller has looked the topic up meanwhile
+                await asyncio.sleep(max(cached[0] + RENEWAL_S - self._clock_s(), 0))
+            return await self.look_up(connection, name)
 
     def peek(self, name: str) -> TopicInfo | None:
         """Return the cached topic, of any age; None if it is not cached."""
@@ -59,6 +85,12 @@ class Topics:
     def forget(self, name: str) -> None:
         """Remove a topic from the cache."""
         self._by_name.pop(name, None)
+        self._doubted.discard(name)
+
+    def doubt(self, name: str) -> None:
+        """Let the next `get` of a cached topic ask the broker, as `renewed` does."""
+        if name in self._by_name:
+            self._doubted.add(name)
 
     def note_id(self, topic_id: UUID, name: str) -> None:
         """Remember the name of a topic whose id is sent to a client."""

@@ -30,7 +30,6 @@ TOPIC, BROKER = 2, 4
 """Kafka's numbers of the resource types."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
 FIXED = {
-    "compression.type": "producer",
     "preallocate": "false",
     "message.format.version": "3.0-IV1",
     "message.downconversion.enable": "true",

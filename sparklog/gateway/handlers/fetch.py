@@ -7,8 +7,8 @@ from functools import partial
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnknownSchemaError
-from sparklog.gateway.records.compression import LZ4, ZSTD
-from sparklog.gateway.records.errors import without_frames
+from sparklog.gateway.records.compression import codec_of_topic
+from sparklog.gateway.records.errors import UnsupportedCodecError, without_frames
 from sparklog.gateway.records.memory import convert_within
 from sparklog.gateway.records.to_client import Part, Rows, as_they_are, client_batches
 from sparklog.gateway.records.typed import TypedRows
@@ -65,7 +65,7 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
         for result, part in _cut(answer, payload):
             results[result.topic, result.partition] = result
             payloads[result.topic, result.partition] = part
-    converted = await _convert(session, payloads, (LZ4, ZSTD) if version >= ZSTD_FROM else (LZ4,))
+    converted = await _convert(session, payloads, has_zstd=version >= ZSTD_FROM)
     left_out = {(p.topic, p.partition) for p in wanted[PARTITIONS_PER_REQUEST_MAX:]}
     found = []
     for topic in request["topics"]:
@@ -145,15 +145,17 @@ def _answer(
             {"producer_id": a.producer_id, "first_offset": a.first_offset} for a in result.aborted
         ]
     if isinstance(converted, CorruptBatchError):
-        session.gateway.topics.forget(result.topic)  # it may have been deleted and created with other columns
+        session.gateway.topics.doubt(result.topic)  # it may have been deleted and created with other columns
         return found | {"error_code": Kafka.CORRUPT_MESSAGE}
+    if isinstance(converted, UnsupportedCodecError):
+        return found | {"error_code": Kafka.UNSUPPORTED_COMPRESSION_TYPE}
     if isinstance(converted, SparklogError):
         return found | {"error_code": code_of(converted, of_partition=True)}
     return found | {"records": converted} if converted else found
 
 
 async def _convert(
-    session: Session, payloads: dict[_Partition, memoryview], codecs: tuple[int, ...]
+    session: Session, payloads: dict[_Partition, memoryview], *, has_zstd: bool
 ) -> dict[_Partition, _Converted]:
     """Convert the batches of all partitions. Beyond the limit of an answer, a partition has no batches: the client
     fetches them next. The session holds the size of the batches until the answer is sent."""
@@ -163,16 +165,24 @@ async def _convert(
     if not wanted:
         return found
     broker = await session.broker()
-    for look_up in (topics.get, topics.look_up):
+    for look_up in (topics.get, topics.renewed):
+        states: dict[str, TopicInfo | SparklogError] = {}
         known: dict[_Partition, TopicInfo] = {}
         for key in wanted:
             found.pop(key, None)
-            try:
-                known[key] = await look_up(broker, key[0])
-            except SparklogError as e:
-                found[key] = without_frames(e)
+            name = key[0]
+            if name not in states:
+                try:
+                    states[name] = await look_up(broker, name)
+                except SparklogError as e:
+                    states[name] = without_frames(e)
+            state = states[name]
+            if isinstance(state, SparklogError):
+                found[key] = state
+            else:
+                known[key] = state
         if known:
-            await _convert_known(session, known, payloads, codecs, found)
+            await _convert_known(session, known, payloads, found, has_zstd=has_zstd)
         wanted = [key for key in known if isinstance(found.get(key), UnknownSchemaError)]  # they have newer schemas
         if not wanted:
             break
@@ -183,14 +193,15 @@ async def _convert_known(
     session: Session,
     known: dict[_Partition, TopicInfo],
     payloads: dict[_Partition, memoryview],
-    codecs: tuple[int, ...],
     found: dict[_Partition, _Converted],
+    *,
+    has_zstd: bool,
 ) -> None:
     """Convert the batches of the `known` topics into `found`. Waits for no answer of the broker."""
     conversions = session.gateway.conversions
     left = session.gateway.limits.fetch_bytes - session.answer_bytes
     if sum(len(payloads[key]) for key in known) <= INLINE_BYTES:
-        converted = _convert_inline(known, payloads, codecs)
+        converted = _convert_inline(known, payloads, has_zstd=has_zstd)
         if converted is not None:
             _add(session, converted)
             found |= converted
@@ -201,7 +212,8 @@ async def _convert_known(
             if left <= 0:
                 break
             convert = partial(
-                client_batches, payloads[key], topic.schema_of, _rows_of(topic), codecs, bytes_max=left,
+                client_batches, payloads[key], topic.schema_of, _rows_of(topic), bytes_max=left,
+                codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd,
                 within=partial(convert_within, conversions.inflated),
             )  # fmt: skip
             try:
@@ -216,13 +228,16 @@ async def _convert_known(
 
 
 def _convert_inline(
-    known: dict[_Partition, TopicInfo], payloads: dict[_Partition, memoryview], codecs: tuple[int, ...]
+    known: dict[_Partition, TopicInfo], payloads: dict[_Partition, memoryview], *, has_zstd: bool
 ) -> dict[_Partition, _Converted] | None:
     """Convert a small answer on the event loop. Returns None for an answer that is large after decompression."""
     found: dict[_Partition, _Converted] = {}
     for key, topic in known.items():
         try:
-            found[key] = client_batches(payloads[key], topic.schema_of, _rows_of(topic), codecs, within=_inline)
+            found[key] = client_batches(
+                payloads[key], topic.schema_of, _rows_of(topic), within=_inline,
+                codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd,
+            )  # fmt: skip
         except MessageTooLargeError:
             return None
         except SparklogError as e:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ from sparklog.errors import (
 )
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
 from sparklog.gateway.records.batch_v2 import BatchV2, iterate_batches
-from sparklog.gateway.records.compression import NONE, too_large
-from sparklog.gateway.records.errors import InvalidRecordError, without_frames
+from sparklog.gateway.records.compression import NONE, ZSTD, too_large
+from sparklog.gateway.records.errors import InvalidRecordError, UnsupportedCodecError, without_frames
 from sparklog.gateway.records.memory import convert_within, produced_bytes
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.typed import typed_batch
@@ -38,6 +38,8 @@ loop."""
 INLINE_COMPRESSED_BYTES = 1024
 """Largest size in bytes of a request's compressed batches that are converted on the event loop. The limit is lower than
 INLINE_BYTES, because the records can be much larger than the batch."""
+ZSTD_FROM = 7
+"""First version of PRODUCE that has zstd."""
 TIMEOUT_MS_MAX = 86_400_000
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 
@@ -56,8 +58,19 @@ class _Partition(NamedTuple):
     topic: TopicInfo
     partition: int
     records: memoryview
+    has_zstd: bool
+    """True if the request's version of the API has zstd."""
+
+    def batches(self) -> Iterator[tuple[BatchV2, memoryview]]:
+        """Yield the head and the records of each batch. Raises as `iterate_batches`, and UnsupportedCodecError."""
+        for head, data in iterate_batches(self.records):
+            if head.codec == ZSTD and not self.has_zstd:
+                raise UnsupportedCodecError(f"PRODUCE has zstd from version {ZSTD_FROM} on: use a newer client or lz4")
+            yield head, data
 
 
+_BY_TOPIC = (InvalidRecordError, MessageTooLargeError)
+"""Refusals by the gateway that depend on the topic's schema or settings."""
 _Converted = list[memoryview] | SparklogError
 """The batches of one partition in the broker's format, or the error that becomes the partition's result."""
 
@@ -76,7 +89,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
             for partition in topic["partition_data"]:
                 where = topic["name"], partition["index"]
                 try:
-                    known.append(await _look_up(session, where, partition["records"]))
+                    known.append(await _look_up(session, where, partition["records"], has_zstd=version >= ZSTD_FROM))
                 except SparklogError as e:
                     asked.append(_RequestedPartition(*where, without_frames(e)))
         converted = await _convert(session, known)
@@ -106,13 +119,12 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
         try:
             response, _ = await answer
         except SparklogError as e:
-            if code_of(e, of_partition=True) is Kafka.UNKNOWN_SERVER_ERROR:
-                raise
             without_frames(e)
             asked = [one if one.error is not None else one._replace(error=e) for one in asked]
         else:
             results = {(r.topic, r.partition): r for r in response.results}
-    outcomes = {(one.topic, one.partition): _outcome(session, one, results, version) for one in asked}
+    changed = await _changed_since(session, known, results)
+    outcomes = {(one.topic, one.partition): _outcome(session, one, results, version, changed) for one in asked}
     found = _response(request, outcomes)
     if response is not None:
         found["throttle_time_ms"] = response.throttle_ms
@@ -126,7 +138,9 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
     return found
 
 
-async def _look_up(session: Session, where: tuple[str, int], records: memoryview | None) -> _Partition:
+async def _look_up(
+    session: Session, where: tuple[str, int], records: memoryview | None, *, has_zstd: bool
+) -> _Partition:
     """Return one partition with its topic. Raises the error that becomes the partition's result."""
     name, partition = where
     if not records:
@@ -135,11 +149,42 @@ async def _look_up(session: Session, where: tuple[str, int], records: memoryview
         )
     if not name or len(name) > TOPIC_NAME_CHARS_MAX or not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
         raise InvalidRequestError(f"there can be no partition {partition} of a topic {name!r:.300}")
-    return _Partition(await session.gateway.topics.get(await session.broker(), name), partition, records)
+    return _Partition(await session.gateway.topics.get(await session.broker(), name), partition, records, has_zstd)
 
 
-async def _convert(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
-    """Convert the records of all partitions. The caller frees `_size` of the result in `Conversions.converted`."""
+async def _convert(session: Session, partitions: list[_Partition]) -> list[_Converted]:
+    """Convert the records of all partitions. A partition whose topic has changed since the gateway looked is converted
+    again before it is refused. The caller frees `_size` of the result in `Conversions.converted`."""
+    found = await _convert_once(session, partitions)
+    refused = [i for i, one in enumerate(found) if isinstance(one, _BY_TOPIC)]
+    if not refused:
+        return found
+    changed = await _changed(session, {partitions[i].topic.name: partitions[i].topic for i in refused})
+    again = [i for i in refused if partitions[i].topic.name in changed]
+    for i in again:
+        partitions[i] = partitions[i]._replace(topic=changed[partitions[i].topic.name])
+    if again:
+        for i, one in zip(again, await _convert_once(session, [partitions[i] for i in again]), strict=True):
+            found[i] = one
+    return found
+
+
+async def _changed(session: Session, topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
+    """Ask the broker for topics, and return those that have changed, in their present state. A topic that cannot be
+    looked up counts as unchanged, so that its refusal stands."""
+    found = {}
+    for name, topic in topics.items():
+        try:
+            fresh = await session.gateway.topics.renewed(await session.broker(), name)
+        except SparklogError:
+            continue
+        if not fresh.is_converted_as(topic):
+            found[name] = fresh
+    return found
+
+
+async def _convert_once(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
+    """Convert the records of all partitions by the topics that the gateway knows."""
     conversions = session.gateway.conversions
     found = _convert_inline(partitions)
     if found is not None:
@@ -160,7 +205,7 @@ def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None
     for one in partitions:
         batches: list[memoryview] = []
         try:
-            for head, data in iterate_batches(one.records):
+            for head, data in one.batches():
                 compressed += len(data) if head.codec else 0
                 if compressed > INLINE_COMPRESSED_BYTES:
                     return None
@@ -181,7 +226,7 @@ async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -
     for one in partitions:
         batches: list[memoryview] = []
         try:
-            for head, data in iterate_batches(one.records):
+            for head, data in one.batches():
                 if head.codec == NONE and len(data) <= INLINE_BYTES:
                     batch = _convert_batch(one.topic, head, data, limits.inflated_bytes)
                 else:
@@ -241,9 +286,26 @@ def _settle(
     return wanted, payload
 
 
+async def _changed_since(
+    session: Session, partitions: Sequence[_Partition], results: dict[tuple[str, int], ProduceResult]
+) -> set[str]:
+    """Return the names of the topics that have changed since the gateway looked, if the broker has refused the form of
+    their batches, such as their type of timestamps."""
+    refused = {r.topic for r in results.values() if r.error_code == InvalidRequestError.code}
+    if not refused:
+        return set()
+    return set(await _changed(session, {p.topic.name: p.topic for p in partitions if p.topic.name in refused}))
+
+
 def _outcome(
-    session: Session, asked: _RequestedPartition, results: dict[tuple[str, int], ProduceResult], version: int
+    session: Session,
+    asked: _RequestedPartition,
+    results: dict[tuple[str, int], ProduceResult],
+    version: int,
+    changed: Set[str],
 ) -> Body:
+    """Return the result of one partition. `changed`: topics whose records the client has to send again, because the
+    gateway has converted them for a former state of the topic."""
     error = asked.error
     if error is not None:
         found: Body = {
@@ -251,6 +313,8 @@ def _outcome(
             "base_offset": -1,
             "error_message": text_of(error),
         }
+        if isinstance(error, UnsupportedCodecError):
+            found["error_code"] = Kafka.UNSUPPORTED_COMPRESSION_TYPE
         if isinstance(error, InvalidRecordError):
             found["error_code"] = Kafka.INVALID_RECORD
             found["record_errors"] = [
@@ -264,8 +328,8 @@ def _outcome(
     code = fenced_code(kafka_code(result.error_code, of_partition=True), "Produce", version)
     if result.error_code:
         # the topic may have changed since the gateway looked: the client asks for metadata, and tries again
-        session.gateway.topics.forget(asked.topic)
-        if result.error_code == UnknownSchemaError.code:
+        session.gateway.topics.doubt(asked.topic)
+        if result.error_code == UnknownSchemaError.code or asked.topic in changed:
             code = Kafka.NOT_LEADER_OR_FOLLOWER
         elif result.error_code == TransactionAbortedError.code:
             code = aborted_code("Produce", version)
@@ -279,7 +343,7 @@ def _outcome(
     if topic is not None and topic.log_append_time:
         found["log_append_time_ms"] = result.append_time_ms
     if topic is not None and result.newest_schema_id > topic.schema_id:
-        session.gateway.topics.forget(asked.topic)
+        session.gateway.topics.doubt(asked.topic)
     if result.leader_id >= 0:
         found["current_leader"] = {"leader_id": result.leader_id, "leader_epoch": result.leader_epoch}
     return found

@@ -16,12 +16,15 @@ from sparklog.errors import CorruptBatchError, MessageTooLargeError
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+_TOPIC_CODECS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
 _LENGTH = struct.Struct(">i")
 _SNAPPY = pa.Codec("snappy")
 _GZIP_WINDOW = 31
-_CODECS = {LZ4: pa.Codec("lz4"), ZSTD: pa.Codec("zstd", 1)}
+_CODECS = {GZIP: pa.Codec("gzip", 1), LZ4: pa.Codec("lz4"), ZSTD: pa.Codec("zstd", 1)}
+_XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 64 * 1024
 _RATIO_MAX = {GZIP: 1032, SNAPPY: 22, LZ4: 255}
 """Largest ratio between the decompressed and the compressed size, by the codec; zstd has no such bound."""
 
@@ -54,10 +57,27 @@ def inflated_bound(codec: int, size_bytes: int, inflated_bytes_max: int) -> int:
 
 
 def compress(codec: int, parts: Sequence[Any]) -> bytes:
-    """Compress the joined `parts` with lz4 or zstd."""
+    """Compress the joined `parts`. `codec`: Kafka's number, not NONE."""
     data = parts[0] if len(parts) == 1 else b"".join(parts)
+    if codec == SNAPPY:
+        return _snap(data)
     compressed: bytes = _CODECS[codec].compress(data, asbytes=True)
     return compressed
+
+
+def codec_of_topic(compression_type: str) -> int | None:
+    """Return Kafka's number of a topic's `compression.type`; None for "producer"."""
+    return _TOPIC_CODECS.get(compression_type)
+
+
+def _snap(data: Any) -> bytes:
+    """Compress data with snappy in xerial's frames, as Kafka's producers do."""
+    view = memoryview(data)
+    parts: list[bytes] = [_XERIAL, _XERIAL_VERSIONS]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = _SNAPPY.compress(pa.py_buffer(view[start : start + _XERIAL_BLOCK_BYTES]), asbytes=True)
+        parts += [_LENGTH.pack(len(block)), block]
+    return b"".join(parts)
 
 
 def _gunzip(data: memoryview, inflated_bytes_max: int) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from sparklog.errors import SchemaMismatchError, SparklogError
+from sparklog.errors import SchemaMismatchError, SparklogError, UnsupportedVersionError
 
 RECORDS_NAMED_MAX = 1_000
 """Largest number of records of one batch whose errors an answer contains."""
@@ -21,6 +21,10 @@ class InvalidRecordError(SchemaMismatchError):
         super().__init__(next(iter(records.values())))
         self.records = records
         """Messages by the index of the record in its batch, in ascending order; at most RECORDS_NAMED_MAX."""
+
+
+class UnsupportedCodecError(UnsupportedVersionError):
+    """The error of a batch whose compression the request's version of the API does not know."""
 
 
 def without_frames(error: SparklogError) -> SparklogError:

@@ -14,7 +14,14 @@ import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import InvalidRequestError
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, assign_producer, encode_batch
+from sparklog.format.batch import (
+    ATTRIBUTE_GZIP,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_SNAPPY,
+    ATTRIBUTE_TRANSACTIONAL,
+    assign_producer,
+    encode_batch,
+)
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.format.small_batch import SmallRows, encode_small_batch
@@ -26,7 +33,8 @@ from sparklog.gateway.records.small import SMALL_RECORDS_MAX, SmallRecords, read
 
 RECORDS_MAX = 1_000_000
 STORED = ("none", "zstd", "lz4", "lz4", "zstd")
-"""Name of the stored batch's compression, by Kafka's number of the received compression."""
+"""Name of the stored batch's compression, by Kafka's number of the compression that Kafka's clients get."""
+_ATTRIBUTES = {compression.GZIP: ATTRIBUTE_GZIP, compression.SNAPPY: ATTRIBUTE_SNAPPY}
 
 
 def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
@@ -47,7 +55,7 @@ def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byt
     """
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
-    stored = STORED[head.codec]
+    stored = STORED[codec_of(head, topic)]
     if head.record_count <= SMALL_RECORDS_MAX and stored == "none":
         small = read_small(bytes(raw), head.record_count, head.base_timestamp_ms)
         payload = None if small is None else _small_batch(head, small, topic)
@@ -75,7 +83,15 @@ def check_head(head: BatchV2) -> None:
 def batch_attributes(head: BatchV2, topic: TopicInfo) -> int:
     """Return the attributes of the stored batch."""
     append_time = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
-    return append_time | (ATTRIBUTE_TRANSACTIONAL if head.is_transactional else 0)
+    codec = _ATTRIBUTES.get(codec_of(head, topic), 0)
+    return append_time | codec | (ATTRIBUTE_TRANSACTIONAL if head.is_transactional else 0)
+
+
+def codec_of(head: BatchV2, topic: TopicInfo) -> int:
+    """Return Kafka's number of the compression in which Kafka's clients get the batch, by the topic's
+    `compression.type`."""
+    codec = compression.codec_of_topic(topic.compression_type)
+    return head.codec if codec is None else codec
 
 
 def _small_batch(head: BatchV2, records: SmallRecords, topic: TopicInfo) -> memoryview | None:

@@ -4,7 +4,7 @@ producer; a marker becomes a control batch."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,9 @@ import pyarrow as pa
 from sparklog.format.batch import (
     ATTRIBUTE_COMMIT,
     ATTRIBUTE_CONTROL,
+    ATTRIBUTE_GZIP,
     ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_SNAPPY,
     ATTRIBUTE_TRANSACTIONAL,
     BatchHeader,
     decode_header,
@@ -24,6 +26,7 @@ from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.small_batch import decode_small_batch
 from sparklog.gateway.records import batch_v2, compression
 from sparklog.gateway.records.encode import encode_records, timestamps_ms
+from sparklog.gateway.records.errors import UnsupportedCodecError
 from sparklog.gateway.records.memory import fetched_bytes
 from sparklog.gateway.records.small import SMALL_RECORDS_MAX, write_small
 
@@ -43,19 +46,21 @@ def client_batches(
     data: memoryview,
     schema_of: Callable[[int], pa.Schema],
     rows_of: Rows,
-    codecs: Collection[int] = (compression.LZ4, compression.ZSTD),
     *,
+    codec: int | None = None,
+    has_zstd: bool = True,
     bytes_max: int | None = None,
     within: Within = lambda _, convert: convert(),
 ) -> list[Part]:
-    """Return the batches in `data` as Kafka's batches, in parts to join. A stored batch that is compressed stays
-    compressed, with its own codec if that is in `codecs`, otherwise with the first of `codecs`.
+    """Return the batches in `data` as Kafka's batches, in parts to join. A batch that an error concerns ends the
+    answer if there are batches before it.
 
     Args:
         data: Whole batches of the broker.
         schema_of: Function that returns the topic's schema of an id.
         rows_of: Function that converts the topic's rows.
-        codecs: Kafka's numbers of the codecs that the client understands.
+        codec: Kafka's number of the compression of all batches; None: each batch has that of its producer.
+        has_zstd: True if the client understands zstd.
         bytes_max: Size in bytes after which no further batch is converted. The first batch can be larger. None: all
             batches are converted.
         within: Function that calls the conversion of each batch that Arrow decodes.
@@ -64,6 +69,7 @@ def client_batches(
         CorruptBatchError: A batch is damaged.
         UnknownSchemaError: A batch has another schema.
         MessageTooLargeError: The JSON of a typed batch has more than JSON_BYTES_MAX.
+        UnsupportedCodecError: The first batch is compressed with zstd, which the client does not understand.
         SparklogError: An error of `within`.
     """
     found: list[Part] = []
@@ -72,7 +78,12 @@ def client_batches(
         header = decode_header(data, position)
         message = data[position : position + header.size_bytes]
         verify_checksum(message, 0, header)
-        parts = _client_batch(message, header, schema_of, rows_of, codecs, within)
+        chosen = _codec(header, message) if codec is None else codec
+        if chosen == compression.ZSTD and not has_zstd and header.record_count:
+            if found:
+                break  # the client gets the batches before this one, and asks again
+            raise UnsupportedCodecError("the batch is compressed with zstd: FETCH below version 10 does not have it")
+        parts = _client_batch(message, header, schema_of, rows_of, chosen, within)
         size += sum(map(len, parts))
         found += parts
         position += header.size_bytes
@@ -84,7 +95,7 @@ def _client_batch(
     header: BatchHeader,
     schema_of: Callable[[int], pa.Schema],
     rows_of: Rows,
-    codecs: Collection[int],
+    codec: int,
     within: Within,
 ) -> list[Part]:
     if header.attributes & ATTRIBUTE_CONTROL:
@@ -99,12 +110,10 @@ def _client_batch(
             records = write_small(small.keys, small.values, [ms - stamps[0] for ms in stamps])
             return _batch(header, [records], header.record_count, stamps[0], max(stamps))
     size = fetched_bytes(message, header, schema, typed=rows_of is not as_they_are)
-    return within(size, partial(_arrow_batch, message, header, schema, rows_of, codecs))
+    return within(size, partial(_arrow_batch, message, header, schema, rows_of, codec))
 
 
-def _arrow_batch(
-    message: memoryview, header: BatchHeader, schema: pa.Schema, rows_of: Rows, codecs: Collection[int]
-) -> list[Part]:
+def _arrow_batch(message: memoryview, header: BatchHeader, schema: pa.Schema, rows_of: Rows, codec: int) -> list[Part]:
     rows, offsets = decode_rows(message, schema, header)
     rows = rows_of(rows, header)
     stamps_ms = timestamps_ms(rows.column(3))
@@ -113,16 +122,18 @@ def _arrow_batch(
     parts: list[Part] = list(encode_records(rows, deltas, stamps_ms - first_ms))
     record_count = rows.num_rows
     del rows  # the parts are copies
-    codec = _codec(message, codecs)
     if codec != compression.NONE:
         parts = [compression.compress(codec, parts)]
     return _batch(header, parts, record_count, first_ms, int(stamps_ms.max()), codec)
 
 
-def _codec(message: memoryview, codecs: Collection[int]) -> int:
-    """Return Kafka's number of the compression with which to send a stored batch."""
-    stored = compression.NAMES.index(compression_of_batch(message))
-    return stored if stored in codecs else next(iter(codecs), compression.NONE) if stored else compression.NONE
+def _codec(header: BatchHeader, message: memoryview) -> int:
+    """Return Kafka's number of the compression with which the producer has sent a stored batch."""
+    if header.attributes & ATTRIBUTE_GZIP:
+        return compression.GZIP
+    if header.attributes & ATTRIBUTE_SNAPPY:
+        return compression.SNAPPY
+    return compression.NAMES.index(compression_of_batch(message))
 
 
 def as_they_are(rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:

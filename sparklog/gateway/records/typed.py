@@ -44,7 +44,7 @@ from sparklog.gateway.records.batch_v2 import BatchV2
 from sparklog.gateway.records.decode import decode_records
 from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
 from sparklog.gateway.records.memory import JSON_BYTES_MAX
-from sparklog.gateway.records.to_broker import STORED, batch_attributes, check_head
+from sparklog.gateway.records.to_broker import STORED, batch_attributes, check_head, codec_of
 from sparklog.settings import MIB
 
 _ENCODER = msgspec.json.Encoder(decimal_format="string")
@@ -84,7 +84,7 @@ def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byte
         schema_id=topic.schema_id,
         min_timestamp_ms=low,
         max_timestamp_ms=high,
-        compression=STORED[head.codec],
+        compression=STORED[codec_of(head, topic)],
         attributes=batch_attributes(head, topic),
         checksum=False,
     )

@@ -16,8 +16,10 @@ from sparklog.errors import (
     UnknownSchemaError,
 )
 from sparklog.format.batch import (
+    ATTRIBUTE_GZIP,
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_OFFSET_COLUMN,
+    ATTRIBUTE_SNAPPY,
     ATTRIBUTE_TRANSACTIONAL,
     BatchHeader,
     decode_header,
@@ -41,7 +43,7 @@ NO_PRODUCER = (-1, -1, -1)
 INFLATED_PER_WRITTEN = 4
 """Number of bytes whose decompression and check take about as long as writing one byte to the operating system's
 memory."""
-_ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL
+_ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_GZIP | ATTRIBUTE_SNAPPY
 
 
 def check_payload(

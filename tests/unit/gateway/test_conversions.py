@@ -91,7 +91,7 @@ class Topics:
     async def get(self, *_: Any) -> TopicInfo:
         return self._info
 
-    look_up = get
+    look_up = renewed = get
 
     def forget(self, name: str) -> None:
         pass
@@ -301,7 +301,7 @@ def test_an_answer_holds_its_batches_until_it_is_sent() -> None:
         session = session_of(conversions, Broker(FetchResponse([result]), data), limits)
         partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": MIB}
         request = {"max_bytes": MIB, "max_wait_ms": 0, "min_bytes": 0, "isolation_level": 0}
-        answer = await fetch.fetch(session, {**request, "topics": [{"topic": "t", "partitions": [partition]}]}, 4)
+        answer = await fetch.fetch(session, {**request, "topics": [{"topic": "t", "partitions": [partition]}]}, 11)
         size = sum(map(len, answer["responses"][0]["partitions"][0]["records"]))
         assert size == session.answer_bytes == conversions.converted.used > 0
         conversions.converted.free(size)
