@@ -58,6 +58,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.END_TXN: of_transactions(transactions.end_txn),
     Api.JOIN_SHARED_TXN: of_transactions(transactions.join_shared_txn),
     Api.END_SHARED_TXN: of_transactions(transactions.end_shared_txn),
+    Api.BEGIN_TXN: of_transactions(transactions.begin_txn),
     Api.RENEW_SHARED_TXN: of_transactions(transactions.renew_shared_txn),
     Api.LIST_TRANSACTIONS: transactions.list_transactions,
     Api.DESCRIBE_TRANSACTIONS: of_transactions(transactions.describe_transactions),

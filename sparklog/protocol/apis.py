@@ -86,6 +86,7 @@ class Api(IntEnum):
     DESCRIBE_GROUPS = 24
     DELETE_GROUP = 25
     FIND_COORDINATOR = 26
+    BEGIN_TXN = 29
     RENEW_SHARED_TXN = 30
     SNAPSHOT_OFFSETS = 31
     CREATE_PARTITIONS = 32
@@ -277,6 +278,7 @@ APIS: dict[Api, ApiSpec] = {
             ),
         ),
     ),
+    Api.BEGIN_TXN: ApiSpec(txn.BeginTxnRequest, txn.BeginTxnResponse, 5, 5, permissions=(TRANSACTIONAL,)),
     Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 5, permissions=(TRANSACTIONAL,)),
     Api.TXN_OFFSET_COMMIT: ApiSpec(
         groups.TxnOffsetCommitRequest,

@@ -41,6 +41,22 @@ class InitProducerIdResponse(Message):
     throttle_ms: ThrottleMs = 0
 
 
+class BeginTxnRequest(Message):
+    """Open the transaction of a transactional id, before it has any records; an open transaction stays open. Only
+    producers that keep their epoch (`keeps_epoch` of END_TXN) send it: their END_TXN ends no other transaction than
+    one that is open."""
+
+    transactional_id: Text
+    producer_id: Int64
+    producer_epoch: Int32
+
+
+class BeginTxnResponse(Message):
+    """Confirmation that the transaction is open and that this is stored."""
+
+    throttle_ms: ThrottleMs = 0
+
+
 class EndTxnRequest(Message):
     """Commit or abort the open transaction of a transactional id. `keeps_epoch`: the producer keeps its epoch and
     continues counting sequence numbers, as Kafka's clients do before version 5 of EndTxn."""

@@ -277,6 +277,7 @@ REQUESTS: dict[Api, Message] = {
     ),
     Api.JOIN_SHARED_TXN: txn.JoinSharedTxnRequest("query", 12, "run", 99, 3_600_000),
     Api.END_SHARED_TXN: txn.EndSharedTxnRequest("query", 12, "run", 99, True, [100, 101], "rows=3"),
+    Api.BEGIN_TXN: txn.BeginTxnRequest("loader-1", 4_000, 2),
     Api.RENEW_SHARED_TXN: txn.RenewSharedTxnRequest("query", 12, "run"),
     Api.FIND_COORDINATOR: groups.FindCoordinatorRequest("readers", 0),
     Api.REPLICA_FETCH: cluster.ReplicaFetchRequest(
@@ -402,6 +403,7 @@ RESPONSES: dict[Api, Message] = {
     Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitResponse([groups.OffsetResult("flights", 1, 0)]),
     Api.JOIN_SHARED_TXN: txn.JoinSharedTxnResponse(False, 100, 0),
     Api.END_SHARED_TXN: txn.EndSharedTxnResponse(True, 12, "rows=3"),
+    Api.BEGIN_TXN: txn.BeginTxnResponse(),
     Api.RENEW_SHARED_TXN: txn.RenewSharedTxnResponse(True, True),
     Api.FIND_COORDINATOR: groups.FindCoordinatorResponse(2, "broker-2.example", 9292),
     Api.REPLICA_FETCH: cluster.ReplicaFetchResponse(

@@ -268,6 +268,13 @@ class TransactionCoordinator:
         await shard.request(request)
         return shard.ready().summary(transactional_id).started_ms
 
+    async def begin_transaction(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        """Open a transaction without partitions, or keep the open one. Raises InvalidRequestError for a shared
+        transaction, and the errors of `add_partitions`."""
+        if is_shared(transactional_id):
+            raise InvalidRequestError("a shared transaction begins with its first participant")
+        await self._shard(transactional_id).request(AddPartitions(transactional_id, producer_id, producer_epoch, ()))
+
     async def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool, keeps_epoch: bool = False
     ) -> ProducerIdAndEpoch:

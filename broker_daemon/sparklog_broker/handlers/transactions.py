@@ -1,4 +1,4 @@
-"""Transactions: end, join, renewal of leases, and operators' requests. INIT_PRODUCER_ID is in producer_ids.py."""
+"""Transactions: begin, end, join, renewal of leases, operators' requests. INIT_PRODUCER_ID is in producer_ids.py."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from sparklog.protocol.permission_rules import application_resource
 from sparklog.protocol.transaction_messages import (
     AbortTransactionRequest,
     AbortTransactionResponse,
+    BeginTxnRequest,
+    BeginTxnResponse,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -31,6 +33,14 @@ from sparklog.types import TopicPartition
 from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
 from sparklog_broker.network.reply import Response
 from sparklog_broker.request_context import RequestContext
+
+
+async def begin_txn(request: BeginTxnRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Answer when the coordinator's log has the open transaction."""
+    await context.broker.transactions.begin_transaction(
+        request.transactional_id, request.producer_id, request.producer_epoch
+    )
+    return Response(BeginTxnResponse())
 
 
 async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestContext) -> Response:

@@ -1,8 +1,9 @@
 """Transactions: ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, END_TXN, and the APIs that describe
 transactions and producers.
 
-The broker adds a partition to a transaction when the first batch is written, and a group when its offsets arrive. So
-the two ADD APIs only check their requests.
+The broker adds a partition to a transaction when the first batch is written, and a group when its offsets arrive. The
+two ADD APIs check their requests and open the transaction, so that the coordinator can refuse an END_TXN without an
+open transaction. Clients of transaction version 2 do not send them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from sparklog.protocol.transaction_messages import (
+    BeginTxnRequest,
+    BeginTxnResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
@@ -38,8 +41,8 @@ ABORTABLE_FROM = {"Produce": 12, "EndTxn": BUMPS_FROM, "TxnOffsetCommit": 5}
 """First version of each API whose clients abort the transaction after TRANSACTION_ABORTABLE, and then use the epoch in
 the answer of END_TXN. Older clients would keep their old epoch, with which they could never write again, so they need
 an error after which they request a new epoch. That error is UNKNOWN_PRODUCER_ID; after INVALID_PRODUCER_EPOCH,
-librdkafka's producers would end."""
-FENCED_FROM = {"InitProducerId": 4, "EndTxn": 2}
+librdkafka's producers would end. APIs without an entry are only sent by such older clients."""
+FENCED_FROM = {"InitProducerId": 4, "EndTxn": 2, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2}
 """First version of each API whose answers can have PRODUCER_FENCED. Older versions and other APIs have
 INVALID_PRODUCER_EPOCH instead, as in Kafka: after PRODUCER_FENCED in PRODUCE or TXN_OFFSET_COMMIT, librdkafka would let
 the producer abort and continue."""
@@ -57,7 +60,8 @@ def transaction_error(error: SparklogError, api: str, version: int) -> Kafka:
 
 def aborted_code(api: str, version: int) -> Kafka:
     """Return the code for a transaction that the coordinator has aborted; see ABORTABLE_FROM."""
-    return Kafka.TRANSACTION_ABORTABLE if version >= ABORTABLE_FROM[api] else Kafka.UNKNOWN_PRODUCER_ID
+    is_abortable = 0 <= ABORTABLE_FROM.get(api, -1) <= version
+    return Kafka.TRANSACTION_ABORTABLE if is_abortable else Kafka.UNKNOWN_PRODUCER_ID
 
 
 def fenced_code(code: Kafka, api: str, version: int) -> Kafka:
@@ -67,7 +71,8 @@ def fenced_code(code: Kafka, api: str, version: int) -> Kafka:
 
 
 async def add_partitions_to_txn(session: Session, request: Body, version: int) -> Body:
-    """Answer with an error for each partition that does not exist or cannot be used. Nothing is added yet."""
+    """Open the transaction. Nothing is opened if a partition does not exist or cannot be used; such partitions have
+    errors in the answer."""
     topics = request["v3_and_below_topics"]
     names = list(dict.fromkeys(t["name"] for t in topics if 0 < len(t["name"]) <= TOPIC_NAME_CHARS_MAX))
     counts: dict[str, int] = {}
@@ -84,8 +89,11 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
             errors = {t.name: kafka_code(t.error_code) for t in answer.topics if t.error_code}
 
     def outcome(name: str, partition: int) -> Kafka:
-        return Kafka.NONE if 0 <= partition < counts.get(name, 0) else errors.get(name, failure)
+        return opened if 0 <= partition < counts.get(name, 0) else errors.get(name, failure)
 
+    opened = Kafka.NONE
+    if all(outcome(t["name"], p) is Kafka.NONE for t in topics for p in t["partitions"]):
+        opened = await _open(session, request, "AddPartitionsToTxn", version)
     return {
         "results_by_topic_v3_and_below": [
             {
@@ -100,9 +108,22 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
 
 
 async def add_offsets_to_txn(session: Session, request: Body, version: int) -> Body:
-    """Check the group id. The offsets themselves are added by TXN_OFFSET_COMMIT."""
+    """Check the group id, and open the transaction. The offsets themselves are added by TXN_OFFSET_COMMIT."""
     is_group = 0 < len(request["group_id"]) <= GROUP_ID_CHARS_MAX
-    return {"error_code": Kafka.NONE if is_group else Kafka.INVALID_GROUP_ID}
+    code = await _open(session, request, "AddOffsetsToTxn", version) if is_group else Kafka.INVALID_GROUP_ID
+    return {"error_code": code}
+
+
+async def _open(session: Session, request: Body, api: str, version: int) -> Kafka:
+    """Open the transaction of a request, if it is not open. Returns the error code for the client."""
+    names = ("transactional_id", "producer_id", "producer_epoch")
+    prefix = "" if "transactional_id" in request else "v3_and_below_"
+    message = BeginTxnRequest(*(request[prefix + name] for name in names))
+    try:
+        await (await session.broker()).ask(Api.BEGIN_TXN, message, BeginTxnResponse)
+    except SparklogError as e:
+        return transaction_error(e, api, version)
+    return Kafka.NONE
 
 
 async def txn_offset_commit(session: Session, request: Body, version: int) -> Body:

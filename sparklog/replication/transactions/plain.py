@@ -217,28 +217,45 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def _end(self, request: End, now_ms: int, effects: Effects) -> Result | None:
         sender = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         found = self._by_id.get(request.transactional_id)
-        repeated = found is not None and (sender == found.previous or not self._safeguards.epoch_check)
-        if found is not None and repeated and (found.state.is_commit or found.state.is_abort):
+        if found is not None and self._is_repeated_end(found, sender, request):
             return self._end_again(found, request)
         found = self._current(request.transactional_id, sender)
-        if found.state.is_prepared:
+        if found.state is State.ONGOING:
+            self._decide(found, now_ms, effects, commit=request.commit, keeps_epoch=request.keeps_epoch)
             return None
-        # Without an open transaction the epoch rises, too: late batches must not begin a transaction.
-        self._decide(found, now_ms, effects, commit=request.commit, keeps_epoch=request.keeps_epoch)
-        return None
+        if found.state.is_prepared:
+            raise self._fenced_error(found, sender)  # no producer has this identity before the end is complete
+        return self._end_unopened(found, request, now_ms, effects)
+
+    def _is_repeated_end(self, found: _Plain, sender: ProducerIdAndEpoch, request: End) -> bool:
+        """Return True if `request` can be the repetition of the last END_TXN. A producer that takes a new epoch at each
+        end repeats only with the identity before the end."""
+        if not found.state.is_commit and not found.state.is_abort:
+            return False
+        if not self._safeguards.epoch_check:
+            return True
+        return sender == found.previous and (request.keeps_epoch or not found.keeps_epoch)
 
     def _end_again(self, found: _Plain, request: End) -> Result | None:
-        """Answer a repeated end of a decided transaction. If the producer keeps its epoch, the request can also be the
-        end of a later transaction without records; that transaction needs no marker, and gets the same answer."""
-        if found.keeps_epoch and not found.state.is_prepared:
-            return found.identity
+        """Answer a repeated end of a decided transaction."""
         if request.commit and found.state.is_abort:
-            raise self._aborted_error(found)
+            raise self._unopened_error(found, request) if found.keeps_epoch else self._aborted_error(found)
         if not request.commit and found.state.is_commit:
             raise InvalidTxnStateError(
                 f"transaction {found.transactional_id!r} has been committed, it cannot be aborted"
             )
         return None if found.state.is_prepared else found.identity
+
+    def _end_unopened(self, found: _Plain, request: End, now_ms: int, effects: Effects) -> Result | None:
+        """Answer an end without an open transaction. A commit is refused: the producer would take records for committed
+        that no transaction has. An abort raises the epoch, because late batches must not begin a transaction. A
+        producer that keeps its epoch can only repeat an abort."""
+        if request.commit or (request.keeps_epoch and not found.state.is_abort):
+            raise self._unopened_error(found, request)
+        if request.keeps_epoch:
+            return found.identity
+        self._decide(found, now_ms, effects, commit=False)
+        return None
 
     # -- decisions
 
@@ -337,6 +354,14 @@ class PlainTransactions(TransactionMachine[_Plain]):
                 f"{sender.producer_epoch}"
             )
         return ProducerFencedError(f"another producer has taken over transactional id {found.transactional_id!r}")
+
+    @staticmethod
+    def _unopened_error(found: _Plain, request: End) -> SparklogError:
+        verb = "committed" if request.commit else "aborted"
+        return InvalidTxnStateError(
+            f"transaction {found.transactional_id!r} is {found.state.text}, not open: it cannot be {verb}; write its "
+            "records in a new transaction"
+        )
 
     @staticmethod
     def _aborted_error(found: _Plain) -> SparklogError:

@@ -130,7 +130,7 @@ def test_the_largest_epoch_is_never_used() -> None:
     desk = Desk()
     me = desk.init()
     while me.producer_epoch < 32_765:
-        answer = desk.ask(End("id", *me, True))
+        answer = desk.ask(End("id", *me, False))
         assert isinstance(answer, ProducerIdAndEpoch)
         me = answer
     desk.ask(AddPartitions("id", *me, (T0,)))
@@ -138,7 +138,7 @@ def test_the_largest_epoch_is_never_used() -> None:
     desk = restarted(desk)
     (marker,) = desk.write()
     assert marker.producer_epoch == 32_766
-    after = desk.ask(End("id", *me, True))
+    after = desk.ask(End("id", *me, True))  # the repetition has the answer that was lost
     assert isinstance(after, ProducerIdAndEpoch)
     assert after.producer_id != me.producer_id
     assert after.producer_epoch == 0
@@ -177,10 +177,101 @@ def test_a_client_may_keep_its_epoch() -> None:
         assert desk.write() == [Marker(T0, *me, commit, keeps_epoch=True)]
         assert desk.answers[end] == me
         assert desk.ask(End("id", *me, commit, keeps_epoch=True)) == me, "repeated"
-        assert desk.ask(End("id", *me, not commit, keeps_epoch=True)) == me, "a transaction that wrote nothing"
+        assert desk.refused(End("id", *me, not commit, keeps_epoch=True)) is InvalidTxnStateError
         assert desk.due == []
     assert desk.ask(InitProducer("id", 60_000, *me)) == me._replace(producer_epoch=me.producer_epoch + 1)
     assert desk.refused(AddPartitions("id", *me, (T0,))) is ProducerFencedError
+
+
+COMMIT, ABORT = True, False
+BUMPS, KEEPS = False, True
+"""Producers of transaction version 2 and 1."""
+BEFORE, NOW = "the identity before the end", "the present identity"
+ENDED, REFUSED, WAITS, FENCED = "ended", InvalidTxnStateError, None, ProducerFencedError
+END_CASES = [  # state, how the last end was sent, result, sender, how it is sent now -> answer
+    ("Empty", BUMPS, COMMIT, NOW, BUMPS, REFUSED),
+    ("Empty", BUMPS, ABORT, NOW, BUMPS, ENDED),
+    ("Empty", BUMPS, COMMIT, NOW, KEEPS, REFUSED),
+    ("Empty", BUMPS, ABORT, NOW, KEEPS, REFUSED),
+    ("Ongoing", BUMPS, COMMIT, NOW, BUMPS, WAITS),
+    ("Ongoing", BUMPS, ABORT, NOW, BUMPS, WAITS),
+    ("Ongoing", KEEPS, COMMIT, NOW, KEEPS, WAITS),
+    ("Ongoing", KEEPS, ABORT, NOW, KEEPS, WAITS),
+    *((state, BUMPS, result, NOW, now, FENCED)
+      for state in ("PrepareCommit", "PrepareAbort") for result in (COMMIT, ABORT) for now in (BUMPS, KEEPS)),
+    *((state, KEEPS, result, NOW, BUMPS, FENCED)
+      for state in ("PrepareCommit", "PrepareAbort") for result in (COMMIT, ABORT)),
+    ("PrepareCommit", BUMPS, COMMIT, BEFORE, BUMPS, WAITS),
+    ("PrepareCommit", BUMPS, ABORT, BEFORE, BUMPS, REFUSED),
+    ("PrepareAbort", BUMPS, COMMIT, BEFORE, BUMPS, TransactionAbortedError),
+    ("PrepareAbort", BUMPS, ABORT, BEFORE, BUMPS, WAITS),
+    ("PrepareCommit", KEEPS, COMMIT, NOW, KEEPS, WAITS),
+    ("PrepareCommit", KEEPS, ABORT, NOW, KEEPS, REFUSED),
+    ("PrepareAbort", KEEPS, COMMIT, NOW, KEEPS, REFUSED),
+    ("PrepareAbort", KEEPS, ABORT, NOW, KEEPS, WAITS),
+    ("CompleteCommit", BUMPS, COMMIT, BEFORE, BUMPS, "repeated"),
+    ("CompleteCommit", BUMPS, ABORT, BEFORE, BUMPS, REFUSED),
+    ("CompleteAbort", BUMPS, COMMIT, BEFORE, BUMPS, TransactionAbortedError),
+    ("CompleteAbort", BUMPS, ABORT, BEFORE, BUMPS, "repeated"),
+    ("CompleteCommit", BUMPS, COMMIT, NOW, BUMPS, REFUSED),
+    ("CompleteCommit", BUMPS, ABORT, NOW, BUMPS, ENDED),
+    ("CompleteAbort", BUMPS, COMMIT, NOW, BUMPS, REFUSED),
+    ("CompleteAbort", BUMPS, ABORT, NOW, BUMPS, ENDED),
+    ("CompleteCommit", BUMPS, COMMIT, NOW, KEEPS, REFUSED),
+    ("CompleteCommit", BUMPS, ABORT, NOW, KEEPS, REFUSED),
+    ("CompleteAbort", BUMPS, COMMIT, NOW, KEEPS, REFUSED),
+    ("CompleteAbort", BUMPS, ABORT, NOW, KEEPS, "repeated"),
+    ("CompleteCommit", KEEPS, COMMIT, NOW, KEEPS, "repeated"),
+    ("CompleteCommit", KEEPS, ABORT, NOW, KEEPS, REFUSED),
+    ("CompleteAbort", KEEPS, COMMIT, NOW, KEEPS, REFUSED),
+    ("CompleteAbort", KEEPS, ABORT, NOW, KEEPS, "repeated"),
+    ("CompleteCommit", KEEPS, COMMIT, NOW, BUMPS, REFUSED),
+    ("CompleteCommit", KEEPS, ABORT, NOW, BUMPS, ENDED),
+    ("CompleteAbort", KEEPS, COMMIT, NOW, BUMPS, REFUSED),
+    ("CompleteAbort", KEEPS, ABORT, NOW, BUMPS, ENDED),
+]  # fmt: skip
+
+
+@for_each("state, last, result, sender, now, answer", END_CASES)
+def test_an_end_is_accepted_by_state_result_and_epoch(
+    state: str, last: bool, result: bool, sender: str, now: bool, answer: object
+) -> None:
+    desk = Desk()
+    before = desk.init()
+    if state != "Empty":
+        desk.ask(AddPartitions("id", *before, (T0,)))
+    if state not in ("Empty", "Ongoing"):
+        desk.send(End("id", *before, state.endswith("Commit"), last))
+        if state.startswith("Complete"):
+            desk.write()
+    desk = restarted(desk)  # the rules hold for a coordinator that has loaded the state, too
+    summary = desk.coordinator.summary("id")
+    assert summary.state == state
+    present = ProducerIdAndEpoch(summary.producer_id, summary.producer_epoch)
+    outcome = desk.ask(End("id", *(before if sender == BEFORE else present), result, now))
+    if isinstance(answer, type):
+        assert type(outcome) is answer
+    elif answer == ENDED:
+        assert outcome == present._replace(producer_epoch=present.producer_epoch + 1)
+    else:
+        assert outcome == (present if answer == "repeated" else None)
+    after = desk.coordinator.summary("id").state
+    if state.startswith(("Prepare", "Complete")) and answer != ENDED:
+        assert after == state, "a refused or repeated end changes nothing"
+
+
+def test_a_begun_transaction_without_records_can_be_ended_either_way() -> None:
+    for commit in (True, False):
+        desk = Desk()
+        me = desk.init()
+        assert desk.ask(AddPartitions("id", *me, ())) is True
+        assert len(desk.log) == 2
+        assert desk.ask(AddPartitions("id", *me, ())) is True
+        assert len(desk.log) == 2, "an open transaction is not stored again"
+        desk = restarted(desk)
+        assert desk.coordinator.summary("id").state == "Ongoing"
+        assert desk.ask(End("id", *me, commit, keeps_epoch=True)) == me
+        assert desk.coordinator.summary("id").state == ("CompleteCommit" if commit else "CompleteAbort")
 
 
 def test_a_timeout_takes_a_kept_epoch_away() -> None:

@@ -70,6 +70,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.DESCRIBE_GROUPS: lambda n: groups.DescribeGroupsRequest([n.group]),
     Api.DELETE_GROUP: lambda n: groups.DeleteGroupRequest(n.group),
     Api.FIND_COORDINATOR: lambda n: groups.FindCoordinatorRequest(n.group, 0),
+    Api.BEGIN_TXN: lambda n: txn.BeginTxnRequest(n.transactional_id, 0, 0),
     Api.RENEW_SHARED_TXN: lambda n: txn.RenewSharedTxnRequest(n.app, 0, "run"),
     Api.SNAPSHOT_OFFSETS: lambda n: m.SnapshotOffsetsRequest("shot", [n.topic], n.topic, 0),
     Api.CREATE_PARTITIONS: lambda n: topics.CreatePartitionsRequest(n.topic, 5),
