@@ -12,6 +12,7 @@ import numpy as np
 
 from sparklog.errors import SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.backend.write_permissions import WritePermissions
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.stream import ClientStream
 from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
@@ -63,10 +64,10 @@ class Session:
         """True if the session ends after the current answer."""
         self.order = asyncio.Lock()
         """Lock for converting and sending a PRODUCE request, so that the requests reach the broker in their order."""
-        self.authorized_groups: set[str] = set()
-        """Groups that the client may read, as far as this session has asked the broker."""
+        self.write_permissions = WritePermissions(gateway.clock_s)
         self.checked_groups: dict[str, float] = {}
-        """Time in s of the last check that the gateway's broker coordinates the group, by the group's id."""
+        """Time in s of the last check that the client may read the group, and that the gateway's broker coordinates it,
+        by the group's id."""
         self.answer_bytes = 0
         """Bytes of `Conversions.converted` that the answer to the current request holds until it is sent."""
         self._stream = stream

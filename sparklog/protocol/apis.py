@@ -173,8 +173,23 @@ APIS: dict[Api, ApiSpec] = {
         topics.MetadataRequest,
         topics.MetadataResponse,
         0,
-        4,
-        permissions=(Rule(TOPIC, Operation.DESCRIBE, listed("topics"), Denial.ITEM, when="named topics"),),
+        5,
+        permissions=(
+            Rule(
+                TOPIC,
+                Operation.DESCRIBE,
+                lambda r: () if r.to_write else r.topics or (),
+                Denial.ITEM,
+                when="named topics",
+            ),
+            Rule(
+                TOPIC,
+                Operation.WRITE,
+                lambda r: r.topics or () if r.to_write else (),
+                Denial.ITEM,
+                when="of topics to write",
+            ),
+        ),
         is_from_image=True,
         filter=Filter(
             lambda name, sees: name if sees(TOPIC, name) else None,

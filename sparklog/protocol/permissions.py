@@ -85,7 +85,7 @@ def judge(api: Api, request: Message, peer: Peer, authorizer: Authorizer) -> Ver
         about = (denied_names, rule.operation, Resource(rule.resource_type, first))
         if rule.denial is Denial.REQUEST:
             return Verdict(_error(rule, first), frozenset(), None, *about)
-        # rules for items come last, one for each API at most (a test holds that)
+        # rules for items come last, one for each request at most (a test holds that)
         denied = frozenset(place for place, name in enumerate(names) if name in denied_names)
         return Verdict(None, denied, _error(rule, ""), *about)
     return Verdict()

@@ -47,6 +47,8 @@ class MetadataRequest(Message):
     """True if the client is about to write to `topics`, at most AUTO_CREATED_MAX. The broker creates missing topics if
     its auto.create.topics.enable allows it."""
     at_least: AtLeast = NO_VERSION
+    to_write: Annotated[bool, Since(5, ignorable=True)] = False
+    """True: topics that the client may describe but not write are answered as denied."""
 
 
 BrokerId = Annotated[int, Meta(ge=0, le=2**31 - 1)]

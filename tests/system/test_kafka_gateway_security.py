@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
+from uuid import UUID, uuid4
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from sparklog import Admin
+from sparklog.gateway.registry import HANDLERS
+from sparklog.gateway.wire.codec import decoder, encoder
+from sparklog.gateway.wire.schema import REQUEST, RESPONSE, messages
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import user
 from tests.support.waiting import PATIENCE_S, until
+from tests.system.kafka_requests_about import LAST_VERSION_ONLY, REQUESTS_ABOUT, Names
 from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
 
 KAFKA = ("SASL", "MUTUAL", "BOTH")
@@ -25,7 +34,7 @@ class SecureGateway(SecureBroker):
     def __init__(self, directory: Any) -> None:
         super().__init__(
             directory,
-            more='authorizer = "acl"\nsuper.users = "User:ANONYMOUS"\naudit.log.file = "audit.log"\n'
+            more='authorizer = "acl"\nsuper.users = "User:ANONYMOUS;User:CN=root"\naudit.log.file = "audit.log"\n'
             'sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"\n'
             'listener.name.sasl.sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256"\n'
             "connection.failed.authentication.delay.ms = 10\n"
@@ -170,3 +179,108 @@ def test_a_renewed_certificate_is_used_without_a_restart(secure: SecureGateway) 
     write_identity(secure.directory, "broker", identity)
     until(lambda: ssl.get_server_certificate((host, int(port))) != before, "the new certificate")
     assert outcome(secure.settings("BOTH"), "mine") is None
+
+
+class RawClient:
+    """A connection with a certificate of the name `name`, for requests as bytes."""
+
+    def __init__(self, secure: SecureGateway, name: str) -> None:
+        files = write_identity(secure.directory, name, secure.authority.issue(name, (), now(), 1, broker=False))
+        context = ssl.create_default_context(cafile=str(secure.ca))
+        context.load_cert_chain(files["ssl.certificate.location"], files["ssl.key.location"])
+        host, _, port = secure.kafka["MUTUAL"].rpartition(":")
+        plain = socket.create_connection((host, int(port)), PATIENCE_S)
+        self._socket = context.wrap_socket(plain, server_hostname="localhost")
+        self._file = self._socket.makefile("rb")
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def ask(self, api: str, body: dict[str, Any], version: int) -> bytes:
+        """Send a request, and return the body of the answer; empty: the connection has ended."""
+        message = messages()[REQUEST, api]
+        tags = b"\0" if message.is_flexible(version) else b""
+        head = struct.pack(">hhih", message.api_key, version, 7, -1) + tags
+        data = head + b"".join(bytes(part) for part in encoder(REQUEST, api, version)(body))
+        self._socket.sendall(struct.pack(">i", len(data)) + data)
+        size = self._file.read(4)
+        return b"" if not size else self._file.read(int.from_bytes(size, "big"))[4 + len(tags) :]
+
+    def call(self, api: str, body: dict[str, Any], version: int) -> dict[str, Any]:
+        """Send a request, and return the decoded answer."""
+        return decoder(RESPONSE, api, version)(memoryview(self.ask(api, body, version)))
+
+
+EXISTING = Names("secret", uuid4(), "crew", "member", "till")
+MISSING = Names("nosuch", UUID(int=77), "none", "nobody", "noid")
+BEFORE_ALL = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
+"""APIs that name nothing."""
+
+
+def furnish(secure: SecureGateway) -> None:
+    """Create the typed topic of EXISTING."""
+    with Admin(secure.addresses["LOCAL"]) as admin:
+        admin.create_topic(EXISTING.topic, 2, pa.schema([("salary", pa.int64())]))
+
+
+def warm_up(root: RawClient) -> Names:
+    """Let a client with all permissions fill the gateway's caches, join the group and open a transaction. Returns the
+    names with the ids that it has got."""
+    metadata = root.call("Metadata", REQUESTS_ABOUT["Metadata"][0](EXISTING), 12)
+    names = EXISTING._replace(topic_id=metadata["topics"][0]["topic_id"])
+    produce = REQUESTS_ABOUT["Produce"][2](names)
+    del produce["topic_data"][0]["partition_data"][1:]  # an error would empty the cache
+    produced = root.call("Produce", produce, 8)
+    assert produced["responses"][0]["partition_responses"][0]["error_code"] == 0
+    assert root.call("InitProducerId", REQUESTS_ABOUT["InitProducerId"][0](names), 4)["error_code"] == 0
+    joined = root.call("JoinGroup", REQUESTS_ABOUT["JoinGroup"][0](names), 2)
+    assert joined["error_code"] == 0
+    names = names._replace(member=joined["member_id"])
+    assignment = {"member_id": names.member, "assignment": b"what the member reads"}
+    sync = REQUESTS_ABOUT["SyncGroup"][0](names) | {"assignments": [assignment]}
+    assert root.call("SyncGroup", sync, 0)["assignment"] == b"what the member reads"
+    return names
+
+
+def _as_bytes(names: Names) -> list[bytes]:
+    return [name.bytes if isinstance(name, UUID) else str(name).encode() for name in names]
+
+
+def answers(client: RawClient, api: str, names: Names, like: Names) -> list[bytes]:
+    """Return the answers to all requests about `names`, in the first and the last version, with the names of `like` in
+    place of `names`."""
+    found = []
+    first, last = messages()[REQUEST, api].versions
+    for request in REQUESTS_ABOUT[api]:
+        for version in (last,) if request in LAST_VERSION_ONLY else (first, last):
+            answer = client.ask(api, request(names), version)
+            for name, other in zip(_as_bytes(names), _as_bytes(like), strict=True):
+                answer = answer.replace(name, other)
+            found.append(answer)
+    return found
+
+
+def test_a_client_without_permissions_gets_the_same_answers_about_existing_and_missing_names(
+    secure: SecureGateway,
+) -> None:
+    """The denial matrix: each API, with empty caches and after another client has filled them."""
+    assert set(REQUESTS_ABOUT) == set(HANDLERS) - BEFORE_ALL
+    furnish(secure)
+    with RawClient(secure, "mallory") as mallory, RawClient(secure, "root") as root, ExitStack() as stack:
+        cold = {api: answers(mallory, api, EXISTING, MISSING) for api in REQUESTS_ABOUT}
+        names = warm_up(root)
+        missing = MISSING._replace(member="m" * len(names.member))
+        for api in REQUESTS_ABOUT:
+            about_existing = answers(mallory, api, names, missing)
+            fresh = stack.enter_context(RawClient(secure, "mallory"))
+            assert about_existing == answers(mallory, api, missing, missing), f"{api}: existence shows"
+            assert about_existing == answers(fresh, api, names, missing), f"{api}: the session shows"
+            cold_answers = [answer.replace(MISSING.member.encode(), b"") for answer in cold[api]]
+            warm_answers = [answer.replace(missing.member.encode(), b"") for answer in about_existing]
+            assert api == "Metadata" or [len(a) for a in cold_answers] == [len(a) for a in warm_answers], api
+            assert all(b"salary" not in answer for answer in about_existing)
+        assert root.call("Heartbeat", REQUESTS_ABOUT["Heartbeat"][0](names), 2)["error_code"] == 0, "a change"

@@ -9,7 +9,12 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from sparklog.client.net.topic_info import TopicInfo, topic_info
-from sparklog.errors import InvalidRequestError, UnknownTopicOrPartitionError, error_from_code
+from sparklog.errors import (
+    InvalidRequestError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    error_from_code,
+)
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
@@ -53,8 +58,9 @@ class Topics:
         answer = await read_metadata(connection, MetadataRequest([name], paged=True))
         state = next((t for t in answer.topics if t.name == name), None)
         if state is None or state.error_code:
-            self.forget(name)
             code = UnknownTopicOrPartitionError.code if state is None else state.error_code
+            if code != TopicAuthorizationFailedError.code:  # other clients may use the topic
+                self.forget(name)
             raise error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")
         info = topic_info(state)
         self._by_name[name] = asked_s, info
@@ -121,6 +127,7 @@ async def read_metadata(connection: BrokerConnection, request: MetadataRequest) 
             schemas_from=answer.schemas_from,
             with_schemas=request.with_schemas,
             with_partitions=request.with_partitions,
+            to_write=request.to_write,
         )
         answer = await connection.ask(Api.METADATA, request, MetadataResponse)
         page = list(answer.topics)

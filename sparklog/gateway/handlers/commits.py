@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 from sparklog.errors import GroupIdNotFoundError, SparklogError
+from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
@@ -68,16 +69,14 @@ async def offset_commit(session: Session, request: Body, version: int) -> Body:
     """Commit offsets. Members need the current generation; other clients may commit while the group has no members."""
     topics, group_id = request["topics"], request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
-    default = (
-        session.gateway.groups.check_commit(
+    default = await refuse_group(session, group_id)
+    if default is None:
+        default = session.gateway.groups.check_commit(
             group_id,
             request["member_id"],
             request.get("group_instance_id"),
             request["generation_id_or_member_epoch"],
         )
-        if 0 < len(group_id) <= GROUP_ID_CHARS_MAX
-        else Kafka.INVALID_GROUP_ID
-    )
     throttle_ms = 0
     offsets = committable(topics, outcomes) if default is Kafka.NONE else []
     if offsets:

@@ -19,6 +19,10 @@ from sparklog.protocol.topic_messages import BrokerEndpoint
 GROUP, TRANSACTION = 0, 1
 KEY_CHARS_MAX = 1_024
 GROUP_ID_CHARS_MAX = 249
+GROUP_CHECK_S = 3.0
+"""Time in s between two checks of a session that it may use a group."""
+CHECKED_GROUPS_MAX = 1_000
+"""Largest number of groups whose check a session remembers."""
 _LEAVES = -1
 _NO_MEMBER = "kafka-gateway"
 
@@ -68,13 +72,18 @@ async def ask_coordinator(session: Session, key: str, kind: int) -> FindCoordina
 
 
 async def refuse_group(session: Session, group_id: str) -> Kafka | None:
-    """Return the error for a client that cannot be a member of the group at this gateway; None if it can.
+    """Return the error for a client that cannot use the group at this gateway; None if it can. Handlers call it before
+    they look at the gateway's groups.
 
     The gateway's broker has to coordinate the group, and the client has to be allowed to read it. The gateway tests the
     permission with a heartbeat that changes nothing: a member that does not exist leaves.
     """
     if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
         return Kafka.INVALID_GROUP_ID
+    now_s = session.gateway.clock_s()
+    if now_s - session.checked_groups.get(group_id, now_s - 2 * GROUP_CHECK_S) < GROUP_CHECK_S:
+        return None
+    session.checked_groups.pop(group_id, None)
     try:
         found = await ask_coordinator(session, group_id, GROUP)
     except SparklogError as e:
@@ -82,8 +91,6 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
     if found.broker_id != session.gateway.broker_id:
         session.gateway.groups.drop(group_id, Kafka.NOT_COORDINATOR)
         return Kafka.NOT_COORDINATOR
-    if group_id in session.authorized_groups:
-        return None
     leave = GroupHeartbeatRequest(group_id, _NO_MEMBER, _LEAVES)
     try:
         await (await session.broker()).ask(Api.GROUP_HEARTBEAT, leave, GroupHeartbeatResponse)
@@ -93,5 +100,7 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
         code = coordinator_code(e)
         if code is not Kafka.GROUP_ID_NOT_FOUND:
             return code
-    session.authorized_groups.add(group_id)
+    session.checked_groups[group_id] = now_s
+    while len(session.checked_groups) > CHECKED_GROUPS_MAX:
+        del session.checked_groups[next(iter(session.checked_groups))]
     return None

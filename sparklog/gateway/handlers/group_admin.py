@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sparklog.errors import GroupIdNotFoundError, SparklogError
 from sparklog.gateway.groups.classic import ClassicGroup
-from sparklog.gateway.handlers.coordinators import GROUP_ID_CHARS_MAX, refuse_group
+from sparklog.gateway.handlers.coordinators import GROUP_ID_CHARS_MAX
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body, encoder
@@ -28,6 +28,9 @@ from sparklog.protocol.group_messages import (
 )
 
 CONSUMER = "consumer"
+DESCRIBED_AT_ONCE = 1_000
+"""Groups in one request to the broker for the client's permissions. The groups have no members there, so the answer is
+short."""
 _STATES = {"Reconciling": "CompletingRebalance"}
 """Kafka's classic names of broker states; other states have equal names."""
 
@@ -52,9 +55,8 @@ async def list_groups(session: Session, request: Body, version: int) -> Body:
             message.after = answer.groups[-1].group_id
     except SparklogError as e:
         return {"error_code": code_of(e), "groups": []}
-    for classic in session.gateway.groups.all():
-        if classic.group_id in found or await refuse_group(session, classic.group_id) is None:
-            found[classic.group_id] = _listed(classic.group_id, classic.state, classic.protocol_type or "")
+    for classic in await _visible_groups(session):
+        found[classic.group_id] = _listed(classic.group_id, classic.state, classic.protocol_type or "")
     states = {s.lower() for s in request.get("states_filter", ())}
     types = {t.lower() for t in request.get("types_filter", ())}
     return {
@@ -65,6 +67,20 @@ async def list_groups(session: Session, request: Body, version: int) -> Body:
             if (not states or group["group_state"].lower() in states) and (not types or "classic" in types)
         ],
     }
+
+
+async def _visible_groups(session: Session) -> list[ClassicGroup]:
+    """Return the gateway's groups that the client may describe."""
+    found: list[ClassicGroup] = []
+    groups = session.gateway.groups.all()
+    broker = await session.broker()
+    for start in range(0, len(groups), DESCRIBED_AT_ONCE):
+        some = {group.group_id: group for group in groups[start : start + DESCRIBED_AT_ONCE]}
+        message = DescribeGroupsRequest(list(some), paged=True)
+        for details in (await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)).groups:
+            if details.error_code in (0, GroupIdNotFoundError.code) and details.group_id in some:
+                found.append(some[details.group_id])
+    return found
 
 
 def _listed(group_id: str, state: str, protocol_type: str) -> Body:
@@ -181,11 +197,13 @@ async def delete_groups(session: Session, request: Body, version: int) -> Body:
 async def _delete(session: Session, group_id: str, index: int) -> Kafka:
     if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
         return Kafka.INVALID_GROUP_ID
-    classic = session.gateway.groups.find(group_id)
-    if classic is not None and classic.members:
-        return Kafka.NON_EMPTY_GROUP
     try:
         check_entry(index)
+        classic = session.gateway.groups.find(group_id)
+        if classic is not None and classic.members:
+            # without the permission to describe the group, the answer is that of a missing group
+            code = kafka_code((await _details(session, group_id)).error_code)
+            return Kafka.NON_EMPTY_GROUP if code in (Kafka.NONE, Kafka.GROUP_ID_NOT_FOUND) else code
         await (await session.broker()).ask(Api.DELETE_GROUP, DeleteGroupRequest(group_id), DeleteGroupResponse)
     except GroupIdNotFoundError:
         return Kafka.GROUP_ID_NOT_FOUND

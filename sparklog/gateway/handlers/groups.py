@@ -11,8 +11,6 @@ from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse
 
-COORDINATOR_CHECK_S = 3.0
-"""Time in s between two checks, by a session's heartbeats, that the gateway's broker still coordinates the group."""
 CLIENT_ID_CHARS_MAX = 100
 
 
@@ -74,6 +72,9 @@ def _not_joined(error: Kafka, member_id: str) -> Body:
 
 async def sync_group(session: Session, request: Body, version: int) -> Body:
     """Answer with the member's assignment, after the leader has sent it."""
+    error = await refuse_group(session, request["group_id"])
+    if error is not None:
+        return {"error_code": error, "assignment": b""}
     synced = await session.gateway.groups.sync(
         request["group_id"],
         request["member_id"],
@@ -91,15 +92,11 @@ async def sync_group(session: Session, request: Body, version: int) -> Body:
 
 
 async def heartbeat(session: Session, request: Body, version: int) -> Body:
-    """Handle a heartbeat of a member. Every COORDINATOR_CHECK_S, also check that the gateway's broker coordinates the
-    group."""
+    """Handle a heartbeat of a member."""
     group_id = request["group_id"]
-    now_s = session.gateway.clock_s()
-    if now_s - session.checked_groups.get(group_id, -COORDINATOR_CHECK_S) >= COORDINATOR_CHECK_S:
-        error = await refuse_group(session, group_id)
-        if error is not None:
-            return {"error_code": error}
-        session.checked_groups[group_id] = now_s
+    error = await refuse_group(session, group_id)
+    if error is not None:
+        return {"error_code": error}
     code = session.gateway.groups.heartbeat(
         group_id, request["member_id"], request.get("group_instance_id"), request["generation_id"]
     )

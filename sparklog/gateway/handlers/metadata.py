@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from uuid import UUID
 
 from sparklog.errors import InvalidTopicError, SparklogError
@@ -30,26 +31,46 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
         return _response(session, answer, [_topic(session, t) for t in answer.topics])
     refused: list[Body] = []
     names: list[str] = []
-    has_looked = False
+    by_id: dict[UUID, str | None] = {}
     for topic in asked:
-        name = topic.get("name")
-        topic_id = topic.get("topic_id")
+        name, topic_id = topic.get("name"), topic.get("topic_id")
         if name is None and topic_id:
-            name = session.gateway.topics.name_of(topic_id)
-            if name is None and not has_looked:
-                has_looked = True  # one look at all topics finds every id
-                name = await name_of_topic(session, topic_id)
-            if name is None:
-                unnamed = None if version >= UNNAMED_FROM else ""
-                refused.append(_refusal(unnamed, Kafka.UNKNOWN_TOPIC_ID, topic_id))
-                continue
+            by_id[topic_id] = None
+            continue
         try:
             names.append(check_topic_name(name or ""))
         except InvalidTopicError:  # a client takes a missing topic for one that may appear, and waits for it
             refused.append(_refusal(name or "", Kafka.INVALID_TOPIC_EXCEPTION))
     create = version < 4 or request["allow_auto_topic_creation"]
     answer = await _read(session, list(dict.fromkeys(names)), create=create)
+    if by_id:
+        states = await visible_topics(session, by_id)
+        answer.topics += [state for state in states.values() if state.name not in names]
+        unnamed = None if version >= UNNAMED_FROM else ""
+        refused += [_refusal(unnamed, Kafka.UNKNOWN_TOPIC_ID, topic_id) for topic_id in by_id if topic_id not in states]
     return _response(session, answer, [_topic(session, t) for t in answer.topics] + refused)
+
+
+async def visible_topics(session: Session, topic_ids: Iterable[UUID]) -> dict[UUID, TopicState]:
+    """Return the topics with these ids, as far as they exist and the client may describe them. A name that the gateway
+    remembers for an id is no reason: the broker decides."""
+    ids = set(topic_ids)
+    names = {session.gateway.topics.name_of(topic_id) for topic_id in ids}
+    found: dict[UUID, TopicState] = {}
+    if None not in names:
+        found = _with_ids(session, await _read(session, [n for n in names if n is not None], create=False), ids)
+    if len(found) < len(ids):  # one look at all topics finds the ids that are new
+        found = _with_ids(session, await _read(session, None, create=False), ids)
+    return found
+
+
+def _with_ids(session: Session, answer: MetadataResponse, topic_ids: Container[UUID]) -> dict[UUID, TopicState]:
+    found = {}
+    for state in answer.topics:
+        topic_id = _note(session, state)
+        if topic_id is not None and topic_id in topic_ids:
+            found[topic_id] = state
+    return found
 
 
 async def _read(session: Session, names: list[str] | None, *, create: bool) -> MetadataResponse:
@@ -69,17 +90,6 @@ async def _read(session: Session, names: list[str] | None, *, create: bool) -> M
         found = {t.name: t for t in made.topics}
         answer.topics = [found.get(t.name, t) for t in answer.topics]
     return answer
-
-
-async def name_of_topic(session: Session, topic_id: UUID) -> str | None:
-    """Return the name of the topic with this id; None if the client sees no such topic."""
-    name = session.gateway.topics.name_of(topic_id)
-    if name is None:
-        answer = await _read(session, None, create=False)
-        for state in answer.topics:
-            _note(session, state)
-        name = session.gateway.topics.name_of(topic_id)
-    return name
 
 
 def _note(session: Session, state: TopicState) -> UUID | None:

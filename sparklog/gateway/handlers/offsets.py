@@ -26,10 +26,15 @@ TIMESTAMP_MAX = 2**62
 is as late."""
 
 
+def is_topic_name(name: str) -> bool:
+    """Return True if the length of a topic's name is within the limits of the protocol."""
+    return 0 < len(name) <= TOPIC_NAME_CHARS_MAX
+
+
 def is_partition(name: str, partition: int) -> bool:
     """Return True if topic name and partition number are within the limits of the protocol. The broker closes a
     connection that sends others."""
-    return 0 < len(name) <= TOPIC_NAME_CHARS_MAX and 0 <= partition < PARTITIONS_PER_TOPIC_MAX
+    return is_topic_name(name) and 0 <= partition < PARTITIONS_PER_TOPIC_MAX
 
 
 async def list_offsets(session: Session, request: Body, version: int) -> Body:

@@ -14,6 +14,7 @@ from sparklog.errors import (
     TransactionAbortedError,
     UnknownSchemaError,
 )
+from sparklog.gateway.handlers.offsets import is_topic_name
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
 from sparklog.gateway.records.batch_v2 import BatchV2, iterate_batches
 from sparklog.gateway.records.compression import NONE, ZSTD, too_large
@@ -29,7 +30,6 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
-from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 ACKS = (-1, 0, 1)
 INLINE_BYTES = 64 * 1024
@@ -85,9 +85,15 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
         broker = await session.broker()
         asked: list[_RequestedPartition] = []
         known: list[_Partition] = []
+        refused = await session.write_permissions.refusals(
+            broker, (t["name"] for t in request["topic_data"] if is_topic_name(t["name"]))
+        )
         for topic in request["topic_data"]:
             for partition in topic["partition_data"]:
                 where = topic["name"], partition["index"]
+                if where[0] in refused:  # before its records are looked at
+                    asked.append(_RequestedPartition(*where, refused[where[0]]))
+                    continue
                 try:
                     known.append(await _look_up(session, where, partition["records"], has_zstd=version >= ZSTD_FROM))
                 except SparklogError as e:
@@ -147,7 +153,7 @@ async def _look_up(
         raise InvalidRequestError(
             "a partition of the request has no records: send at least one batch for each partition"
         )
-    if not name or len(name) > TOPIC_NAME_CHARS_MAX or not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
+    if not is_topic_name(name) or not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
         raise InvalidRequestError(f"there can be no partition {partition} of a topic {name!r:.300}")
     return _Partition(await session.gateway.topics.get(await session.broker(), name), partition, records, has_zstd)
 

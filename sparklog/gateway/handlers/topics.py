@@ -14,7 +14,7 @@ from sparklog.errors import (
 from sparklog.gateway.backend.topics import read_metadata, topic_uuid
 from sparklog.gateway.handlers.configs import config_entries, parse_configs
 from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry
-from sparklog.gateway.handlers.metadata import name_of_topic
+from sparklog.gateway.handlers.metadata import visible_topics
 from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
@@ -106,12 +106,14 @@ async def delete_topics(session: Session, request: Body, version: int) -> Body:
     asked: list[tuple[str | None, UUID | None]] = [(name, None) for name in request.get("topic_names", ())]
     asked += [(t["name"], t["topic_id"]) for t in request.get("topics", ())]
     found = []
+    ids = [topic_id for name, topic_id in asked[:ENTRIES_MAX] if name is None and topic_id]
+    states = await visible_topics(session, ids) if ids else {}
     for i, (name, topic_id) in enumerate(asked):
         if name is None and topic_id and i < ENTRIES_MAX:
-            name = await name_of_topic(session, topic_id)
-            if name is None:
+            if topic_id not in states:
                 found.append({"name": None, "topic_id": topic_id, "error_code": Kafka.UNKNOWN_TOPIC_ID})
                 continue
+            name = states[topic_id].name
         outcome: Body = {"name": name, "topic_id": topic_id, "error_code": Kafka.NONE}
         try:
             check_entry(i)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError
 from sparklog.gateway.backend.topics import read_topics
 from sparklog.gateway.handlers.commits import GROUP_ID_CHARS_MAX, commit_answer, committable
+from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
@@ -132,7 +133,10 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
     outcomes: dict[tuple[str, int], Kafka] = {}
     default = Kafka.NONE if 0 < len(group_id) <= GROUP_ID_CHARS_MAX else Kafka.INVALID_GROUP_ID
     member_id = request.get("member_id", "")
-    if default is Kafka.NONE and (member_id or request.get("generation_id", -1) >= 0):
+    is_member = bool(member_id) or request.get("generation_id", -1) >= 0
+    if default is Kafka.NONE and is_member:
+        default = await refuse_group(session, group_id) or Kafka.NONE
+    if default is Kafka.NONE and is_member:
         default = session.gateway.groups.check_commit(
             group_id, member_id, request.get("group_instance_id"), request.get("generation_id", -1)
         )

@@ -101,8 +101,14 @@ def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: T
     async def connection() -> Broker:
         return broker
 
+    async def refusals(*_: Any) -> dict[str, Any]:
+        return {}
+
     gateway = SimpleNamespace(topics=Topics(info or topic()), conversions=conversions, limits=limits)
-    return SimpleNamespace(gateway=gateway, broker=connection, order=asyncio.Lock(), answer_bytes=0)
+    permissions = SimpleNamespace(refusals=refusals)
+    return SimpleNamespace(
+        gateway=gateway, broker=connection, order=asyncio.Lock(), answer_bytes=0, write_permissions=permissions
+    )
 
 
 async def send(session: Any, *batches: memoryview, acks: int = 0) -> Any:

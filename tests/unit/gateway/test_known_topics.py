@@ -58,11 +58,21 @@ def session_of(broker: Broker) -> Any:
     async def connection() -> Broker:
         return broker
 
+    async def refusals(*_: Any) -> dict[str, Any]:
+        return {}
+
     limits = Limits()
     gateway = SimpleNamespace(
         topics=Topics(time.monotonic), conversions=Conversions(limits), limits=limits, addresses=lambda *_: {}
     )
-    return SimpleNamespace(gateway=gateway, broker=connection, order=asyncio.Lock(), listener=None, local=("h", 1))
+    return SimpleNamespace(
+        gateway=gateway,
+        broker=connection,
+        order=asyncio.Lock(),
+        listener=None,
+        local=("h", 1),
+        write_permissions=SimpleNamespace(refusals=refusals),
+    )
 
 
 async def code_after(session: Any, value: bytes) -> Kafka:

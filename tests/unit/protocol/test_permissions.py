@@ -79,7 +79,11 @@ def test_rules_are_possible_and_those_for_items_come_last(api: Api) -> None:
     rules = APIS[api].permissions
     for rule in rules:
         assert rule.operation in OPERATIONS[rule.resource_type]
-    assert all(rule.denial is Denial.REQUEST for rule in rules[:-1])
+    denials = [rule.denial for rule in rules]
+    assert denials == sorted(denials, key=lambda denial: denial is Denial.ITEM)
+    for each, request in EVERY_REQUEST:
+        if each is api:
+            assert sum(rule.denial is Denial.ITEM and bool(rule.names(request)) for rule in rules) <= 1
     assert set(required_operations(api)) == {(r.resource_type, r.operation) for r in rules}
 
 
@@ -89,7 +93,7 @@ def test_no_request_is_allowed_without_a_permission(api: Api, request_: Message)
     if api in UNPROTECTED:
         assert verdict == Verdict()
     elif verdict.error is None:
-        rule = APIS[api].permissions[-1]
+        rule = next(rule for rule in APIS[api].permissions if rule.names(request_))
         assert verdict.denied_items == frozenset(range(len(rule.names(request_))))
         assert verdict.denied_items
         assert verdict.item_error is not None
@@ -142,6 +146,7 @@ def test_the_alternatives(api: Api, request_: Message) -> None:
 
 TOPIC_REQUESTS: list[tuple[Api, Message]] = [
     (Api.METADATA, topics.MetadataRequest(["T"])),
+    (Api.METADATA, topics.MetadataRequest(["T"], to_write=True)),
     (Api.CREATE_TOPIC, topics.CreateTopicRequest("T")),
     (Api.CREATE_PARTITIONS, topics.CreatePartitionsRequest("T", 2)),
     (Api.DELETE_TOPIC, topics.DeleteTopicRequest("T")),

@@ -1,0 +1,70 @@
+"""A client's permissions to write, as the broker has stated them.
+
+The gateway converts records with the columns of a cached topic, and its refusals name them. So it asks the broker
+before the conversion if the client may write to the topic. The broker decides about each batch again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sparklog.errors import (
+    SparklogError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    error_from_code,
+)
+from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.backend.topics import read_metadata
+from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
+from sparklog.protocol.topic_messages import MetadataRequest
+
+KEPT_S = 10.0
+"""Age in s after which a permission is asked for again."""
+KEPT_MAX = 10_000
+"""Largest number of remembered permissions of one client."""
+
+
+class WritePermissions:
+    """The topics that one client is allowed to write to."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._granted_s: dict[str, float] = {}
+        """Time in s of the broker's answer, by the topic's name."""
+
+    async def refusals(self, connection: BrokerConnection, names: Iterable[str]) -> dict[str, SparklogError]:
+        """Return the errors of the topics that do not exist or that the client may not write to. The text of a denial
+        is the same for existing and missing topics. Raises the broker's errors."""
+        now_s = self._clock_s()
+        asked = [
+            name for name in dict.fromkeys(names) if now_s - self._granted_s.get(name, now_s - 2 * KEPT_S) >= KEPT_S
+        ]
+        refused: dict[str, SparklogError] = {}
+        for start in range(0, len(asked), TOPICS_PER_REQUEST_MAX):
+            request = MetadataRequest(
+                asked[start : start + TOPICS_PER_REQUEST_MAX],
+                paged=True,
+                with_schemas=False,
+                with_partitions=False,
+                to_write=True,
+            )
+            for state in (await read_metadata(connection, request)).topics:
+                if state.error_code:
+                    self._granted_s.pop(state.name, None)
+                    refused[state.name] = _refusal(state.name, state.error_code)
+                else:
+                    self._granted_s.pop(state.name, None)
+                    self._granted_s[state.name] = now_s
+        while len(self._granted_s) > KEPT_MAX:
+            del self._granted_s[next(iter(self._granted_s))]
+        for name in asked:
+            if name not in self._granted_s and name not in refused:
+                refused[name] = _refusal(name, UnknownTopicOrPartitionError.code)
+        return refused
+
+
+def _refusal(name: str, code: int) -> SparklogError:
+    if code == TopicAuthorizationFailedError.code:
+        return TopicAuthorizationFailedError(f"Write on the topic {name!r} is not allowed")
+    return error_from_code(code, f"topic {name!r} cannot be written to: the broker answered error {code}")
