@@ -71,6 +71,10 @@ lint: $(VENV)/.installed-dev ## ruff, mypy, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: size
+size: $(VENV)/.installed-dev ## count lines by folder, long files, functions and classes, and names that need decoding
+	@$(PY) -m tests.support.proportions
+
 .PHONY: coverage
 coverage: $(VENV)/.installed-dev ## what the tests without Spark reach, with a floor (html in build/coverage)
 	$(PYTEST) -m "not spark and not crash and not torture" --cov --cov-report=term:skip-covered --cov-report=html

@@ -1,0 +1,141 @@
+"""The proportions of the house: lists of exceptions that only get shorter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tests.support.cases import for_each
+from tests.support.proportions import (
+    Item,
+    campaign_files,
+    files_of_tests,
+    is_vague,
+    large_classes,
+    late_attributes,
+    long_files,
+    long_functions,
+    product_files,
+    vague_identifiers,
+)
+
+LONG_FILES = {
+    "sparklog/client/admin/admin.py": "one public class: its methods are the API, their docstrings the reference",
+    "sparklog/client/consumer/consumer.py": "one public class, with its docstrings",
+    "sparklog/client/producer/producer.py": "one public class, with its docstrings",
+    "sparklog/errors.py": "one table: an exception class per error code",
+    "sparklog/lake/delta_table.py": "to be split",
+    "sparklog/log/housekeeping/log_manager.py": "to be split",
+    "sparklog/protocol/apis.py": "one table: the facts about each API",
+    "sparklog/query/session.py": "to be split",
+}
+LONG_FUNCTIONS = {
+    "sparklog/cli/broker.py::broker": "a list of options",
+    "sparklog/cli/consume.py::consume": "a list of options",
+    "sparklog/cli/doctor/command.py::doctor": "a list of options",
+    "sparklog/cli/group.py::reset_offsets": "a list of options",
+    "sparklog/client/backup/restore.py::restore": "two thirds are the documentation of its arguments",
+    "sparklog/client/producer/producer.py::send": "two thirds are the documentation of its arguments",
+    "sparklog/client/reading/read_table.py::read_table": "two thirds are the documentation of its arguments",
+}
+LARGE_CLASSES = {
+    "sparklog/client/admin/admin.py::Admin": "one public method for each administrative operation",
+    "sparklog/client/consumer/consumer.py::Consumer": "the public methods are those of Kafka's consumer",
+    "sparklog/log/housekeeping/log_manager.py::LogManager": "to be split",
+    "sparklog/log/partition_log.py::PartitionLog": "to be split",
+}
+LATE_ATTRIBUTES = {
+    "sparklog/client/reading/range_reader.py::_RangeReader._retry_until",
+    "sparklog/client/reading/range_reader.py::_RangeReader._answer_until",
+    "sparklog/client/reading/read_table.py::_Rows._wanted",
+    "sparklog/client/reading/read_table.py::_Rows._layout",
+    "sparklog/client/reading/read_table.py::_Rows.schema",
+    "sparklog/client/reading/read_table.py::_Rows._whole",
+    "sparklog/client/reading/read_table.py::_Rows._with_metadata",
+    "sparklog/log/segments/segment.py::LogSegment.written_from",
+    "sparklog/log/segments/segment.py::LogSegment.end",
+    "sparklog/log/segments/segment.py::LogSegment.append_time_ms",
+    "sparklog/log/segments/segment.py::LogSegment.first_timestamp_ms",
+    "sparklog/log/segments/segment.py::LogSegment.is_sealed",
+    "sparklog/log/segments/segment.py::LogSegment._tail",
+    "sparklog/log/segments/segment.py::LogSegment.path",
+    "sparklog/log/state/leader_epochs.py::LeaderEpochCache.entries",
+    "sparklog/log/tiering/remote_segment.py::RemoteLogSegment._indexes",
+    "sparklog/replication/controller/controller.py::Controller._queue",
+    "sparklog/replication/controller/controller.py::Controller._parts",
+    "sparklog/replication/controller/controller.py::Controller._answers",
+    "sparklog/replication/controller/controller.py::Controller._writing",
+    "sparklog/replication/controller/controller.py::Controller._has_seen_brokers",
+    "sparklog/replication/controller/controller.py::Controller._rebalance_at_ms",
+    "sparklog/replication/controller/controller.py::Controller._image_at_rest",
+    "sparklog/replication/controller/controller.py::Controller._offline",
+    "sparklog/replication/controller/controller.py::Controller._full",
+    "sparklog/testing/sim_net.py::SimConnection.connections",
+    "broker_daemon/sparklog_broker/background/cleaner.py::Cleaner._bucket",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster.replicas",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster.server",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster._topics",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster._storage",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster._partitions",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster._background",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster._security",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster.membership",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster.images",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster._disks",
+    "broker_daemon/sparklog_broker/cluster/cluster.py::Cluster._full_disks",
+    "broker_daemon/sparklog_broker/cluster/replicas.py::Replicas._log_starts",
+    "broker_daemon/sparklog_broker/cluster/replicas.py::Replicas._registration",
+    "broker_daemon/sparklog_broker/cluster/replicas.py::Replicas._partitions",
+    "broker_daemon/sparklog_broker/cluster/replicas.py::Replicas._server",
+    "broker_daemon/sparklog_broker/cluster/replicas.py::Replicas._proposals",
+    "broker_daemon/sparklog_broker/cluster/topics.py::Topics._membership",
+    "broker_daemon/sparklog_broker/cluster/topics.py::Topics._controller",
+    "broker_daemon/sparklog_broker/cluster/topics.py::Topics._images",
+    "broker_daemon/sparklog_broker/counters/requests.py::RequestCounters._slow_s",
+    "broker_daemon/sparklog_broker/log_format.py::RolledFile.stream",
+    "datasource/pyspark_sparklog/__init__.py::DefaultSource.__dict__",
+}
+VAGUE_IDENTIFIERS_MAX = 1697
+VAGUE_TEST_NAMES_MAX = 831
+
+
+def places(items: Iterable[Item]) -> set[str]:
+    return {item.place for item in items}
+
+
+def test_product_files_are_short() -> None:
+    assert places(long_files(product_files())) == set(LONG_FILES)
+
+
+def test_product_functions_are_short() -> None:
+    assert places(item for path in product_files() for item in long_functions(path)) == set(LONG_FUNCTIONS)
+
+
+def test_product_classes_have_few_methods() -> None:
+    assert places(item for path in product_files() for item in large_classes(path)) == set(LARGE_CLASSES)
+
+
+def test_objects_are_whole_after_their_construction() -> None:
+    """No class sets an attribute first outside of `__init__`."""
+    assert places(item for path in product_files() for item in late_attributes(path)) == LATE_ATTRIBUTES
+
+
+def test_identifiers_name_things_by_nouns_and_verbs() -> None:
+    counts = sum((vague_identifiers(path) for path in product_files()), Counter[str]())
+    assert sum(counts.values()) <= VAGUE_IDENTIFIERS_MAX, counts.most_common(20)
+
+
+def test_names_of_tests_name_things_by_nouns_and_verbs() -> None:
+    counts = sum((vague_identifiers(path) for path in [*files_of_tests(), *campaign_files()]), Counter[str]())
+    names = [name for name in counts.elements() if name.startswith("test_")]
+    assert len(names) <= VAGUE_TEST_NAMES_MAX, names[:20]
+
+
+@for_each("name", ["found", "_left_ms", "test_what_is_sent", "KnownBrokers", "was_made"])
+def test_vague_words_are_recognized(name: str) -> None:
+    assert is_vague(name)
+
+
+@for_each("name", ["founder", "left_outer", "unknown_topic", "whole", "whatsoever_is"])
+def test_other_words_are_not_vague(name: str) -> None:
+    assert not is_vague(name)
