@@ -44,6 +44,7 @@ from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.log_format import LogFile, set_up_logging
 from sparklog_broker.metrics.service import MetricsService
 from sparklog_broker.metrics.watched import MetricSources
+from sparklog_broker.network.gateway_claim import GatewayClaim
 from sparklog_broker.network.listening import ListenError, bind_all, close_all
 from sparklog_broker.network.server import LIMIT_SETTINGS, Server
 from sparklog_broker.pipeline import Pipeline
@@ -274,6 +275,7 @@ def _server(
         broker.access,
         peers.authenticator,
         broker.throttling,
+        GatewayClaim("" if kafka is None else ", ".join(kafka.addresses)),
     ).answer
     server = Server(
         peers.open(sockets, local=config.local_socket_enabled),

@@ -52,6 +52,7 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.controller_requests import IMAGE_CATCH_UP_TIMEOUT_S, ControllerRequests
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Connection
+from sparklog_broker.network.gateway_claim import GatewayClaim
 from sparklog_broker.network.long_answers import one_by_one
 from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
 from sparklog_broker.request_context import Handler, RequestContext
@@ -123,11 +124,14 @@ class Pipeline:
         access: Access | None = None,
         authenticator: Authenticator | None = None,
         throttling: Throttling | None = None,
+        gateways: GatewayClaim | None = None,
     ) -> None:
         """`requests`: counters of errors. `access` None: every principal has all permissions. `authenticator` None: no
-        peer must authenticate. `throttling` None: there are no quotas.
+        peer must authenticate. `throttling` None: there are no quotas. `gateways` None: the broker has no gateway of
+        its own.
         """
         self._broker = broker
+        self._gateways = GatewayClaim() if gateways is None else gateways
         self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[Api, Handler] = dict(handlers)
         self._controller = ControllerRequests(broker, self._handlers)
@@ -222,7 +226,9 @@ class Pipeline:
         header, payload = received.body[: prefix.header_bytes], received.body[prefix.header_bytes :]
         request = decode_request(prefix.api, prefix.version, header)
         if isinstance(request, m.HandshakeRequest):
-            connection.client_id = client_id_of(request)
+            connection.client_id, connection.gateway = client_id_of(request), request.gateway
+        if connection.gateway:
+            self._gateways.check(connection)
         context = RequestContext(
             self._broker,
             connection.local_address,

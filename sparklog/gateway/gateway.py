@@ -92,6 +92,7 @@ class Gateway:
         advertised: Mapping[str, tuple[str, int]] | None = None,
         limits: Limits | None = None,
         context: ssl.SSLContext | None = None,
+        name: str = "",
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
@@ -102,6 +103,8 @@ class Gateway:
             are the address to which the client has connected.
         limits: The limits for clients; None for the defaults of `Limits`.
         context: TLS towards the broker; None if the broker's listener does not encrypt.
+        name: Name of a gateway that was started by hand, for the broker and its error texts; "" for the broker's own
+            gateway.
         clock_s: A monotonic clock in s.
         """
         self.limits = limits or Limits()
@@ -119,13 +122,20 @@ class Gateway:
         }
         self._advertised = dict(advertised or {})
         self._context = context
+        self._name = name
+        self._first: BrokerConnection | None = None
+        """The connection of `start`. It shows the broker that the gateway lives, before the first client comes."""
         self._place: BrokerPlace | None = None
 
-    async def start(self) -> None:
-        """Connect to the broker once, to learn its id. Raises BrokerNotAvailableError and the broker's errors."""
-        name = next(iter(self._local), "")
-        connection = await self.connect("", name, None)
-        connection.close()
+    async def start(self, *, stays_connected: bool = False) -> None:
+        """Connect to the broker, to learn its id. `stays_connected`: keep the connection until the end. Raises
+        BrokerNotAvailableError, PolicyViolationError (another gateway serves the broker's Kafka clients), and the
+        broker's other errors."""
+        connection = await self.connect("", next(iter(self._local), ""), None)
+        if stays_connected:
+            self._first = connection
+        else:
+            connection.close()
 
     async def connect(self, client_id: str, listener: str, client: OnBehalf | None) -> BrokerConnection:
         """Open a connection to the gateway's broker, for a client of a listener. `client`: the client's addresses and
@@ -137,14 +147,14 @@ class Gateway:
             return connection
         if self._place is not None:
             try:
-                return await BrokerConnection.connect(self._place, self.memory, client_id)
+                return await BrokerConnection.connect(self._place, self.memory, client_id, gateway=self._name)
             except BrokerNotAvailableError:
                 self._place = None  # a restarted broker has another Unix socket
         failure: SparklogError = BrokerNotAvailableError("no bootstrap server is given: name one as HOST:PORT")
         for endpoint in self._bootstrap:
             place = BrokerPlace(endpoint.host, endpoint.port, context=self._context)
             try:
-                connection = await BrokerConnection.connect(place, self.memory, client_id)
+                connection = await BrokerConnection.connect(place, self.memory, client_id, gateway=self._name)
             except BrokerNotAvailableError as e:
                 failure = e
                 continue
@@ -181,6 +191,8 @@ class Gateway:
 
     async def close(self) -> None:
         """Refuse the requests that wait in groups, and stop the threads."""
+        if self._first is not None:
+            self._first.close()
         self.groups.close()
         self.conversions.close()
         await asyncio.sleep(0)

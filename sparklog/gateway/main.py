@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import resource
+import secrets
 import signal
 import socket
 import ssl
@@ -18,7 +19,7 @@ from functools import partial
 from msgspec import Struct
 
 from sparklog.client.net.addresses import Endpoint
-from sparklog.errors import SparklogError
+from sparklog.errors import PolicyViolationError, SparklogError
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
@@ -33,6 +34,8 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 BROKER_WAIT_S = 30.0
 SWITCH_INTERVAL_S = 0.0005
 """Time in s after which a converting thread lets the waiting event loop run."""
+REPLACED_WAIT_S = 5.0
+"""Longest wait, in s, for the end of the connections of a gateway that this gateway replaces."""
 _PAUSE_S = 0.2
 _STDIN = 0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -110,8 +113,11 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
         advertised=config.advertised,
         limits=config.limits,
         context=config.context,
+        name="" if config.local_sockets else _name_of(sockets),
     )
-    await _find_broker(gateway, stop)
+    # The broker closes connections that do not authenticate, so the first one is kept on listeners without SASL only.
+    stays_connected = not config.local_sockets and not any(one.protocol.sasl for one in config.listeners)
+    await _find_broker(gateway, stop, stays_connected=stays_connected)
     server = GatewayServer(gateway, served_apis(), sockets, contexts)
     await server.start()
     renewing = loop.create_task(_renew(contexts, config.tls)) if contexts else None
@@ -135,19 +141,26 @@ async def _renew(contexts: Mapping[str, RenewedContext], settings: Mapping[str, 
         await loop.run_in_executor(None, renew_listeners, contexts)
 
 
-async def _find_broker(gateway: Gateway, stop: asyncio.Event) -> None:
-    """Connect to the broker, and try again for BROKER_WAIT_S, because the broker may still be starting. Raises the last
-    error."""
+async def _find_broker(gateway: Gateway, stop: asyncio.Event, *, stays_connected: bool) -> None:
+    """Connect to the broker, and try again for BROKER_WAIT_S, because the broker may still be starting, or for
+    REPLACED_WAIT_S while another gateway serves the broker's clients. Raises the last error."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + BROKER_WAIT_S
+    begun = loop.time()
     while not stop.is_set():
         try:
-            return await gateway.start()
+            return await gateway.start(stays_connected=stays_connected)
         except SparklogError as e:
-            if not e.retriable or loop.time() >= deadline:
+            wait_s = REPLACED_WAIT_S if isinstance(e, PolicyViolationError) else BROKER_WAIT_S if e.retriable else 0.0
+            if loop.time() >= begun + wait_s:
                 raise
         await asyncio.sleep(_PAUSE_S)
     return None
+
+
+def _name_of(sockets: Sequence[tuple[Listener, socket.socket]]) -> str:
+    """Return a name that no other gateway process has."""
+    addresses = ", ".join(f"{host}:{port}" for host, port in (sock.getsockname()[:2] for _, sock in sockets))
+    return f"{addresses} (process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(4)})"
 
 
 def _socket(listener: Listener, descriptors: Mapping[str, int]) -> socket.socket:

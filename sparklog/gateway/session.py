@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparklog.errors import SparklogError
+from sparklog.errors import PolicyViolationError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.backend.write_permissions import WritePermissions
 from sparklog.gateway.gateway import Gateway
@@ -95,7 +95,10 @@ class Session:
                         raise ConnectionEndError
                     self._broker = None
                 if self._broker is None:
-                    self._broker = await self.gateway.connect(self.client_id, self.listener.name, self._client)
+                    try:
+                        self._broker = await self.gateway.connect(self.client_id, self.listener.name, self._client)
+                    except PolicyViolationError as e:  # another gateway serves the broker's clients
+                        raise ConnectionEndError(str(e)) from e
                     self._broker.ended.add_done_callback(self._on_broker_ended)
         return self._broker
 

@@ -53,13 +53,15 @@ class HandshakeRequest(Message):
 
     HANDSHAKE has one version only, because it comes before versions are known. The fields after the first three were
     added later: an older broker skips them, and `encode` leaves out those that are empty at the end. `client_id`: the
-    client's `client.id`; "": none is set, and the broker uses `client_name`.
+    client's `client.id`; "": none is set, and the broker uses `client_name`. `gateway`: name of the gateway that serves
+    Kafka's clients over this connection; "": the client is none, or the broker's own gateway.
     """
 
     client_name: Text = ""
     client_version: Text = ""
     client_address: Text = ""
     client_id: Text = ""
+    gateway: Annotated[str, Meta(max_length=1_000)] = ""
 
 
 UInt16 = Annotated[int, Meta(ge=0, le=65_535)]

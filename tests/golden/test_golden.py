@@ -145,7 +145,8 @@ def test_committed_frames_decode(api: Api, version: int) -> None:
     assert (request.api, request.version, request.correlation_id) == (api, version, 1000 + api)
     assert len(data) == PREFIX_BYTES + request.body_bytes
     header = data[PREFIX_BYTES : PREFIX_BYTES + request.header_bytes]
-    assert len(msgspec.msgpack.decode(header)) == len(field_names(type(sent), version))
+    left_out = 1 if api is Api.HANDSHAKE else 0  # HANDSHAKE sends no empty fields at its end: the sample's `gateway`
+    assert len(msgspec.msgpack.decode(header)) == len(field_names(type(sent), version)) - left_out
     assert decode_request(request.api, request.version, header) == as_of(sent, version)
     assert data[PREFIX_BYTES + request.header_bytes :] == golden.PAYLOADS.get(api, (b"", b""))[0]
 

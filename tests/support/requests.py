@@ -12,7 +12,7 @@ class Asking:
     peer_host = "127.0.0.1"
     peer_name = "127.0.0.1:2"
     principal = ANONYMOUS
-    client_id = ""
+    client_id = gateway = ""
     authentication = None
     is_known = True
     mute_ms = 0

@@ -157,6 +157,8 @@ class Connection:
         """The peer's principal, which its authentication sets. It applies from the next request on."""
         self.client_id = ""
         """The name that the client gives itself in its requests."""
+        self.gateway = ""
+        """Name of the gateway that serves a Kafka client over the connection; "" for other clients."""
         self.counted_user: str | None = None
         """The user in whose limit the connection is counted; None if it is not counted yet."""
         self._mute_ms = 0

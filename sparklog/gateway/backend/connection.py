@@ -96,7 +96,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @classmethod
     async def connect(
-        cls, place: BrokerPlace, memory: MemoryBudget, client_id: str = "", client: OnBehalf | None = None
+        cls,
+        place: BrokerPlace,
+        memory: MemoryBudget,
+        client_id: str = "",
+        client: OnBehalf | None = None,
+        *,
+        gateway: str = "",
     ) -> BrokerConnection:
         """Connect and send the HANDSHAKE.
 
@@ -105,6 +111,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             memory: Budget for large answers.
             client_id: Name of the client for quotas and logs; "": none.
             client: The client of a preamble; None for NOBODY. Without a preamble it is not used.
+            gateway: Name of a gateway that was started by hand; "" for the broker's own gateway.
 
         Raises:
             BrokerNotAvailableError: No broker answers within CONNECT_TIMEOUT_S.
@@ -125,7 +132,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                         lambda: cls(place, memory), place.host, place.port, ssl=place.context
                     )
                 try:
-                    await connection.shake_hands(client_id)
+                    await connection.shake_hands(client_id, gateway)
                 except BaseException:
                     connection.close()
                     raise
@@ -133,11 +140,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         except (OSError, TimeoutError) as e:
             raise BrokerNotAvailableError(f"no broker at {place} ({e or type(e).__name__})") from e
 
-    async def shake_hands(self, client_id: str) -> None:
+    async def shake_hands(self, client_id: str, gateway: str = "") -> None:
         """Send the HANDSHAKE, and keep the broker's identity and versions. Raises as `request`."""
         name = self._transport.get_extra_info("sockname")
         own = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
-        hello = HandshakeRequest(CLIENT_NAME, __version__, own, client_id)
+        hello = HandshakeRequest(CLIENT_NAME, __version__, own, client_id, gateway)
         self.broker, _ = await self.request(Api.HANDSHAKE, hello, HandshakeResponse)
         self._spoken = SpokenVersions(self.broker.apis, f"the broker at {self.place}")
 

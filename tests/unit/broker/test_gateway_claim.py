@@ -1,0 +1,60 @@
+"""One gateway at a time serves the Kafka clients of a broker."""
+
+from __future__ import annotations
+
+import pytest
+from sparklog_broker.network.connection import State
+from sparklog_broker.network.gateway_claim import PRUNED_FROM, GatewayClaim
+
+from sparklog.errors import PolicyViolationError
+
+
+class Connection:
+    def __init__(self, gateway: str, *, is_known: bool = True) -> None:
+        self.gateway = gateway
+        self.is_known = is_known
+        self.state = State.OPEN
+
+
+def test_the_gateway_with_open_connections_has_the_claim() -> None:
+    claim = GatewayClaim()
+    first, second = Connection("a"), Connection("a")
+    claim.check(first)
+    claim.check(second)
+    with pytest.raises(PolicyViolationError, match="gateway b is refused: gateway a serves"):
+        claim.check(Connection("b"))
+    first.state = State.CLOSED
+    claim.check(second)
+    with pytest.raises(PolicyViolationError):
+        claim.check(Connection("b"))
+    second.state = State.CLOSED
+    third = Connection("b")
+    claim.check(third)
+    with pytest.raises(PolicyViolationError, match="gateway a is refused"):
+        claim.check(Connection("a"))
+
+
+def test_unauthenticated_connections_claim_nothing() -> None:
+    claim = GatewayClaim()
+    stranger = Connection("a", is_known=False)
+    claim.check(stranger)
+    client = Connection("b")
+    claim.check(client)
+    stranger.is_known = True
+    with pytest.raises(PolicyViolationError):
+        claim.check(stranger)
+
+
+def test_a_broker_with_a_gateway_of_its_own_takes_no_other() -> None:
+    claim = GatewayClaim("kafka.PLAINTEXT://127.0.0.1:9092")
+    with pytest.raises(PolicyViolationError, match=r"kafka\.PLAINTEXT://127"):
+        claim.check(Connection("a"))
+
+
+def test_closed_connections_are_not_kept() -> None:
+    claim = GatewayClaim()
+    for _ in range(3 * PRUNED_FROM):
+        connection = Connection("a")
+        claim.check(connection)
+        connection.state = State.CLOSED
+    assert len(claim._connections) <= PRUNED_FROM
