@@ -11,7 +11,6 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -23,8 +22,14 @@ from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
 from sparklog.format.plain_layout import plain_layout
+from sparklog.lake.delta_errors import (
+    check_clear_text,
+    commit_conflict,
+    delta_errors,
+)
 from sparklog.lake.parquet_files import DataFile, DataFileWriter, delta_statistics, fsync_below, partition_text
 from sparklog.lake.rules import MODE_PROPERTY, TOPIC_ID_PROPERTY, Span, TableState, app_id
+from sparklog.lake.table_features import check_features
 
 COMMIT_MARK = "sparklog"
 """Key in the commit information that marks the commits of a worker."""
@@ -35,30 +40,12 @@ the search."""
 PIECE_ROWS, PIECE_ROWS_MIN = 16_384, 512
 """Largest and smallest number of rows of a file that are in memory at a time."""
 CHECKPOINT_INTERVAL = 100
-_WRITER_FEATURES = frozenset(
-    {
-        "appendOnly",
-        "invariants",
-        "changeDataFeed",
-        "timestampNtz",
-        "deletionVectors",
-        "v2Checkpoint",
-        "domainMetadata",
-        "clustering",
-        "vacuumProtocolCheck",
-    }
-)
-"""Table features that require nothing of a writer that only appends plain files."""
 _STATISTICS_COLUMNS_DEFAULT = 32
 _ADDRESS_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """Matches an address that lacks a slash, such as `s3:/bucket`, which would otherwise count as a directory."""
 _DIRECTORY_WRONG = frozenset("%\\")
 """Characters that delta-rs decodes or replaces in a directory's path, so that it would look for another directory."""
 MISSING = "the package deltalake is not installed here: pip install 'sparklog[lake]'"
-
-
-class CommitConflictError(Exception):
-    """A commit has failed, mostly because another writer has committed first, or its outcome is unknown."""
 
 
 class TableFile(Struct, frozen=True):
@@ -133,23 +120,6 @@ def is_local(location: str) -> bool:
     return "://" not in location
 
 
-@contextmanager
-def _reaching(location: str) -> Iterator[None]:
-    """Convert errors of the native library to LakeUnavailableError."""
-    from deltalake.exceptions import CommitFailedError, TableNotFoundError
-
-    try:
-        yield
-    except (CommitFailedError, TableNotFoundError, CommitConflictError, LakePausedError, LakeUnavailableError):
-        raise
-    except Exception as e:
-        raise LakeUnavailableError(f"the table at {location} cannot be reached: {_first_line(e)}") from e
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:500]
-
-
 def require_deltalake() -> None:
     """Check that the package deltalake can be imported.
 
@@ -195,11 +165,12 @@ class LakeTable:
             InvalidConfigError: The package deltalake is not installed.
         """
         require_deltalake()
+        check_clear_text(location)
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
         try:
-            with _reaching(location):
+            with delta_errors(location):
                 return cls(location, DeltaTable(location, version=version))
         except TableNotFoundError:
             return None
@@ -241,7 +212,7 @@ class LakeTable:
                 Path(location).mkdir(parents=True, exist_ok=True)
             except OSError as e:
                 raise LakeUnavailableError(f"the directory {location} cannot be created: {e}") from e
-        with _reaching(location):
+        with delta_errors(location):
             try:
                 DeltaTable.create(
                     location,
@@ -255,7 +226,7 @@ class LakeTable:
                 )
             except DeltaError as e:
                 if LakeTable.open(location) is not None:
-                    raise CommitConflictError(_first_line(e)) from e
+                    raise commit_conflict(e) from e
                 raise
         found = LakeTable.open(location)
         if found is None:
@@ -319,7 +290,7 @@ class LakeTable:
             LakePausedError: The table lacks the column `_partition`, `_offset` or `_timestamp`.
             LakeUnavailableError: The table cannot be read.
         """
-        with _reaching(self.location):
+        with delta_errors(self.location):
             if self.topic_id != topic_id:  # another topic's table can lack the position columns
                 return TableState(self.version, self.table_id, self.topic_id, {})
             self.check_positions()
@@ -348,29 +319,12 @@ class LakeTable:
         Raises:
             LakePausedError: The table has a feature that this writer does not support.
         """
-        protocol = self._handle.protocol()
-        configuration = self._handle.metadata().configuration
-        features = set(protocol.writer_features or ())
-        wrong = sorted(features - _WRITER_FEATURES)
-        if configuration.get("delta.columnMapping.mode", "none") not in ("none", None):
-            wrong.append("column mapping")
-        wrong += [
-            f"the constraint {k.removeprefix('delta.constraints.')}"
-            for k in configuration
-            if k.startswith("delta.constraints.")
-        ]
-        if is_upsert and configuration.get("delta.appendOnly", "false") == "true":
-            wrong.append("delta.appendOnly, which lake.mode=upsert cannot keep")
-        if any("delta.generationExpression" in (f.metadata or {}) for f in self._handle.schema().fields):
-            wrong.append("generated columns")
-        unused = {"columnMapping", "checkConstraints", "generatedColumns", "identityColumns"}
-        wrong = [w for w in wrong if w not in unused or w == "identityColumns"]
-        if wrong:
-            raise LakePausedError(
-                f"the table has features that the lake worker does not support: {', '.join(wrong)}; drop them, then "
-                "use "
-                "'sparklog lake resume'"
-            )
+        check_features(
+            set(self._handle.protocol().writer_features or ()),
+            self._handle.metadata().configuration,
+            self._handle.schema().fields,
+            is_upsert=is_upsert,
+        )
 
     def doubled_or_restored(self) -> tuple[int | None, int | None]:
         """Return the changes of other writers, after the last commit of a worker, that readers must know.
@@ -407,7 +361,7 @@ class LakeTable:
         limit = FIRST_PAGE if known_version is None else max(0, self.version - known_version)
         seen = 0
         while limit:
-            with _reaching(self.location):
+            with delta_errors(self.location):
                 page = self._handle.history(limit)
             for entry in page[seen:]:
                 if COMMIT_MARK in entry:
@@ -458,7 +412,7 @@ class LakeTable:
 
     def files(self) -> list[TableFile]:
         """Return the files of this version. Raises LakeUnavailableError."""
-        with _reaching(self.location):
+        with delta_errors(self.location):
             actions = pa.table(self._handle.get_add_actions(flatten=True))
             partitions = self.partition_columns
         n = actions.num_rows
@@ -522,7 +476,7 @@ class LakeTable:
     def deletion_masks(self) -> dict[str, Any]:
         """Return a mask for each file with a deletion vector, by file name: an array that is True for each row that is
         not deleted. Raises LakeUnavailableError."""
-        with _reaching(self.location):
+        with delta_errors(self.location):
             if "deletionVectors" not in (self._handle.protocol().reader_features or ()):
                 return {}
             masks: dict[str, Any] = {}
@@ -758,7 +712,7 @@ class LakeTable:
                 actions, mode, schema, self.partition_columns or None, commit_properties=properties
             )
         except Exception as e:  # the caller reads the newest version to find the outcome
-            raise CommitConflictError(_first_line(e)) from e
+            raise commit_conflict(e) from e
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns at the end of the table, in a separate commit on this version.
@@ -774,19 +728,19 @@ class LakeTable:
         try:
             self._handle.alter.add_columns(list(delta_schema(pa.schema(fields)).fields), commit_properties=properties)
         except Exception as e:
-            raise CommitConflictError(_first_line(e)) from e
+            raise commit_conflict(e) from e
 
     def last_commit(self) -> dict[str, Any] | None:
         """Return the information of a worker's newest commit with offsets, including `timestamp` and `version`. None if
         the last HISTORY_PAGE commits have none."""
-        with _reaching(self.location):
+        with delta_errors(self.location):
             return next(
                 (e for e in self._handle.history(HISTORY_PAGE) if "offsets" in (e.get(COMMIT_MARK) or {})), None
             )
 
     def operations(self) -> list[str]:
         """Return the operations of all commits of other writers, such as "DELETE", except appends; the newest first."""
-        with _reaching(self.location):
+        with delta_errors(self.location):
             return [
                 str(entry.get("operation", ""))
                 for entry in self._handle.history()

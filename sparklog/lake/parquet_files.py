@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,8 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from sparklog.errors import LakePausedError
 from sparklog.lake.columns import POSITION_COLUMNS
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "sparklog-"
 """First part of the names of a worker's files. Only such files are merged."""
@@ -27,7 +29,9 @@ STATISTICS_COLUMNS_MAX = 32
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 NAME_BYTES_MAX = 255
 """Longest name of a directory in common file systems."""
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH_ORDINAL = datetime.date(1970, 1, 1).toordinal()
+DAYS_MIN, DAYS_MAX = (d.toordinal() - _EPOCH_ORDINAL for d in (datetime.date.min, datetime.date.max))
+"""First and last date that a partition value can have, in days since 1970."""
 
 
 class DataFile(Struct, frozen=True):
@@ -138,9 +142,10 @@ class DataFileWriter:
 
     def _finish(self) -> None:
         if self._open is not None:
-            done, self._open = self._open.close(), None
-            self._fsync(done[0])
-            self._done.append(done[1])
+            path, done = self._open.close()
+            self._open = None
+            self._done.append(done)  # before the fsync, whose failure must not hide the file from `abandon`
+            self._fsync(path)
 
 
 class _OpenFile:
@@ -186,19 +191,9 @@ def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str
 
     Yields:
         The partition values as Delta writes them, and the rows.
-
-    Raises:
-        LakePausedError: A date in a partition column is outside of the years 1 to 9999.
     """
-    distinct = table.select(list(columns)).group_by(list(columns)).aggregate([])
-    try:
-        found = distinct.to_pylist()
-    except (OverflowError, ValueError) as e:
-        raise LakePausedError(
-            f"a date in a partition column ({', '.join(columns)}) is outside of the years 1 to 9999, which readers of "
-            "Delta tables cannot take from a partition: use other partition columns (lake disable, then lake enable at "
-            "another location)"
-        ) from e
+    table = _with_readable_dates(table, columns)
+    found = table.select(list(columns)).group_by(list(columns)).aggregate([]).to_pylist()
     for values in found:
         mask = None
         for column, value in values.items():
@@ -207,6 +202,26 @@ def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str
             )
             mask = matches if mask is None else pc.and_(mask, matches)
         yield {c: partition_text(v) for c, v in values.items()}, table.filter(mask)
+
+
+def _with_readable_dates(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return the table with null for each date in a partition column that is outside of the years 1 to 9999. Readers of
+    Delta tables cannot take such a date from a partition, and one of them would make the whole table unreadable."""
+    for name in columns:
+        column = table.column(name)
+        if not pa.types.is_date32(column.type):
+            continue
+        days = column.cast(pa.int32())
+        readable = pc.and_(pc.greater_equal(days, DAYS_MIN), pc.less_equal(days, DAYS_MAX))
+        if pc.all(readable, min_count=0).as_py():
+            continue
+        logger.warning(
+            "%d dates of partition column %r are outside of the years 1 to 9999: they become null in the Delta table",
+            pc.sum(pc.invert(readable)).as_py(), name,
+        )  # fmt: skip
+        dates = pc.if_else(readable, column, pa.scalar(None, column.type))
+        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), dates)
+    return table
 
 
 def partition_text(value: Any) -> str | None:

@@ -11,7 +11,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from sparklog.lake.delta_table import CommitConflictError, LakeTable, TableFile
+from sparklog.lake.delta_errors import CommitConflictError
+from sparklog.lake.delta_table import LakeTable, TableFile, newest
 from sparklog.lake.parquet_files import PREFIX
 
 FILES_MIN = 8
@@ -83,7 +84,8 @@ def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
         The new version; None if there is nothing to merge, or another writer has committed in between.
 
     Raises:
-        LakeUnavailableError: The table cannot be reached.
+        LakeUnavailableError: The table cannot be reached, or it refuses every commit.
+        LakePausedError: The table was dropped meanwhile.
     """
     masks = table.deletion_masks()
     chosen = files_to_merge(table.files(), file_bytes, masks)
@@ -101,6 +103,9 @@ def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
         raise
     try:
         table.replace(chosen, merged, information={"merged": len(chosen)})
-    except CommitConflictError:
+    except CommitConflictError as e:
+        if e.lasting and newest(table.location, table).version == table.version:
+            table.remove_files([f.path for f in merged])
+        e.raise_if_lasting(table.location)
         return None  # the files stay for VACUUM, because the commit has perhaps succeeded without a reply
     return LakeTable.open(table.location, table.version + 1)

@@ -24,7 +24,7 @@ from sparklog.client.lake.topic_lake import TopicLake
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import LakePausedError, LakeUnavailableError
 from sparklog.lake.columns import POSITION_FIELDS
-from sparklog.lake.delta_table import CommitConflictError
+from sparklog.lake.delta_errors import CommitConflictError
 from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.rules import PartitionEnds, Span, TableState
 from sparklog.lake.settings import LakeSettings

@@ -296,7 +296,7 @@ def test_a_worker_that_sleeps_after_it_asked_the_log_does_not_pause_the_table(
 def test_a_lost_answer_of_a_commit_adds_nothing_twice(
     lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparklog.lake.delta_table import CommitConflictError
+    from sparklog.lake.delta_errors import CommitConflictError
 
     commit = LakeTable.commit
 
@@ -766,9 +766,10 @@ def test_partitions_are_added(
 def test_other_writers_in_every_commit_are_an_error_that_is_tried_again(
     lake_broker: LocalBroker, lake_admin: Admin, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparklog.lake.delta_table import CommitConflictError
+    from sparklog.lake.delta_errors import CommitConflictError
 
     def refuse(self: LakeTable, *args: Any, **named: Any) -> None:
+        DeltaTable(tmp_path / "table").alter.set_table_description(f"after {self.version}")
         raise CommitConflictError("overtaken")
 
     send(lake_broker, lake, range(10))

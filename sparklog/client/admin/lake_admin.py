@@ -17,7 +17,8 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.lake.columns import check_columns, check_partition_by, table_schema
-from sparklog.lake.delta_table import CommitConflictError, LakeTable, normal_location, require_deltalake
+from sparklog.lake.delta_errors import CommitConflictError
+from sparklog.lake.delta_table import LakeTable, normal_location, require_deltalake
 from sparklog.lake.settings import LAKE_PREFIX, LakeSettings
 from sparklog.lake.topic_table import open_or_create
 from sparklog.protocol.apis import Api
@@ -129,7 +130,8 @@ def enable_lake(
     table: LakeTable | None
     try:
         table = open_or_create(info.name, info.topic_id, settings, schema)
-    except CommitConflictError:
+    except CommitConflictError as e:
+        e.raise_if_lasting(place)
         table = LakeTable.open(place)
     if table is None or table.topic_id != info.topic_id:
         raise InvalidConfigError(
@@ -194,7 +196,8 @@ def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> Non
                 )
         try:
             table.reset(table.schema(), info.topic_id, offsets, keep_rows=True)
-        except CommitConflictError:
+        except CommitConflictError as e:
+            e.raise_if_lasting(table.location)
             continue
         return
     raise LakeUnavailableError(f"the table of topic {info.name!r} keeps changing: try again")
@@ -219,7 +222,8 @@ def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_m
             )
         try:
             table.reset(schema, info.topic_id, starts, keep_rows=False)
-        except CommitConflictError:
+        except CommitConflictError as e:
+            e.raise_if_lasting(table.location)
             continue
         alter(info.name, {"lake.table.id": table.table_id, "lake.paused": None})
         return

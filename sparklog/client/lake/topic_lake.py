@@ -21,7 +21,8 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
 from sparklog.errors import LakePausedError, LakeUnavailableError
 from sparklog.lake.columns import missing_columns, table_schema, topic_columns
-from sparklog.lake.delta_table import CommitConflictError, LakeTable, TableFile, dropped, normal_location
+from sparklog.lake.delta_errors import CommitConflictError
+from sparklog.lake.delta_table import LakeTable, TableFile, dropped, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
 from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.rules import (
@@ -214,7 +215,8 @@ class TopicLake:
             self._state(table, info, settings)  # nothing is written to a table that is not sound
             try:
                 table.add_columns(missing)
-            except CommitConflictError:
+            except CommitConflictError as e:
+                e.raise_if_lasting(table.location)
                 continue
             self._known_version = None
         raise LakeUnavailableError(f"the table of topic {info.name!r} keeps changing; the worker retries")
@@ -259,11 +261,13 @@ class TopicLake:
         """Commit the files on `table`, and return the new version. After a conflict commit them on the newest version,
         as long as the table's next offsets are still those of `state`."""
         base, known = table, state
+        is_doubtful = False  # True after an attempt that can still succeed, because nobody has made its version
         for attempt in range(COMMIT_ATTEMPTS):
             reach("lake.before-commit")
             try:
                 work.commit(base, plan)
             except CommitConflictError as e:
+                failure = e
                 logger.info("topic %s: version %d could not be committed: %s", info.name, base.version + 1, e)
             else:
                 reach("lake.after-commit")
@@ -285,10 +289,21 @@ class TopicLake:
                 raise LakeUnavailableError(
                     f"another worker has committed offsets of topic {info.name!r}: the next round continues behind them"
                 )
+            if failure.lasting and not is_doubtful:
+                work.discard()  # the library has refused the commit, and the newest version lacks the files
+            failure.raise_if_lasting(found.location)
+            is_void = found.version > base.version
+            is_doubtful = is_doubtful or not is_void
+            work.note_conflict(is_void=is_void)
             self._state(found, info, settings)
             if missing_columns(work.schema, found.schema()):
                 raise LakeUnavailableError(f"columns of the table of topic {info.name!r} were dropped during the round")
             base, known = found, now
+        if base.version == table.version:  # the reason is not another writer, so that each round would write new files
+            raise LakePausedError(
+                f"{COMMIT_ATTEMPTS} commits to the table at {base.location} failed, and no other writer has committed: "
+                f"{failure}; mend the cause, then use 'sparklog lake resume'"
+            )
         raise LakeUnavailableError(
             f"{COMMIT_ATTEMPTS} commits to the table of topic {info.name!r} conflicted with other writers; the worker "
             "retries"
@@ -331,6 +346,8 @@ class _Round:
         self.schema = schema
         self._columns = topic_columns(info.schema, is_envelope=info.is_envelope)
         self._files: list[DataFile] = []
+        self._has_tried = False
+        """True after an attempt to commit the files."""
         self._open: Any = None
         self._changes: dict[int, pa.Table] = {}
         self._changes_bytes = 0
@@ -395,10 +412,26 @@ class _Round:
     def commit(self, table: LakeTable, plan: Plan) -> None:
         """Commit on the version of `table`. Raises CommitConflictError."""
         if not self._settings.is_upsert:
+            self._has_tried = True
             table.commit(self._files, self._info.topic_id, plan.spans, gaps=plan.gaps)
             return
-        removed, files = self._merged(table)
-        table.merge(removed, files, self._info.topic_id, plan.spans, gaps=plan.gaps)
+        removed, self._files = self._merged(table)
+        self._has_tried = True
+        table.merge(removed, self._files, self._info.topic_id, plan.spans, gaps=plan.gaps)
+
+    def note_conflict(self, *, is_void: bool) -> None:
+        """Prepare the next attempt after a failed commit. `is_void`: another writer has made the version that this
+        commit wanted to make, so that no version will ever have the merged files of an upserted table."""
+        if not self._settings.is_upsert:
+            return
+        if is_void:
+            self._table.remove_files([f.path for f in self._files])
+        self._files, self._has_tried = [], not is_void
+
+    def discard(self) -> None:
+        """Delete the files of a commit that the library has refused, after a look at the table's newest version."""
+        self._has_tried = False
+        self.abandon()
 
     def _merged(self, table: LakeTable) -> tuple[list[TableFile], list[DataFile]]:
         """Return the files to remove and the files that replace them.
@@ -413,7 +446,7 @@ class _Round:
         added: list[DataFile] = []
         for partition, changes in self._changes.items():
             file_bytes = min(self._settings.file_size_bytes, UPSERT_FILE_BYTES_MAX)
-            writer = table.writer(schema, file_bytes, f"{partition:05d}")
+            writer = self._open = table.writer(schema, file_bytes, f"{partition:05d}")
             for file in files:
                 if file.partition != partition:
                     continue
@@ -432,6 +465,7 @@ class _Round:
             if fresh.num_rows:
                 writer.write(in_layout(fresh, schema))
             added += writer.close()
+            self._files, self._open = list(added), None
         return removed, added
 
     def abandon(self) -> None:
@@ -443,9 +477,11 @@ class _Round:
         self._files, self._open = [], None
 
     def close(self) -> None:
-        """Delete the file that is being written, after an error. Complete files stay, because a commit of unknown
-        outcome has perhaps added them to the table."""
-        if self._open is not None:
+        """Delete the files after an error. After an attempt to commit them complete files stay, because a commit of
+        unknown outcome has perhaps added them to the table."""
+        if not self._has_tried:
+            self.abandon()
+        elif self._open is not None:
             self._table.remove_files(self._open.abandon())
             self._open = None
 

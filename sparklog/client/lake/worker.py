@@ -26,10 +26,12 @@ from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     InvalidConfigError,
     LakePausedError,
+    LakeUnavailableError,
     SparklogError,
     UnknownTopicOrPartitionError,
     one_line,
 )
+from sparklog.lake.delta_errors import lasting_cause
 from sparklog.lake.delta_table import LakeTable, normal_location
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import merge_small_files
@@ -293,7 +295,12 @@ class LakeWorker:
         except (SparklogError, OSError) as e:
             topic.error = str(e)
             self._report(info, {}, error=topic.error)
-            logger.warning("topic %s: the round failed and will be retried: %s", info.name, e)
+            cause = lasting_cause(e) if isinstance(e, LakeUnavailableError | OSError) else ""
+            if cause:
+                logger.error("topic %s: its Delta table is paused: %s: %s", info.name, cause, e)  # noqa: TRY400
+                self._pause(info.name, f"{cause}: {e}; mend the cause, then use 'sparklog lake resume {info.name}'")
+            else:
+                logger.warning("topic %s: the round failed and will be retried: %s", info.name, e)
             return None
         except Exception as e:  # a defect that one topic's rows reach must not stop the other topics' tables
             topic.error = f"unexpected {type(e).__name__}: {one_line(str(e))}"

@@ -20,7 +20,7 @@ from sparklog.lake import parquet_files
 from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema
 from sparklog.lake.delta_table import TableFile, locations_above, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
-from sparklog.lake.parquet_files import DataFileWriter
+from sparklog.lake.parquet_files import DAYS_MAX, DAYS_MIN, DataFileWriter
 from sparklog.lake.small_files import FILES_MIN, files_to_merge
 from tests.support.cases import for_each
 
@@ -105,7 +105,7 @@ def writer(directory: Path, partition_by: tuple[str, ...] = (), file_bytes: int 
     return DataFileWriter(files, SCHEMA, partition_by, file_bytes, name="00001", fsync=lambda _: None)
 
 
-def test_dates_that_python_lacks_are_written_without_statistics_and_do_not_partition(tmp_path: Path) -> None:
+def test_dates_that_python_lacks_are_written_without_statistics(tmp_path: Path) -> None:
     far = pa.array([2**31 - 1, -(2**31)], pa.int32()).cast(pa.date32())
     late = pa.array([2**62, -(2**62)], pa.int64()).cast(pa.timestamp("us", "UTC"))
     table = rows(range(2)).set_column(1, "day", far).set_column(2, "at", late)
@@ -116,10 +116,19 @@ def test_dates_that_python_lacks_are_written_without_statistics_and_do_not_parti
     assert not {"day", "at"} & {*found["minValues"], *found["maxValues"]}
     assert found["nullCount"]["day"] == found["nullCount"]["at"] == 0
     assert pq.read_table(tmp_path / file.path).column("day").combine_chunks() == far
-    with pytest.raises(LakePausedError, match=r"partition column \(day\) is outside of the years 1 to 9999"):
-        by_day = writer(tmp_path, partition_by=("day",))
-        by_day.write(table)
-        by_day.close()
+
+
+def test_dates_that_readers_lack_become_null_in_a_partition_column(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One record of a producer would stop the table of its topic, or make it unreadable."""
+    first, last = DAYS_MIN - 1, DAYS_MAX + 1
+    days = pa.array([first, first + 1, last - 1, last, 2**31 - 1, None], pa.int32()).cast(pa.date32())
+    by_day = writer(tmp_path, partition_by=("day",))
+    by_day.write(rows(range(6)).set_column(1, "day", days))
+    found = {f.partition_values["day"]: f.rows for f in by_day.close()}
+    assert found == {None: 4, "0001-01-01": 1, "9999-12-31": 1}
+    assert "3 dates of partition column 'day' are outside of the years 1 to 9999" in caplog.text
 
 
 def test_statistics_are_true(tmp_path: Path) -> None:

@@ -1,0 +1,171 @@
+"""Failures of a table's location: their texts, the lasting ones, and the files of a round that has failed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from sparklog.client.lake.worker import LakeWorker, _Topic
+from sparklog.environment import fault_points
+from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
+from sparklog.lake.delta_errors import CommitConflictError, check_clear_text, lasting_cause, text_of
+from sparklog.lake.delta_table import LakeTable
+from tests.support.cases import for_each
+from tests.unit.lake.model_log import ModelLog, run_round, settings_at
+
+SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+FULL = (
+    "Generic LocalFileSystem error\n  \x1b[31m↳\x1b[0m Unable to copy data\n \x1b[31m↳\x1b[0m No space (os error 28)\n"
+)
+ANSWER = "Generic S3 error\n  \x1b[31m↳\x1b[0m Error performing PUT http://x: {}"
+
+
+def test_the_text_of_an_error_has_all_its_causes() -> None:
+    assert text_of(OSError(FULL)) == "Generic LocalFileSystem error: Unable to copy data: No space (os error 28)"
+    assert text_of(OSError()) == "OSError"
+    long = text_of(OSError("begin" + "x" * 10_000 + "end"))
+    assert (long[:5], long[-3:], len(long) < 1_000) == ("begin", "end", True)
+
+
+@for_each(
+    "text, cause",
+    [
+        (FULL, "the disk is full"),
+        ("Permission denied (os error 13)", "the worker lacks the right to the files"),
+        ("Read-only file system (os error 30)", "the file system is read-only"),
+        (ANSWER.format("400 Bad Request: <Code>ExpiredToken</Code>"), "expired credentials"),
+        (ANSWER.format("403 Forbidden: <Code>InvalidAccessKeyId</Code>"), "wrong credentials"),
+        (ANSWER.format("403 Forbidden: <Code>AccessDenied</Code>"), "the worker lacks the right"),
+        (ANSWER.format("404 Not Found: <Code>NoSuchBucket</Code>"), "the bucket does not exist"),
+        ("Unsupported table features required: [ClusteredTable]", "deltalake does not support the table's features"),
+        ("Unsupported: Feature 'geospatial' is not supported", "deltalake cannot read a table with such a feature"),
+        (ANSWER.format("503 Slow Down"), ""),
+        ("Failed to commit transaction: 0", ""),
+        ("Connection refused (os error 111)", ""),
+    ],
+)
+def test_lasting_causes(text: str, cause: str) -> None:
+    assert lasting_cause(OSError(text)) == cause
+    try:
+        raise LakeUnavailableError("the table cannot be reached") from OSError(text)
+    except LakeUnavailableError as e:
+        assert lasting_cause(e) == cause
+
+
+def test_an_errno_is_a_lasting_cause() -> None:
+    assert lasting_cause(OSError(errno.ENOSPC, "no space")) == "the disk is full"
+    assert lasting_cause(OSError(errno.EINTR, "interrupted")) == ""
+
+
+def test_an_endpoint_without_tls_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
+    check_clear_text("/a/directory")
+    with pytest.raises(InvalidConfigError, match="AWS_ALLOW_HTTP=true"):
+        LakeTable.open("s3://bucket/table")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    check_clear_text("s3://bucket/table")
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://127.0.0.1:9000")
+    check_clear_text("s3://bucket/table")
+
+
+def files(path: Path) -> set[Path]:
+    return set(path.rglob("*.parquet"))
+
+
+@for_each("mode", ["append", "upsert"])
+def test_a_full_disk_leaves_no_files(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each step: a written file, its fsync, and the commit."""
+    log, path = ModelLog(SCHEMA, partitions=2, keys=["id"]), tmp_path / mode
+    settings = settings_at(path, mode=mode)
+    log.rows = {0: [{"id": 1, "n": 1}], 1: [{"id": 2, "n": 2}]}
+    run_round(log, settings)
+    before = files(path)
+    log.rows = {0: [{"id": 1, "n": 1}, {"id": 1, "n": 3}], 1: [{"id": 2, "n": 2}, {"id": 2, "n": 4}]}
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(FULL)
+
+    steps: list[tuple[object, str, Any]] = [
+        (os, "fsync", fail),
+        (DeltaTable, "create_write_transaction", refuse),
+    ]
+    for owner, name, failure in steps:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, failure)
+            with pytest.raises((OSError, LakeUnavailableError)) as caught:
+                run_round(log, settings)
+        assert lasting_cause(caught.value) == "the disk is full"
+        assert files(path) == before
+    if mode == "append":
+        fault_points.call_at("lake.file-written", fail)
+        try:
+            with pytest.raises(OSError, match="No space"):
+                run_round(log, settings)
+        finally:
+            fault_points.disarm()
+        assert files(path) == before
+    run_round(log, settings)
+    assert DeltaTable(path).to_pyarrow_table().num_rows == (4 if mode == "append" else 2)
+
+
+def test_a_commit_that_fails_without_another_writer_pauses_with_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each round would write the files of the whole backlog again."""
+    log = ModelLog(SCHEMA)
+    log.rows[0] = [{"id": 1, "n": 1}]
+
+    def fail(self: LakeTable, *args: object, **named: object) -> None:
+        raise CommitConflictError("the moon is full")
+
+    monkeypatch.setattr(LakeTable, "commit", fail)
+    with pytest.raises(LakePausedError, match="no other writer has committed: the moon is full"):
+        run_round(log, settings_at(tmp_path / "table"))
+
+
+def test_a_commit_that_succeeded_before_its_error_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk can fail the checkpoint after the commit."""
+    log, path = ModelLog(SCHEMA), tmp_path / "table"
+    log.rows[0] = [{"id": 1, "n": 1}]
+    commit = LakeTable.commit
+
+    def fail(self: LakeTable, *args: Any, **named: Any) -> None:
+        commit(self, *args, **named)
+        raise CommitConflictError(FULL, "the disk is full")
+
+    monkeypatch.setattr(LakeTable, "commit", fail)
+    assert run_round(log, settings_at(path)).next_offsets == {0: 1}
+    assert DeltaTable(path).to_pyarrow_table().num_rows == 1
+
+
+def test_a_lasting_failure_pauses_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = LakeWorker("127.0.0.1:1")
+    paused: list[str] = []
+    monkeypatch.setattr(worker, "_report", lambda *_, **__: None)
+    monkeypatch.setattr(worker, "_pause", lambda name, reason: paused.append(reason))
+    info: Any = SimpleNamespace(name="trips")
+    for failure in (OSError(errno.ENOSPC, "no space"), LakeUnavailableError("the network is away")):
+
+        def fail(*_: object, failure: Exception = failure) -> None:
+            raise failure
+
+        topic = _Topic(SimpleNamespace(round=fail), "id")  # type: ignore[arg-type]
+        assert worker._round(info, settings_at(Path("/lake")), topic) is None
+    worker.close()
+    assert len(paused) == 1
+    assert "the disk is full" in paused[0]
+    assert "sparklog lake resume trips" in paused[0]
