@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError
+from sparklog.format.key_format import check_same_key_format, with_key_format
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, canonical_schema, require_columns
 from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.model.retention_policy import POLICY_COMPACT
@@ -104,6 +105,7 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
             f"topic {topic.name!r}: {TIMESTAMP_TYPE_SETTING} cannot be changed, running producers write timestamps "
             "of the old type; create a new topic with the setting"
         )
+    check_same_key_format(topic.name, topic.configs, configs)
     check_cleanup_policy(topic.name, topic.record_key_columns, configs)
     check_tiering(topic.name, configs)
     return replace(topic, configs=MappingProxyType(configs))
@@ -153,6 +155,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
         kind, schema, schema_id = KIND_TYPED, canonical_schema(spec.schema), typed_schema_id
         require_columns(schema, key_columns, spec.timestamp_column)
         check_cleanup_policy(spec.name, key_columns, configs)
+    configs = with_key_format(spec.name, None if spec.schema is None else schema, key_columns, configs)
     return Topic(
         name=spec.name,
         topic_id=environment.randomness.new_id(),

@@ -90,7 +90,7 @@ def test_a_live_broker_is_backed_up_step_by_step_and_restored(
         restored = restore(fresh.bootstrap_servers, store, second)
         assert sum(restored.values()) == 330
         assert contents(fresh.bootstrap_servers, typed) == expected
-        assert there.describe_topic(typed).configs == {"retention.ms": 30 * 86_400_000}
+        assert there.describe_topic(typed).configs == {"retention.ms": 30 * 86_400_000, "kafka.key.format": "text"}
         assert there.describe_topic(typed).key_columns == ("zone",)
         values = sparklog.read_table(fresh.bootstrap_servers, plain)
         assert values.column("value").to_pylist() == [b"%d" % i for i in range(20)]
@@ -212,11 +212,12 @@ def test_parts_that_a_later_backup_uses_again() -> None:
 
 def test_a_store_by_its_url_and_other_settings(broker: LocalBroker, admin: Admin, topic: str) -> None:
     at, url = ("-b", broker.bootstrap_servers), f"memory://{topic}"
-    admin.create_topic(topic, 2, configs={"retention.ms": "30d", "lake.commit.interval.ms": 60_000})
+    configs = {"retention.ms": "30d", "lake.commit.interval.ms": 60_000, "kafka.key.format": ""}
+    admin.create_topic(topic, 2, "value BINARY", ["value"], configs=configs)
     for last in (1_000, 1_010):
         with Producer(broker.bootstrap_servers) as producer:
             for i in range(0 if last == 1_000 else 1_000, last):
-                producer.send(topic, b"%d" % i, partition=i % 2)
+                producer.send(topic, {"value": b"%d" % i}, partition=i % 2)
         printed = run_here("backup", url, "--topic", topic, *at)
         assert f"{1_000 if last == 1_000 else 10:,} records in 2 new objects" in printed.stdout, (
             printed.stdout + printed.stderr

@@ -20,6 +20,7 @@ from sparklog.errors import (
     SparklogError,
     TopicAlreadyExistsError,
 )
+from sparklog.format.key_format import KEY_FORMAT_SETTING
 from sparklog.lake.settings import LAKE_PREFIX
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.security.client_security import Security
@@ -163,7 +164,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _restored_configs(stored: Mapping[str, object], wanted: Mapping[str, object | None]) -> dict[str, object]:
-    kept = {name: value for name, value in stored.items() if not name.startswith(LAKE_PREFIX)}
+    kept: dict[str, object] = {KEY_FORMAT_SETTING: ""}  # a topic without the setting has another rule of partitions
+    kept |= {name: value for name, value in stored.items() if not name.startswith(LAKE_PREFIX)}
     return {name: value for name, value in {**kept, **wanted}.items() if value is not None}
 
 

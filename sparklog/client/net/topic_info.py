@@ -16,6 +16,7 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.format.body_layout import INFLATED_BYTES_MAX
+from sparklog.format.key_format import KEY_FORMAT_SETTING
 from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.protocol.topic_messages import PartitionState, TopicState
 from sparklog.settings import Scope, Setting, settings_of
@@ -89,9 +90,16 @@ class TopicInfo:
         """Return True if both states of the topic give records the same form and the same limits."""
         return (
             self.topic_id == other.topic_id
+            and self.partitions == other.partitions  # it decides the partition of a key
             and self.schemas.keys() == other.schemas.keys()
             and (self.configs == other.configs and self.broker_defaults == other.broker_defaults)
         )
+
+    @property
+    def key_format(self) -> str:
+        """Form of the keys, which decides the partition of a row; "" for topics without the setting
+        (`format/key_format.py`)."""
+        return str(self.configs.get(KEY_FORMAT_SETTING, ""))
 
     def schema_of(self, schema_id: int) -> pa.Schema:
         """Return the schema of an id. Raises UnknownSchemaError."""

@@ -3,7 +3,9 @@
 Envelope topics: Kafka's murmur2 of the key's bytes, `toPositive(murmur2(key)) % partitions`, so a key lands in the
 partition Kafka's Java client would choose. A null key is no key: the record goes to the sticky partition.
 
-Typed topics with `key.columns`: the value of each key column becomes bytes (see the table), as Kafka's serializer
+Typed topics with `kafka.key.format`: the same of the key's bytes in this form (`row_keys.py`).
+
+Typed topics without this setting: the value of each key column becomes bytes (see the table), as Kafka's serializer
 writes it if there is one for the type. The murmur2 hashes of the columns are folded with `h = 31 * h + h_i` (32 bits);
 a null hashes as 0. A topic with a single string key column therefore chooses the partition that an envelope topic
 chooses for the same text as its key.
@@ -132,7 +134,7 @@ def _murmur2_rows(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> 
 
 def partitions_for_keys(keys: Any, partitions: int) -> np.ndarray:
     """Return the partition of every element of a binary array, i32; -1 for nulls."""
-    chosen = ((murmur2_array(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)
+    chosen = positive_modulo(murmur2_array(keys), partitions)
     if keys.null_count:
         chosen[_null_mask(keys)] = -1
     return chosen
@@ -143,7 +145,12 @@ def partitions_for_columns(columns: Sequence[Any], partitions: int) -> np.ndarra
     h = np.zeros(len(columns[0]), np.uint32)
     for column in columns:
         h = h * np.uint32(31) + _hash_column(column)
-    return ((h & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)
+    return positive_modulo(h, partitions)
+
+
+def positive_modulo(hashes: np.ndarray, partitions: int) -> np.ndarray:
+    """Return the partition for each hash (u32), i32."""
+    return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)
 
 
 def _hash_column(column: Any) -> np.ndarray:

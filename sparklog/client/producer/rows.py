@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.producer.partitioner import partitions_for_columns, partitions_for_keys
+from sparklog.client.producer.partitioner import partitions_for_keys
+from sparklog.client.producer.row_keys import partitions_of_rows
 from sparklog.client.producer.tabular import binary_array, fit, object_columns, to_table
 from sparklog.errors import InvalidPartitionsError, SchemaMismatchError
 from sparklog.format.column_names import shown_names
@@ -80,7 +81,7 @@ def rows_of(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     require_keys([table.column(c) for c in topic.key_columns], topic)
     if partition is not None or not topic.key_columns or table.num_rows == 0:
         return Rows(table, partition)
-    return Rows(table, partitions_for_columns([table.column(c) for c in topic.key_columns], topic.partitions))
+    return Rows(table, partitions_of_rows([table.column(c) for c in topic.key_columns], topic))
 
 
 def require_keys(columns: Sequence[Any], topic: TopicInfo) -> None:

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.accumulator import PartitionQueue
-from sparklog.client.producer.partitioner import murmur2
 from sparklog.client.producer.producer_topic import KEY_CACHE_ENTRIES_MAX, ProducerTopic, Serialize, SerializingTopic
 from sparklog.client.producer.record_sizes import HEADER_BYTES
+from sparklog.client.producer.row_keys import row_hash
 from sparklog.client.producer.rows import rows_of
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.column_names import shown_names
@@ -132,7 +132,7 @@ def _usual_value(v: str, t: Any) -> tuple[str, str]:
 class TypedTopic(ProducerTopic):
     """The state of a typed topic."""
 
-    __slots__ = ("_binaries", "_check", "_class", "_columns", "_fixed_bytes", "_key", "_texts")
+    __slots__ = ("_binaries", "_check", "_class", "_columns", "_fixed_bytes", "_hash", "_key", "_texts")
 
     def __init__(self, info: TopicInfo, batch_size_bytes: int, queues: list[PartitionQueue]) -> None:
         super().__init__(info, batch_size_bytes, queues)
@@ -141,6 +141,7 @@ class TypedTopic(ProducerTopic):
         self._columns = frozenset(schema.names)
         fields = {name: f"c{i}" for i, name in enumerate(schema.names)}
         self._key = attrgetter(*(fields[name] for name in info.key_columns)) if info.key_columns else None
+        self._hash = row_hash(info) if info.key_columns else None
         texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
         binaries = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
         self._texts = tuple(attrgetter(fields[name]) for name in texts)
@@ -233,19 +234,11 @@ class TypedTopic(ProducerTopic):
         hashing is slow."""
         if len(self.key_partitions) >= KEY_CACHE_ENTRIES_MAX:
             self.key_partitions.clear()
-        h = 0
-        for name in self.info.key_columns:
-            value, t = row[name], self.info.schema.field(name).type
-            if type(value) is str:
-                content = value.encode()
-            elif type(value) is int and pa.types.is_integer(t):
-                content = value.to_bytes(t.bit_width // 8, "big", signed=True)
-            else:
-                found = int(rows_of([row], self.info, None).partition[0])  # type: ignore[index]
-                break
-            h = (31 * h + murmur2(content)) & 0xFFFFFFFF
+        values = key if key.__class__ is tuple else (key,)
+        if self._hash is not None and all(value.__class__ in (str, int) for value in values):
+            found = (self._hash(values) & 0x7FFFFFFF) % self.info.partitions
         else:
-            found = (h & 0x7FFFFFFF) % self.info.partitions
+            found = int(rows_of([row], self.info, None).partition[0])  # type: ignore[index]
         self.key_partitions[key] = found
         return found
 

@@ -59,6 +59,12 @@ def test_a_file_with_dotted_names_and_tables(tmp_path: Path) -> None:
     assert config.topic_defaults == {"segment.bytes": 8192, "max.message.bytes": 4096}
 
 
+def test_the_form_of_keys_has_no_default() -> None:
+    assert make_config({}, {"kafka.key.format": ""}).topic_defaults == {"kafka.key.format": ""}
+    with pytest.raises(InvalidConfigError, match=r"kafka\.key\.format has no default"):
+        make_config({}, {"kafka.key.format": "json"})
+
+
 def test_names_of_which_one_begins_another(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
     path.write_text("max.connections = 50\nmax.connections.per.ip = 5\n")

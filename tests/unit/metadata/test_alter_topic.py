@@ -53,6 +53,18 @@ def test_what_is_refused_changes_nothing(
     store.close()
 
 
+@pytest.mark.parametrize(("before", "after"), [("json", None), ("json", ""), ("json", "text"), ("", "json")])
+def test_the_form_of_keys_stays(open_store: Callable[[], ControlledStore], before: str, after: str | None) -> None:
+    store = open_store()
+    configs = {"kafka.key.format": before}
+    created = store.create_topic(TopicSpec("t", 1, pa.schema([("id", pa.string())]), ["id"], configs=configs))
+    with pytest.raises(InvalidConfigError, match=r"kafka\.key\.format cannot be changed.*create a new topic"):
+        store.alter_topic("t", {"kafka.key.format": after, "segment.ms": 5})
+    assert store.topics() == {"t": created}
+    assert store.alter_topic("t", {"kafka.key.format": before, "segment.ms": 5}).configs["segment.ms"] == 5
+    store.close()
+
+
 def test_the_kind_of_timestamps_may_be_named_as_it_is(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     store.create_topic(TopicSpec("t", configs={"message.timestamp.type": "LogAppendTime"}))

@@ -70,7 +70,7 @@ def test_a_typed_topic_has_the_canonical_schema(open_store: Callable[[], Control
     assert topic.schemas[2] == pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     assert topic.key_columns == ("id", "name")
     assert topic.timestamp_column == topic.record_timestamp_column == "at"
-    assert dict(topic.configs) == {"segment.bytes": 1048576, "segment.ms": 5}
+    assert dict(topic.configs) == {"segment.bytes": 1048576, "segment.ms": 5, "kafka.key.format": "json"}
     store.close()
 
 
@@ -118,6 +118,23 @@ def test_delete_and_create_again_gives_a_new_id(open_store: Callable[[], Control
         (TopicSpec("t", configs={"segment.byte": 1}), InvalidConfigError, "did you mean 'segment.bytes'"),
         (TopicSpec("t", configs={"segment.bytes": 1}), InvalidConfigError, "at least 4096"),
         (TopicSpec("t", configs={"linger.ms": 1}), InvalidConfigError, r"linger\.ms"),
+        (TopicSpec("t", configs={"kafka.key.format": "avro"}), InvalidConfigError, "use one of empty, json, text"),
+        (TopicSpec("t", configs={"kafka.key.format": "json"}), InvalidConfigError, "an envelope topic are bytes"),
+        (
+            TopicSpec("t", schema=SCHEMA, configs={"kafka.key.format": "json"}),
+            InvalidConfigError,
+            "the topic has no key columns",
+        ),
+        (
+            TopicSpec("t", schema=SCHEMA, key_columns=["id"], configs={"kafka.key.format": "text"}),
+            InvalidConfigError,
+            "only one key column of text",
+        ),
+        (
+            TopicSpec("t", schema=SCHEMA, key_columns=["name", "id"], configs={"kafka.key.format": "text"}),
+            InvalidConfigError,
+            "only one key column of text",
+        ),
     ],
 )
 def test_what_cannot_be_a_topic_is_refused(
@@ -127,6 +144,26 @@ def test_what_cannot_be_a_topic_is_refused(
     with pytest.raises(error, match=message):
         store.create_topic(spec)
     assert store.topics() == {}
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "configs", "form"),
+    [
+        (["id"], {}, "json"),
+        (["name"], {}, "text"),
+        (["name", "id"], {}, "json"),
+        (["name"], {"kafka.key.format": "json"}, "json"),
+        (["id"], {"kafka.key.format": ""}, None),
+        ([], {}, None),
+    ],
+)
+def test_a_new_topic_gets_the_form_of_its_keys(
+    open_store: Callable[[], ControlledStore], keys: list[str], configs: dict[str, object], form: str | None
+) -> None:
+    store = open_store()
+    topic = store.create_topic(TopicSpec("t", 1, SCHEMA, keys, configs=configs))
+    assert topic.configs.get("kafka.key.format") == form
     store.close()
 
 
