@@ -7,6 +7,7 @@ from typing import Any
 
 from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.errors import error_from_code as broker_error
+from sparklog.format.key_format import KEY_FORMAT_SETTING
 from sparklog.gateway.backend.topics import read_metadata
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
@@ -80,7 +81,7 @@ def _entry(setting: Setting, state: TopicState) -> Body:
     return {
         "name": name,
         "value": _text(value),
-        "read_only": False,
+        "read_only": name == KEY_FORMAT_SETTING,  # so that MirrorMaker does not copy it to topics of bytes
         "config_source": source,
         "is_sensitive": False,
         "synonyms": [{"name": name, "value": _text(v), "source": s} for s, v in values],
@@ -176,7 +177,7 @@ async def alter_configs(session: Session, request: Body, version: int) -> Body:
 
     async def change(name: str, configs: list[Body]) -> dict[str, Any]:
         state = await _state(session, name)
-        changes: dict[str, Any] = dict.fromkeys(state.configs)
+        changes: dict[str, Any] = dict.fromkeys(name for name in state.configs if name != KEY_FORMAT_SETTING)
         return changes | parse_configs({c["name"]: c["value"] for c in configs})
 
     return await _alter(session, request, change)

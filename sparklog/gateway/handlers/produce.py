@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -215,7 +215,7 @@ def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None
                 compressed += len(data) if head.codec else 0
                 if compressed > INLINE_COMPRESSED_BYTES:
                     return None
-                batches.append(_convert_batch(one.topic, head, data, INLINE_BYTES))
+                batches.append(_convert_batch(one, head, data, INLINE_BYTES))
         except MessageTooLargeError:
             return None
         except SparklogError as e:
@@ -234,11 +234,9 @@ async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -
         try:
             for head, data in one.batches():
                 if head.codec == NONE and len(data) <= INLINE_BYTES:
-                    batch = _convert_batch(one.topic, head, data, limits.inflated_bytes)
+                    batch = _convert_batch(one, head, data, limits.inflated_bytes)
                 else:
-                    convert = partial(
-                        _convert_batch, one.topic, head, data, limits.inflated_bytes, conversions.inflated
-                    )
+                    convert = partial(_convert_batch, one, head, data, limits.inflated_bytes, conversions.inflated)
                     batch = await conversions.run(convert)
                 if len(batch) > left:
                     raise MessageTooLargeError(
@@ -256,14 +254,17 @@ async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -
 
 
 def _convert_batch(
-    topic: TopicInfo, head: BatchV2, data: memoryview, inflated_bytes_max: int, memory: InflatedMemory | None = None
+    one: _Partition, head: BatchV2, data: memoryview, inflated_bytes_max: int, memory: InflatedMemory | None = None
 ) -> memoryview:
     """Return the batch in the broker's format. The conversion holds its size in `memory`; None: the batch is small.
     Raises as `broker_batch`."""
+    topic = one.topic
     limit = min(topic.inflated_bytes_max, inflated_bytes_max)
     if len(data) > limit:
         raise too_large(limit)
-    convert = partial(broker_batch if topic.is_envelope else typed_batch, head, data, topic, limit)
+    convert: Callable[[], memoryview] = partial(broker_batch, head, data, topic, limit)
+    if not topic.is_envelope:
+        convert = partial(typed_batch, head, data, topic, limit, one.partition)
     if memory is None:
         return convert()
     size = min(produced_bytes(head, len(data), topic, limit), memory.limit_bytes)

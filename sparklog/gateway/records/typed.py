@@ -13,9 +13,8 @@ list, struct, map             array, object, object (array of pairs, unless its 
 null                          null, or the field is left out
 ============================  ==================================================
 
-A field that is no column, a value of another type, or a number out of the column's range is an error of the record. A
-record's key is the object of the topic's key columns; the key of a produced record is not stored, because the columns
-have it. A typed topic has no place for headers.
+A field that is no column, a value of another type, or a number out of the column's range is an error of the record.
+`typed_keys.py` has the rules of keys. A typed topic has no place for headers.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.producer.row_keys import keys_of_rows
 from sparklog.errors import CorruptBatchError, MessageTooLargeError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, assign_producer, encode_batch
 from sparklog.format.body_layout import INFLATED_BYTES_MAX
@@ -45,6 +45,7 @@ from sparklog.gateway.records.decode import decode_records
 from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
 from sparklog.gateway.records.memory import JSON_BYTES_MAX
 from sparklog.gateway.records.to_broker import STORED, batch_attributes, check_head, codec_of
+from sparklog.gateway.records.typed_keys import values_to_parse, with_keys, without_tombstones
 from sparklog.settings import MIB
 
 _ENCODER = msgspec.json.Encoder(decimal_format="string")
@@ -58,9 +59,11 @@ RECORD_BYTES_MAX = 256 * MIB
 """Largest memory for the Python objects of one record, in bytes."""
 
 
-def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
+def typed_batch(
+    head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int, partition: int
+) -> memoryview:
     """Return the batch in the broker's format. Arguments and errors are those of `broker_batch`, but `topic` is a typed
-    topic."""
+    topic. `partition`: the partition to which the client has sent the batch."""
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
     envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
@@ -72,9 +75,10 @@ def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byte
                 for i in places(headers.is_valid())
             }
         )
-    values = envelope.column(1)
+    keys, values = envelope.column(0), envelope.column(1)
     del raw, envelope  # the values are copies
-    rows = parse_rows(values, topic, inflated_bytes_max)
+    rows = parse_rows(values_to_parse(keys, values, topic), topic, inflated_bytes_max)
+    rows = with_keys(rows, keys, topic, partition, parse_rows)
     default_ms = head.max_timestamp_ms
     low = high = default_ms
     if topic.timestamp_column is not None:
@@ -303,10 +307,10 @@ class TypedRows:
             raise CorruptBatchError(f"a value of topic {self._topic.name!r} has no form in JSON: {e}") from e
         objects = [_for_json(one) for one in objects] if _has_maps(rows.schema) else objects
         values = pa.array([_ENCODER.encode(one) for one in objects], pa.binary())
-        names = self._topic.key_columns
-        if not names:
+        if not self._topic.key_columns:
             return None, values
-        return pa.array([_ENCODER.encode({k: one.get(k) for k in names}) for one in objects], pa.binary()), values
+        keys = keys_of_rows([rows.column(name) for name in self._topic.key_columns], self._topic)
+        return keys, without_tombstones(values, rows, self._topic)
 
     def _timestamps(self, rows: pa.RecordBatch, header: BatchHeader) -> Any:
         column = self._topic.timestamp_column

@@ -34,7 +34,9 @@ def stored(topic: TopicInfo, codec: int, values: list[bytes | None] = VALUES) ->
     records = write_small(None, values, [0] * len(values))
     data = compress(codec, [records]) if codec else records
     ((head, view),) = iterate_batches(memoryview(batch_of(data, len(values), codec=codec)))
-    return (broker_batch if topic.is_envelope else typed_batch)(head, view, topic, ROOM)
+    if topic.is_envelope:
+        return broker_batch(head, view, topic, ROOM)
+    return typed_batch(head, view, topic, ROOM, 0)
 
 
 def answered(topic: TopicInfo, *batches: memoryview, **more: Any) -> list[tuple[int, list[bytes | None]]]:
