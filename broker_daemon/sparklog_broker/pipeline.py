@@ -163,7 +163,7 @@ class Pipeline:
             response = await self._receive(received)
             return frame_response(prefix.api, prefix.correlation_id, response, received.older_version)
         except Exception as e:  # noqa: BLE001 - every error becomes a reply
-            error, close = _error_answer(e, prefix.api, connection.peer_name)
+            error, close = _error_answer(e, prefix.api, connection)
             self._requests.failed(prefix.api, (error.code,))
             return error_reply(prefix.api, prefix.correlation_id, error, close=close, throttle_ms=connection.mute_ms)
 
@@ -340,9 +340,17 @@ class Pipeline:
         response.header = built.header
 
 
-def _error_answer(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
-    """Return the error for the peer, and True if the connection must then be closed. Internal errors are logged."""
+def _error_answer(error: Exception, api: int, connection: Connection) -> tuple[SparklogError, bool]:
+    """Return the error for the peer, and True if the connection must then be closed. Internal errors are logged.
+
+    A gateway's connection stays open after a refused request: the gateway passes the error on to its client, which has
+    authenticated through this connection.
+    """
+    peer = connection.peer_name
     match error:
+        case InvalidRequestError() if connection.is_gateway and api != Api.HANDSHAKE:
+            log.info("%s: %s", peer, error)
+            return error, False
         case UnsupportedVersionError():
             is_handshake = api == Api.HANDSHAKE  # a newer client will retry with an older version
             log.info("%s: %s%s", peer, error, "" if is_handshake else "; disconnecting")

@@ -21,7 +21,7 @@ class Limits(Struct, frozen=True):
     """Connections at once, on listeners with SASL, whose clients have not authenticated yet."""
     request_bytes: int = 100 * MIB
     """Largest PRODUCE request in bytes."""
-    other_request_bytes: int = 4 * MIB
+    other_request_bytes: int = 100 * MIB
     """Largest request of any other API in bytes."""
     unknown_request_bytes: int = 128 * 1024
     """Largest request in bytes before the client has authenticated."""

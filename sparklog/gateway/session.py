@@ -19,6 +19,7 @@ from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, 
 from sparklog.gateway.wire.codec import Body, Part, decoder, encoder
 from sparklog.gateway.wire.schema import REQUEST, RESPONSE
 from sparklog.protocol.gateway import OnBehalf
+from sparklog.security.client_ids import printable_client_id
 from sparklog.security.listeners import Listener
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,8 @@ class Session:
                     self._broker = None
                 if self._broker is None:
                     try:
-                        self._broker = await self.gateway.connect(self.client_id, self.listener.name, self._client)
+                        name = printable_client_id(self.client_id)
+                        self._broker = await self.gateway.connect(name, self.listener.name, self._client)
                     except PolicyViolationError as e:  # another gateway serves the broker's clients
                         raise ConnectionEndError(str(e)) from e
                     self._broker.ended.add_done_callback(self._on_broker_ended)

@@ -16,6 +16,13 @@ def is_client_id(text: str) -> bool:
     return len(text) <= CLIENT_ID_CHARS_MAX and text.isprintable()
 
 
+def printable_client_id(text: str) -> str:
+    """Return `text` with escapes for the characters that a client id cannot have, cut to CLIENT_ID_CHARS_MAX."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text[:CLIENT_ID_CHARS_MAX]
+
+
 def check_client_id(text: str) -> str:
     """Return `text` if it can be a client id. Raises InvalidConfigError otherwise."""
     if not isinstance(text, str) or not is_client_id(text):

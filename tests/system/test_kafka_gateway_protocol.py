@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from sparklog.gateway.handlers.names import is_topic_name
 from sparklog.gateway.records.batch_v2 import iterate_batches
 from sparklog.gateway.records.compression import GZIP, NAMES, ZSTD, compress
 from sparklog.gateway.records.small import write_small
+from sparklog.gateway.registry import served_apis
+from sparklog.gateway.wire.apis import Api
 from sparklog.gateway.wire.errors import Kafka
+from sparklog.settings import MIB
+from tests.support.cases import for_each
+from tests.support.kafka_bodies import TOPIC, unusual_bodies
 from tests.support.kafka_wire import KafkaWire, batch_of, batch_of_values, fetched, produced
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +86,116 @@ def test_versions_before_zstd_neither_send_nor_get_it(wire: KafkaWire, topic: st
     assert produced(wire, topic, compressed(ZSTD), 7)["error_code"] == Kafka.NONE
     assert fetched(wire, topic, 9)["error_code"] == Kafka.UNSUPPORTED_COMPRESSION_TYPE
     assert codecs_of(fetched(wire, topic, 10)) == ["zstd"]
+
+
+def codes_in(answer: Any) -> Iterator[int]:
+    """All error codes of an answer."""
+    if isinstance(answer, dict):
+        for name, value in answer.items():
+            if name.endswith("error_code"):
+                yield value
+            else:
+                yield from codes_in(value)
+    elif isinstance(answer, list):
+        for value in answer:
+            yield from codes_in(value)
+
+
+@for_each("api", [served.api for served in served_apis().values()], ids=lambda api: str(api.name))
+def test_every_field_of_every_request_gets_an_answer(kafka: LocalBroker, api: Api) -> None:
+    creation = {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": True}
+    before = len(kafka.log)
+    with KafkaWire(kafka.kafka_bootstrap_servers) as wire:
+        for version in sorted({api.first, api.last}):
+            wire.ask("Metadata", 4, creation)  # the requests before have deleted it
+            for path, value, body in unusual_bodies(api.name, version):
+                if body.get("acks") == 0:
+                    continue  # has no answer
+                try:
+                    codes = set(codes_in(wire.ask(api.name, version, body)))
+                except (ConnectionError, TimeoutError) as e:
+                    raise AssertionError(f"version {version}, {path} = {value!r:.60}: {e}") from e
+                assert Kafka.UNKNOWN_SERVER_ERROR not in codes, (version, path, value)
+                if path.endswith("name") and isinstance(value, str) and not is_topic_name(value):
+                    assert Kafka.UNKNOWN_TOPIC_OR_PARTITION not in codes, (version, path, value)
+    assert "disconnecting" not in kafka.log[before:], "the broker has closed the gateway's connection"
+
+
+@for_each("client_id", ["a\tb", "\ufeffx", "\u202eabc", "\0", "x" * 300, "é", b"\xff\xfe", "", None], ids=ascii)
+def test_clients_with_any_client_id_are_served(kafka: LocalBroker, client_id: str | bytes | None) -> None:
+    with KafkaWire(kafka.kafka_bootstrap_servers, client_id=client_id) as wire:
+        answer = wire.ask("Metadata", 4, {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": True})
+        assert answer["topics"][0]["error_code"] == Kafka.NONE
+
+
+def test_headers_with_keys_of_any_bytes_are_refused_by_name(wire: KafkaWire, topic: str) -> None:
+    wire.ask("Metadata", 4, {"topics": [{"name": topic}], "allow_auto_topic_creation": True})
+    plain, header = b"\x0c\0\0\0\1\1\0", b"\2\2\xff\2v"
+    records = plain + bytes([2 * (5 + len(header))]) + b"\0\0\2\1\1" + header
+    result = produced(wire, topic, batch_of(records, 2))
+    assert result["error_code"] == Kafka.INVALID_RECORD
+    assert [(one["batch_index"], "UTF-8" in one["batch_index_error_message"]) for one in result["record_errors"]] == [
+        (1, True)
+    ]
+
+
+def test_large_requests_of_groups_are_answered(wire: KafkaWire, topic: str) -> None:
+    large = bytes(5 * MIB)
+    joined = wire.ask("JoinGroup", 3, join_body(topic, large))
+    assert joined["error_code"] == Kafka.NONE and joined["members"][0]["metadata"] == large
+    assignments = [{"member_id": joined["member_id"], "assignment": large}]
+    body = {"group_id": topic, "generation_id": joined["generation_id"], "member_id": joined["member_id"]}
+    assert wire.ask("SyncGroup", 0, {**body, "assignments": assignments})["assignment"] == large
+    refused = wire.ask("JoinGroup", 3, join_body(topic + "x", bytes(20 * MIB)))
+    assert refused["error_code"] == Kafka.GROUP_MAX_SIZE_REACHED
+    wire.ask("LeaveGroup", 0, {"group_id": topic, "member_id": joined["member_id"]})
+    wire.ask("CreateTopics", 2, creation_body(topic, 2_000))
+    partitions = [
+        {"partition_index": i, "committed_offset": i, "committed_metadata": "m" * 4_000} for i in range(2_000)
+    ]
+    answer = wire.ask("OffsetCommit", 2, {"group_id": topic, "topics": [{"name": topic, "partitions": partitions}]})
+    assert set(codes_in(answer)) == {Kafka.NONE}
+    last = wire.ask("OffsetFetch", 5, {"group_id": topic, "topics": [{"name": topic, "partition_indexes": [1_999]}]})
+    assert last["topics"][0]["partitions"][0]["committed_offset"] == 1_999
+
+
+def join_body(group: str, metadata: bytes) -> dict[str, Any]:
+    """A JOIN_GROUP request of a first member."""
+    times = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000}
+    protocols = [{"name": "range", "metadata": metadata}]
+    return {"group_id": group, "member_id": "", "protocol_type": "consumer", "protocols": protocols, **times}
+
+
+def creation_body(topic: str, partitions: int) -> dict[str, Any]:
+    """A CREATE_TOPICS request."""
+    one = {"name": topic, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+    return {"topics": [one], "timeout_ms": 30_000, "validate_only": False}
+
+
+def note_error(failed: list[Any], error: Any, _: Any) -> None:
+    """Keep the error of a record."""
+    failed.append(error)
+
+
+def test_writes_to_internal_topics_are_refused_before_they_exist(tmp_path: Path) -> None:
+    with sparklog.start_local(tmp_path / "data", kafka=True) as local:
+        for name in ("__consumer_offsets", "__transaction_state", "__other"):
+            failed: list[Any] = []
+            producer = Producer({"bootstrap.servers": local.kafka_bootstrap_servers, "log_level": 0})
+            producer.produce(name, b"x", on_delivery=partial(note_error, failed))
+            assert producer.flush(PATIENCE_S) == 0
+            assert failed[0].code() in (KafkaError.TOPIC_EXCEPTION, KafkaError._UNKNOWN_TOPIC), name
+
+
+def test_transactional_ids_that_no_coordinator_takes_end_the_producer(kafka: LocalBroker, wire: KafkaWire) -> None:
+    producer = Producer(
+        {"bootstrap.servers": kafka.kafka_bootstrap_servers, "transactional.id": "x" * 2_000, "log_level": 0}
+    )
+    with pytest.raises(KafkaException) as raised:
+        producer.init_transactions(PATIENCE_S)
+    assert raised.value.args[0].fatal()
+    assert "2000 characters" in str(raised.value)
+    for text in ("", "x" * 2_000):
+        identity = {"transactional_id": text, "producer_id": 1, "producer_epoch": 0}
+        assert wire.ask("EndTxn", 3, {**identity, "committed": True})["error_code"] == Kafka.INVALID_REQUEST
+        assert wire.ask("AddOffsetsToTxn", 3, {**identity, "group_id": "g"})["error_code"] == Kafka.INVALID_REQUEST

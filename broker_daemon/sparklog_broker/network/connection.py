@@ -89,6 +89,8 @@ class Addresses(NamedTuple):
     local: tuple[str, int]
     peer_host: str
     peer_name: str
+    is_gateway: bool = False
+    """True if a gateway has opened the connection for the peer."""
 
 
 class State(Enum):
@@ -152,7 +154,8 @@ class Connection:
         self.local_socket = local_socket
         self.authentication: Authentication | None = None
         """The peer's authentication, set by the code that accepts the connection. None if the listener needs none."""
-        self.local_address, self.peer_host, self.peer_name = addresses or _addresses(transport.sock)
+        places = addresses or _addresses(transport.sock)
+        self.local_address, self.peer_host, self.peer_name, self.is_gateway = places
         self.principal: Principal = ANONYMOUS
         """The peer's principal, which its authentication sets. It applies from the next request on."""
         self.client_id = ""

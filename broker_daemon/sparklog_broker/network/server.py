@@ -235,7 +235,8 @@ class Server:
             return
         enlarge_send_buffer(sock)
         host, port = client.client_host, client.client_port
-        addresses = Addresses((client.local_host, client.local_port), host, f"{host}:{port} (through the gateway)")
+        name = f"{host}:{port} (through the gateway)"
+        addresses = Addresses((client.local_host, client.local_port), host, name, is_gateway=True)
         self._add(sock, listener, addresses=addresses, certificate=client.certificate or None)
 
     def _pause_accepting(self, listener: OpenListener, sock: socket.socket, error: Exception) -> None:

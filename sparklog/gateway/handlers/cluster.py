@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sparklog.errors import SparklogError
 from sparklog.gateway.backend.topics import read_metadata, read_topics
+from sparklog.gateway.handlers.names import is_topic_name
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 from sparklog.protocol.topic_messages import MetadataRequest
-from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 BROKERS = 1
 """Endpoint type of brokers, which ordinary clients request; the other type is that of controllers."""
@@ -45,7 +45,7 @@ async def describe_log_dirs(session: Session, request: Body, version: int) -> Bo
     broker = await session.broker()
     try:
         dirs = await broker.ask(Api.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(), DescribeLogDirsResponse)
-        names = None if wanted is None else [n for n in wanted if 0 < len(n) <= TOPIC_NAME_CHARS_MAX]
+        names = None if wanted is None else [n for n in wanted if is_topic_name(n)]
         answer = await read_topics(broker, names)
     except SparklogError as e:
         return {"error_code": code_of(e), "results": []}

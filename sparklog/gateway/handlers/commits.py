@@ -3,10 +3,12 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sparklog.errors import GroupIdNotFoundError, SparklogError
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry
-from sparklog.gateway.handlers.offsets import is_partition
+from sparklog.gateway.handlers.names import is_group_id, is_partition, is_topic_name, missing_code
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
@@ -20,10 +22,12 @@ from sparklog.protocol.group_messages import (
     OffsetFetchResponse,
     TopicPartitions,
 )
-from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 METADATA_CHARS_MAX = 4_096
-GROUP_ID_CHARS_MAX = 249
+COMMIT_CHARS_MAX = 1024 * 1024
+"""Largest number of characters in the names and metadata of one commit to the broker."""
+COMMITS_MAX = 10_000
+"""Largest number of offsets of one commit to the broker."""
 PAGES_MAX = 10_000
 
 
@@ -36,7 +40,7 @@ def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> l
             key = topic["name"], p["partition_index"]
             metadata = p["committed_metadata"] or ""
             if not is_partition(*key):
-                outcomes[key] = Kafka.UNKNOWN_TOPIC_OR_PARTITION
+                outcomes[key] = missing_code(topic["name"])
             elif len(metadata) > METADATA_CHARS_MAX:
                 outcomes[key] = Kafka.OFFSET_METADATA_TOO_LARGE
             elif p["committed_offset"] < 0:
@@ -65,6 +69,20 @@ def commit_answer(topics: list[Body], outcomes: dict[tuple[str, int], Kafka], de
     ]
 
 
+def commits_of(offsets: list[CommittedOffset]) -> Iterator[list[CommittedOffset]]:
+    """Yield the offsets in parts that fit into a request to the broker."""
+    part: list[CommittedOffset] = []
+    size = 0
+    for offset in offsets:
+        size += len(offset.metadata) + len(offset.topic)
+        if part and (size > COMMIT_CHARS_MAX or len(part) == COMMITS_MAX):
+            yield part
+            part, size = [], len(offset.metadata) + len(offset.topic)
+        part.append(offset)
+    if part:
+        yield part
+
+
 async def offset_commit(session: Session, request: Body, version: int) -> Body:
     """Commit offsets. Members need the current generation; other clients may commit while the group has no members."""
     topics, group_id = request["topics"], request["group_id"]
@@ -79,16 +97,17 @@ async def offset_commit(session: Session, request: Body, version: int) -> Body:
         )
     throttle_ms = 0
     offsets = committable(topics, outcomes) if default is Kafka.NONE else []
-    if offsets:
+    for part in commits_of(offsets):
         default = Kafka.UNKNOWN_SERVER_ERROR
         try:
             answer = await (await session.broker()).ask(
-                Api.OFFSET_COMMIT, OffsetCommitRequest(group_id, offsets), OffsetCommitResponse
+                Api.OFFSET_COMMIT, OffsetCommitRequest(group_id, part), OffsetCommitResponse
             )
         except SparklogError as e:
             default = coordinator_code(e)
+            break
         else:
-            throttle_ms = answer.throttle_ms
+            throttle_ms = max(throttle_ms, answer.throttle_ms)
             outcomes |= {(r.topic, r.partition): kafka_code(r.error_code) for r in answer.results}
     return {"throttle_time_ms": throttle_ms, "topics": commit_answer(topics, outcomes, default)}
 
@@ -114,14 +133,14 @@ async def offset_fetch(session: Session, request: Body, version: int) -> Body:
 async def _fetch(
     session: Session, group_id: str, topics: list[Body] | None, *, stable: bool, index: int = 0
 ) -> tuple[Kafka, list[Body]]:
-    if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+    if not is_group_id(group_id):
         return Kafka.INVALID_GROUP_ID, []
     wanted = None
     if topics is not None:
         wanted = [
             TopicPartitions(t["name"], sorted({p for p in t["partition_indexes"] if is_partition(t["name"], p)}))
             for t in topics
-            if 0 < len(t["name"]) <= TOPIC_NAME_CHARS_MAX
+            if is_topic_name(t["name"])
         ]
     try:
         check_entry(index)

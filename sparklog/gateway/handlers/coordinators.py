@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from sparklog.errors import InvalidRequestError, SparklogError, UnknownMemberIdError
+from sparklog.errors import (
+    InvalidGroupIdError,
+    InvalidRequestError,
+    SparklogError,
+    TransactionalIdAuthorizationFailedError,
+    UnknownMemberIdError,
+)
 from sparklog.gateway.handlers.entries import check_entry
+from sparklog.gateway.handlers.names import (
+    GROUP_ID_CHARS_MAX,
+    TRANSACTIONAL_ID_CHARS_MAX,
+    is_group_id,
+    is_transactional_id,
+)
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, coordinator_code, text_of
@@ -17,8 +29,6 @@ from sparklog.protocol.group_messages import (
 from sparklog.protocol.topic_messages import BrokerEndpoint
 
 GROUP, TRANSACTION = 0, 1
-KEY_CHARS_MAX = 1_024
-GROUP_ID_CHARS_MAX = 249
 GROUP_CHECK_S = 3.0
 """Time in s between two checks of a session that it may use a group."""
 CHECKED_GROUPS_MAX = 1_000
@@ -39,11 +49,7 @@ async def find_coordinator(session: Session, request: Body, version: int) -> Bod
 async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
     try:
         check_entry(index)
-        if kind not in (GROUP, TRANSACTION) or not 0 < len(key) <= KEY_CHARS_MAX:
-            raise InvalidRequestError(
-                f"key {key!r:.100} of type {kind} has no coordinator: use type 0 (group) or 1 (transactional id), "
-                f"and a key of 1 to {KEY_CHARS_MAX} characters"
-            )
+        _check_key(key, kind)
         found = await ask_coordinator(session, key, kind)
     except SparklogError as e:
         code = coordinator_code(e)
@@ -65,6 +71,25 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
     }
 
 
+def _check_key(key: str, kind: int) -> None:
+    """Raise the error for a key that no coordinator has.
+
+    It is InvalidGroupIdError, InvalidRequestError, or TransactionalIdAuthorizationFailedError for a transactional id:
+    after any other error librdkafka asks for the coordinator of a transactional id until its timeout.
+    """
+    if kind == GROUP and not is_group_id(key):
+        raise InvalidGroupIdError(
+            f"a group id of {len(key)} characters; 1 to {GROUP_ID_CHARS_MAX} are allowed: choose another group id"
+        )
+    if kind == TRANSACTION and not is_transactional_id(key):
+        raise TransactionalIdAuthorizationFailedError(
+            f"a transactional id of {len(key)} characters; 1 to {TRANSACTIONAL_ID_CHARS_MAX} are allowed: choose "
+            "another transactional id"
+        )
+    if kind not in (GROUP, TRANSACTION):
+        raise InvalidRequestError(f"a key of type {kind} has no coordinator: use 0 (group) or 1 (transactional id)")
+
+
 async def ask_coordinator(session: Session, key: str, kind: int) -> FindCoordinatorResponse:
     """Ask the broker for the coordinator of a key. Raises the broker's errors."""
     broker = await session.broker()
@@ -78,7 +103,7 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
     The gateway's broker has to coordinate the group, and the client has to be allowed to read it. The gateway tests the
     permission with a heartbeat that changes nothing: a member that does not exist leaves.
     """
-    if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+    if not is_group_id(group_id):
         return Kafka.INVALID_GROUP_ID
     now_s = session.gateway.clock_s()
     if now_s - session.checked_groups.get(group_id, now_s - 2 * GROUP_CHECK_S) < GROUP_CHECK_S:

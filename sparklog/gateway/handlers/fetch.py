@@ -7,6 +7,7 @@ from functools import partial
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnknownSchemaError
+from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.records.compression import codec_of_topic
 from sparklog.gateway.records.errors import UnsupportedCodecError, without_frames
 from sparklog.gateway.records.memory import convert_within
@@ -16,10 +17,10 @@ from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
-from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
 from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from sparklog.settings import MIB
-from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
+from sparklog.types import READ_COMMITTED
 
 WAIT_MS_MAX = 60_000
 NO_SESSION = 0
@@ -42,7 +43,7 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
         return {"error_code": Kafka.FETCH_SESSION_ID_NOT_FOUND, "responses": []}
     isolation = READ_COMMITTED if request["isolation_level"] == READ_COMMITTED else 0
     asked = [(t["topic"], p) for t in request["topics"] for p in t["partitions"]]
-    wanted = [_partition(name, p) for name, p in asked if _is_possible(name, p["partition"])]
+    wanted = [_partition(name, p) for name, p in asked if is_partition(name, p["partition"])]
     results: dict[tuple[str, int], FetchResult] = {}
     payloads: dict[tuple[str, int], memoryview] = {}
     throttle_ms = 0
@@ -75,15 +76,14 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
             if key in left_out:
                 partitions.append(_error(p["partition"], Kafka.INVALID_REQUEST))
                 continue
+            if key not in results:
+                partitions.append(_error(p["partition"], missing_code(topic["topic"])))
+                continue
             partitions.append(
-                _answer(session, p["partition"], results.get(key), converted.get(key, []), isolation=isolation)
+                _answer(session, p["partition"], results[key], converted.get(key, []), isolation=isolation)
             )
         found.append({"topic": topic["topic"], "partitions": partitions})
     return {"throttle_time_ms": throttle_ms, "error_code": Kafka.NONE, "session_id": NO_SESSION, "responses": found}
-
-
-def _is_possible(name: str, partition: int) -> bool:
-    return 0 < len(name) <= TOPIC_NAME_CHARS_MAX and 0 <= partition < PARTITIONS_PER_TOPIC_MAX
 
 
 def _partition(name: str, asked: Body) -> FetchPartition:
@@ -126,11 +126,7 @@ def _error(partition: int, code: Kafka) -> Body:
     }
 
 
-def _answer(
-    session: Session, partition: int, result: FetchResult | None, converted: _Converted, *, isolation: int
-) -> Body:
-    if result is None:
-        return _error(partition, Kafka.UNKNOWN_TOPIC_OR_PARTITION)
+def _answer(session: Session, partition: int, result: FetchResult, converted: _Converted, *, isolation: int) -> Body:
     code = kafka_code(result.error_code, of_partition=True)
     found = _error(partition, code) | {
         "high_watermark": result.high_watermark,

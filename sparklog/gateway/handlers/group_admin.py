@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from sparklog.errors import GroupIdNotFoundError, SparklogError
 from sparklog.gateway.groups.classic import ClassicGroup
-from sparklog.gateway.handlers.coordinators import GROUP_ID_CHARS_MAX
 from sparklog.gateway.handlers.entries import check_entry
+from sparklog.gateway.handlers.names import is_group_id
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body, encoder
 from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
@@ -96,7 +96,7 @@ async def describe_groups(session: Session, request: Body, version: int) -> Body
 
 
 async def _described(session: Session, group_id: str, index: int) -> Body:
-    if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+    if not is_group_id(group_id):
         return _described_error(group_id, Kafka.INVALID_GROUP_ID)
     try:
         check_entry(index)
@@ -195,7 +195,7 @@ async def delete_groups(session: Session, request: Body, version: int) -> Body:
 
 
 async def _delete(session: Session, group_id: str, index: int) -> Kafka:
-    if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+    if not is_group_id(group_id):
         return Kafka.INVALID_GROUP_ID
     try:
         check_entry(index)

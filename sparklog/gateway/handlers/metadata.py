@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from contextlib import suppress
 from uuid import UUID
 
-from sparklog.errors import InvalidTopicError, SparklogError
+from sparklog.errors import InvalidTopicError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.gateway.backend.topics import read_metadata, read_topics, topic_uuid
+from sparklog.gateway.handlers.coordinators import GROUP, TRANSACTION, ask_coordinator
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, kafka_code
@@ -17,8 +19,17 @@ from sparklog.protocol.topic_messages import (
     PartitionState,
     TopicState,
 )
-from sparklog.types import INTERNAL_TOPICS, check_topic_name
+from sparklog.types import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_PREFIX,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+    check_topic_name,
+)
 
+_COORDINATED = {CONSUMER_OFFSETS_TOPIC: GROUP, TRANSACTION_STATE_TOPIC: TRANSACTION}
+"""Type of the coordinator that keeps an internal topic, by the topic's name."""
+_ANY_KEY = "kafka-gateway"
 UNNAMED_FROM = 12
 """First version of METADATA whose answers can have topics without names."""
 
@@ -79,17 +90,30 @@ async def _read(session: Session, names: list[str] | None, *, create: bool) -> M
     missing = [t.name for t in answer.topics if t.error_code and kafka_code(t.error_code) == 3]
     if not create or names is None or not missing:
         return answer
-    for start in range(0, len(missing), AUTO_CREATED_MAX):
-        part = missing[start : start + AUTO_CREATED_MAX]
-        try:
-            made = await read_metadata(
-                broker, MetadataRequest(part, paged=True, with_schemas=False, create_missing=True)
-            )
-        except SparklogError:
-            break  # the answer says that the rest is missing
-        found = {t.name: t for t in made.topics}
-        answer.topics = [found.get(t.name, t) for t in answer.topics]
+    await _create_internal(session, missing)
+    # one request creates a limited number of topics: the others are missing in the answer, and clients ask again
+    part = missing[:AUTO_CREATED_MAX]
+    with suppress(SparklogError):  # then the answer says that the topics are missing
+        created = await read_metadata(
+            broker, MetadataRequest(part, paged=True, with_schemas=False, create_missing=True)
+        )
+        states = {t.name: t for t in created.topics}
+        answer.topics = [states.get(t.name, t) for t in answer.topics]
+    for topic in answer.topics:
+        is_missing = topic.error_code == UnknownTopicOrPartitionError.code
+        if is_missing and topic.name.startswith(INTERNAL_PREFIX) and topic.name not in _COORDINATED:
+            topic.error_code = InvalidTopicError.code  # the broker creates no such topic for a client
     return answer
+
+
+async def _create_internal(session: Session, names: list[str]) -> None:
+    """Let the broker create missing topics of coordinators, by asking for a coordinator. A client that cannot write to
+    such a topic gets an error that ends its attempts only if the topic exists. A client without the permission gets
+    the answer that the topic is missing."""
+    for name in names:
+        if name in _COORDINATED:
+            with suppress(SparklogError):
+                await ask_coordinator(session, _ANY_KEY, _COORDINATED[name])
 
 
 def _note(session: Session, state: TopicState) -> UUID | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sparklog.errors import SparklogError
+from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
-from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import (
     EpochEndOffset,
     EpochPartition,
@@ -18,23 +18,12 @@ from sparklog.protocol.messages import (
     OffsetsForLeaderEpochRequest,
     OffsetsForLeaderEpochResponse,
 )
-from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
+from sparklog.types import READ_COMMITTED
 
 TIMESTAMP_MIN = -5
 TIMESTAMP_MAX = 2**62
 """Largest timestamp that the broker accepts. Larger ones are replaced by it; the result is the same, because no record
 is as late."""
-
-
-def is_topic_name(name: str) -> bool:
-    """Return True if the length of a topic's name is within the limits of the protocol."""
-    return 0 < len(name) <= TOPIC_NAME_CHARS_MAX
-
-
-def is_partition(name: str, partition: int) -> bool:
-    """Return True if topic name and partition number are within the limits of the protocol. The broker closes a
-    connection that sends others."""
-    return is_topic_name(name) and 0 <= partition < PARTITIONS_PER_TOPIC_MAX
 
 
 async def list_offsets(session: Session, request: Body, version: int) -> Body:
@@ -49,7 +38,8 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
     ]
     isolation = READ_COMMITTED if request.get("isolation_level") == READ_COMMITTED else 0
     results: dict[tuple[str, int], ListOffsetsResult] = {}
-    failure, throttle_ms = Kafka.UNKNOWN_TOPIC_OR_PARTITION, 0
+    failure: Kafka | None = None
+    throttle_ms = 0
     if wanted:
         message = ListOffsetsRequest(wanted, isolation)
         try:
@@ -63,7 +53,9 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
     def outcome(name: str, p: Body) -> Body:
         result = results.get((name, p["partition_index"]))
         if result is None:
-            code = failure if p["timestamp"] >= TIMESTAMP_MIN else Kafka.UNSUPPORTED_VERSION
+            code = failure or missing_code(name)
+            if p["timestamp"] < TIMESTAMP_MIN:
+                code = Kafka.UNSUPPORTED_VERSION
             return {"partition_index": p["partition_index"], "error_code": code, "timestamp": -1, "offset": -1}
         return {
             "partition_index": p["partition_index"],
@@ -92,7 +84,8 @@ async def offset_for_leader_epoch(session: Session, request: Body, version: int)
         if is_partition(t["topic"], p["partition"])
     ]
     results: dict[tuple[str, int], EpochEndOffset] = {}
-    failure, throttle_ms = Kafka.UNKNOWN_TOPIC_OR_PARTITION, 0
+    failure: Kafka | None = None
+    throttle_ms = 0
     if wanted:
         message = OffsetsForLeaderEpochRequest(wanted)
         try:
@@ -107,7 +100,7 @@ async def offset_for_leader_epoch(session: Session, request: Body, version: int)
 
     def outcome(name: str, p: Body) -> Body:
         result = results.get((name, p["partition"]))
-        code = failure if result is None else kafka_code(result.error_code, of_partition=True)
+        code = (failure or missing_code(name)) if result is None else kafka_code(result.error_code, of_partition=True)
         return {
             "error_code": code,
             "partition": p["partition"],

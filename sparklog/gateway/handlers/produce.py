@@ -8,17 +8,25 @@ from typing import NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import (
+    CorruptBatchError,
     InvalidRequestError,
+    InvalidTopicError,
     MessageTooLargeError,
     SparklogError,
     TransactionAbortedError,
     UnknownSchemaError,
+    UnknownTopicOrPartitionError,
 )
-from sparklog.gateway.handlers.offsets import is_topic_name
+from sparklog.gateway.handlers.names import is_partition, is_topic_name, is_transactional_id
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
 from sparklog.gateway.records.batch_v2 import BatchV2, iterate_batches
 from sparklog.gateway.records.compression import NONE, ZSTD, too_large
-from sparklog.gateway.records.errors import InvalidRecordError, UnsupportedCodecError, without_frames
+from sparklog.gateway.records.errors import (
+    InvalidRecordError,
+    MalformedBatchError,
+    UnsupportedCodecError,
+    without_frames,
+)
 from sparklog.gateway.records.memory import convert_within, produced_bytes
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.typed import typed_batch
@@ -27,9 +35,9 @@ from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.apis import Api
-from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
+from sparklog.types import INTERNAL_TOPICS, check_topic_name
 
 ACKS = (-1, 0, 1)
 INLINE_BYTES = 64 * 1024
@@ -41,7 +49,6 @@ INLINE_BYTES, because the records can be much larger than the batch."""
 ZSTD_FROM = 7
 """First version of PRODUCE that has zstd."""
 TIMEOUT_MS_MAX = 86_400_000
-TRANSACTIONAL_ID_CHARS_MAX = 1_024
 
 
 class _RequestedPartition(NamedTuple):
@@ -153,8 +160,11 @@ async def _look_up(
         raise InvalidRequestError(
             "a partition of the request has no records: send at least one batch for each partition"
         )
-    if not is_topic_name(name) or not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
-        raise InvalidRequestError(f"there can be no partition {partition} of a topic {name!r:.300}")
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"topic {name!r} is internal: it can be read, but not written to")
+    check_topic_name(name)
+    if not is_partition(name, partition):
+        raise UnknownTopicOrPartitionError(f"topic {name!r} has no partition {partition}")
     return _Partition(await session.gateway.topics.get(await session.broker(), name), partition, records, has_zstd)
 
 
@@ -257,7 +267,7 @@ def _convert_batch(
     one: _Partition, head: BatchV2, data: memoryview, inflated_bytes_max: int, memory: InflatedMemory | None = None
 ) -> memoryview:
     """Return the batch in the broker's format. The conversion holds its size in `memory`; None: the batch is small.
-    Raises as `broker_batch`."""
+    Raises as `broker_batch`, but MalformedBatchError for damaged records: the checksum of the batch is right."""
     topic = one.topic
     limit = min(topic.inflated_bytes_max, inflated_bytes_max)
     if len(data) > limit:
@@ -265,10 +275,13 @@ def _convert_batch(
     convert: Callable[[], memoryview] = partial(broker_batch, head, data, topic, limit)
     if not topic.is_envelope:
         convert = partial(typed_batch, head, data, topic, limit, one.partition)
-    if memory is None:
-        return convert()
-    size = min(produced_bytes(head, len(data), topic, limit), memory.limit_bytes)
-    return convert_within(memory, size, convert)
+    try:
+        if memory is None:
+            return convert()
+        size = min(produced_bytes(head, len(data), topic, limit), memory.limit_bytes)
+        return convert_within(memory, size, convert)
+    except CorruptBatchError as e:
+        raise MalformedBatchError(str(e)) from None
 
 
 def _size(converted: Sequence[_Converted]) -> int:
@@ -381,7 +394,7 @@ def _refused(code: Kafka) -> Body:
 async def init_producer_id(session: Session, request: Body, version: int) -> Body:
     """Answer with an identity for an idempotent or transactional producer."""
     transactional_id = request["transactional_id"]
-    if transactional_id is not None and not 0 < len(transactional_id) <= TRANSACTIONAL_ID_CHARS_MAX:
+    if transactional_id is not None and not is_transactional_id(transactional_id):
         return _no_identity(Kafka.INVALID_REQUEST)
     timeout_ms = request["transaction_timeout_ms"]
     if transactional_id is not None and not 0 < timeout_ms <= TIMEOUT_MS_MAX:

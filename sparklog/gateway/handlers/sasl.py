@@ -7,7 +7,7 @@ client's permissions and quotas to each request of the session.
 from __future__ import annotations
 
 from sparklog.errors import SaslAuthenticationFailedError, SparklogError, UnsupportedSaslMechanismError
-from sparklog.gateway.session import ConnectionEndError, Session
+from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.apis import Api
@@ -48,16 +48,20 @@ async def sasl_authenticate(session: Session, request: Body, version: int) -> Bo
     After a failure, also of a repeated authentication, the session ends with this answer, as the broker's connection
     does.
     """
+    if not session.listener.protocol.sasl:
+        return _refusal(Kafka.ILLEGAL_SASL_STATE, "the listener is without SASL: choose another security protocol")
     token = request["auth_bytes"]
     if len(token) > TOKEN_BYTES_MAX:
-        raise ConnectionEndError(f"a SASL message of {len(token)} bytes; at most {TOKEN_BYTES_MAX} are allowed")
+        session.refuse_authentication()
+        reason = f"a SASL message of {len(token)} bytes; at most {TOKEN_BYTES_MAX} are allowed"
+        return _refusal(Kafka.SASL_AUTHENTICATION_FAILED, reason)
     broker = await session.broker()
     try:
         answer = await broker.ask(Api.SASL_AUTHENTICATE, SaslAuthenticateRequest(token), SaslAuthenticateResponse)
     except SparklogError as e:
         session.refuse_authentication()
         code = code_of(e) if isinstance(e, SaslAuthenticationFailedError) else Kafka.ILLEGAL_SASL_STATE
-        return {"error_code": code, "error_message": text_of(e), "auth_bytes": b""}
+        return _refusal(code, str(e))
     if answer.error_code:
         session.refuse_authentication()
     elif answer.principal:
@@ -68,3 +72,7 @@ async def sasl_authenticate(session: Session, request: Body, version: int) -> Bo
         "auth_bytes": answer.auth_bytes,
         "session_lifetime_ms": answer.session_lifetime_ms,
     }
+
+
+def _refusal(code: Kafka, reason: str) -> Body:
+    return {"error_code": code, "error_message": text_of(reason), "auth_bytes": b""}

@@ -15,7 +15,7 @@ from sparklog.gateway.backend.topics import read_metadata, topic_uuid
 from sparklog.gateway.handlers.configs import config_entries, parse_configs
 from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry
 from sparklog.gateway.handlers.metadata import visible_topics
-from sparklog.gateway.handlers.offsets import is_partition
+from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
@@ -170,7 +170,7 @@ async def delete_records(session: Session, request: Body, version: int) -> Body:
         if is_partition(t["name"], p["partition_index"]) and p["offset"] >= -1
     ]
     results: dict[tuple[str, int], DeleteRecordsResult] = {}
-    failure = Kafka.UNKNOWN_TOPIC_OR_PARTITION
+    failure: Kafka | None = None
     if wanted:
         message = DeleteRecordsRequest(min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), wanted)
         try:
@@ -182,7 +182,7 @@ async def delete_records(session: Session, request: Body, version: int) -> Body:
 
     def outcome(name: str, p: Body) -> Body:
         result = results.get((name, p["partition_index"]))
-        code = failure if result is None else kafka_code(result.error_code, of_partition=True)
+        code = (failure or missing_code(name)) if result is None else kafka_code(result.error_code, of_partition=True)
         if result is None and p["offset"] < -1:
             code = Kafka.OFFSET_OUT_OF_RANGE
         low = -1 if result is None else result.low_watermark

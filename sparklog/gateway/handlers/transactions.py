@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError
 from sparklog.gateway.backend.topics import read_topics
-from sparklog.gateway.handlers.commits import GROUP_ID_CHARS_MAX, commit_answer, committable
+from sparklog.gateway.handlers.commits import commit_answer, commits_of, committable
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry
-from sparklog.gateway.handlers.offsets import is_partition
+from sparklog.gateway.handlers.names import (
+    TRANSACTIONAL_ID_CHARS_MAX,
+    is_group_id,
+    is_partition,
+    is_topic_name,
+    is_transactional_id,
+    missing_code,
+)
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
 from sparklog.protocol.apis import Api
-from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from sparklog.protocol.transaction_messages import (
     BeginTxnRequest,
@@ -34,7 +40,6 @@ from sparklog.protocol.transaction_messages import (
     ProducerState,
     TransactionDetails,
 )
-from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 BUMPS_FROM = 5
 """First version of END_TXN whose clients continue with the epoch in the answer."""
@@ -47,7 +52,6 @@ FENCED_FROM = {"InitProducerId": 4, "EndTxn": 2, "AddPartitionsToTxn": 2, "AddOf
 """First version of each API whose answers can have PRODUCER_FENCED. Older versions and other APIs have
 INVALID_PRODUCER_EPOCH instead, as in Kafka: after PRODUCER_FENCED in PRODUCE or TXN_OFFSET_COMMIT, librdkafka would let
 the producer abort and continue."""
-TRANSACTIONAL_ID_CHARS_MAX = 1_024
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 
 
@@ -75,9 +79,9 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
     """Open the transaction. Nothing is opened if a partition does not exist or cannot be used; such partitions have
     errors in the answer."""
     topics = request["v3_and_below_topics"]
-    names = list(dict.fromkeys(t["name"] for t in topics if 0 < len(t["name"]) <= TOPIC_NAME_CHARS_MAX))
+    names = list(dict.fromkeys(t["name"] for t in topics if is_topic_name(t["name"])))
     counts: dict[str, int] = {}
-    failure = Kafka.UNKNOWN_TOPIC_OR_PARTITION
+    failure: Kafka | None = None
     errors: dict[str, Kafka] = {}
     if names:
         try:
@@ -90,7 +94,7 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
             errors = {t.name: kafka_code(t.error_code) for t in answer.topics if t.error_code}
 
     def outcome(name: str, partition: int) -> Kafka:
-        return opened if 0 <= partition < counts.get(name, 0) else errors.get(name, failure)
+        return opened if 0 <= partition < counts.get(name, 0) else errors.get(name, failure or missing_code(name))
 
     opened = Kafka.NONE
     if all(outcome(t["name"], p) is Kafka.NONE for t in topics for p in t["partitions"]):
@@ -110,7 +114,7 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
 
 async def add_offsets_to_txn(session: Session, request: Body, version: int) -> Body:
     """Check the group id, and open the transaction. The offsets themselves are added by TXN_OFFSET_COMMIT."""
-    is_group = 0 < len(request["group_id"]) <= GROUP_ID_CHARS_MAX
+    is_group = is_group_id(request["group_id"])
     code = await _open(session, request, "AddOffsetsToTxn", version) if is_group else Kafka.INVALID_GROUP_ID
     return {"error_code": code}
 
@@ -119,6 +123,8 @@ async def _open(session: Session, request: Body, api: str, version: int) -> Kafk
     """Open the transaction of a request, if it is not open. Returns the error code for the client."""
     names = ("transactional_id", "producer_id", "producer_epoch")
     prefix = "" if "transactional_id" in request else "v3_and_below_"
+    if not is_transactional_id(request[prefix + "transactional_id"]):
+        return Kafka.INVALID_REQUEST
     message = BeginTxnRequest(*(request[prefix + name] for name in names))
     try:
         await (await session.broker()).ask(Api.BEGIN_TXN, message, BeginTxnResponse)
@@ -131,7 +137,9 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
     """Add offsets to a transaction, which commits them at its end."""
     topics, group_id = request["topics"], request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
-    default = Kafka.NONE if 0 < len(group_id) <= GROUP_ID_CHARS_MAX else Kafka.INVALID_GROUP_ID
+    default = Kafka.NONE if is_group_id(group_id) else Kafka.INVALID_GROUP_ID
+    if not is_transactional_id(request["transactional_id"]):
+        default = Kafka.INVALID_REQUEST
     member_id = request.get("member_id", "")
     is_member = bool(member_id) or request.get("generation_id", -1) >= 0
     if default is Kafka.NONE and is_member:
@@ -142,17 +150,17 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
         )
     throttle_ms = 0
     offsets = committable(topics, outcomes) if default is Kafka.NONE else []
-    if offsets:
-        transactional_id = request["transactional_id"]
-        identity = request["producer_id"], request["producer_epoch"]
-        message = TxnOffsetCommitRequest(transactional_id, *identity, group_id, offsets)
+    for part in commits_of(offsets):
+        identity = request["transactional_id"], request["producer_id"], request["producer_epoch"]
+        message = TxnOffsetCommitRequest(*identity, group_id, part)
         default = Kafka.UNKNOWN_SERVER_ERROR
         try:
             answer = await (await session.broker()).ask(Api.TXN_OFFSET_COMMIT, message, TxnOffsetCommitResponse)
         except SparklogError as e:
             default = transaction_error(e, "TxnOffsetCommit", version)
+            break
         else:
-            throttle_ms = answer.throttle_ms
+            throttle_ms = max(throttle_ms, answer.throttle_ms)
             outcomes |= {
                 (r.topic, r.partition): fenced_code(kafka_code(r.error_code), "TxnOffsetCommit", version)
                 for r in answer.results
@@ -162,6 +170,8 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
 
 async def end_txn(session: Session, request: Body, version: int) -> Body:
     """Commit or abort a transaction. The broker answers after all markers are written."""
+    if not is_transactional_id(request["transactional_id"]):
+        return {"error_code": Kafka.INVALID_REQUEST}
     message = EndTxnRequest(
         request["transactional_id"],
         request["producer_id"],
@@ -250,8 +260,10 @@ async def describe_transactions(session: Session, request: Body, version: int) -
 async def _details(session: Session, transactional_id: str) -> TransactionDetails:
     """Return a transaction with all its partitions, which the broker sends in pages. Raises InvalidRequestError, and
     the broker's errors."""
-    if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_CHARS_MAX:
-        raise InvalidRequestError(f"a transactional id of {len(transactional_id)} characters")
+    if not is_transactional_id(transactional_id):
+        raise InvalidRequestError(
+            f"a transactional id of {len(transactional_id)} characters; 1 to {TRANSACTIONAL_ID_CHARS_MAX} are allowed"
+        )
     broker = await session.broker()
     message = DescribeTransactionsRequest([transactional_id], paged=True)
     answer = await broker.ask(Api.DESCRIBE_TRANSACTIONS, message, DescribeTransactionsResponse)
@@ -287,8 +299,8 @@ async def describe_producers(session: Session, request: Body, version: int) -> B
 
 async def _producers(session: Session, name: str, partition: int) -> Body:
     found: Body = {"partition_index": partition, "error_code": Kafka.NONE, "active_producers": []}
-    if not is_partition(name, partition) or partition >= PARTITIONS_PER_TOPIC_MAX:
-        return found | {"error_code": Kafka.UNKNOWN_TOPIC_OR_PARTITION}
+    if not is_partition(name, partition):
+        return found | {"error_code": missing_code(name)}
     message = DescribeProducersRequest(name, partition, paged=True)
     producers: list[ProducerState] = []
     try:

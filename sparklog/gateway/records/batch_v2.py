@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from sparklog.errors import CorruptBatchError, InvalidRequestError
 from sparklog.format.checksum import crc32c
+from sparklog.gateway.records.errors import MalformedBatchError
 
 _HEAD = struct.Struct(">qiibI")
 _BODY = struct.Struct(">hiqqqhii")
@@ -82,7 +83,8 @@ class BatchV2(NamedTuple):
 def read_head(data: memoryview, position: int = 0) -> BatchV2:
     """Decode the head at `position`, and check it and the batch's checksum.
 
-    Raises CorruptBatchError, or InvalidRequestError for a message set in the format before Kafka 0.11.
+    Raises CorruptBatchError for a wrong checksum, MalformedBatchError, or InvalidRequestError for a message set in the
+    format before Kafka 0.11.
     """
     left = len(data) - position
     if left >= _CRC_FROM and data[position + 16] != MAGIC:
@@ -90,15 +92,15 @@ def read_head(data: memoryview, position: int = 0) -> BatchV2:
             f"message format {data[position + 16]}: this gateway takes format 2, which Kafka's clients send since 0.11"
         )
     if left < HEAD_BYTES:
-        raise CorruptBatchError(f"{left} bytes are no record batch")
+        raise MalformedBatchError(f"{left} bytes are no record batch")
     head = BatchV2(*_HEAD.unpack_from(data, position), *_BODY.unpack_from(data, position + _CRC_FROM))
     if not HEAD_BYTES - _LENGTH_FROM <= head.length_bytes <= left - _LENGTH_FROM:
-        raise CorruptBatchError(f"a batch of {head.length_bytes} bytes, {left - _LENGTH_FROM} are there")
+        raise MalformedBatchError(f"a batch of {head.length_bytes} bytes, the request has {left - _LENGTH_FROM}")
     crc = crc32c(data[position + _CRC_FROM : position + head.size_bytes])
     if crc != head.crc:
         raise CorruptBatchError(f"checksum is {crc:08x}, the batch says {head.crc:08x}")
     if head.record_count < 0 or head.last_offset_delta < 0:
-        raise CorruptBatchError(f"a batch with {head.record_count} records, last offset {head.last_offset_delta}")
+        raise MalformedBatchError(f"a batch with {head.record_count} records, last offset {head.last_offset_delta}")
     if head.producer_id < 0:
         # KafkaJS sends epoch and sequence number 0 without an id: they mean nothing
         return head._replace(producer_epoch=-1, base_sequence=-1)

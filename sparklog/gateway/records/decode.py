@@ -14,6 +14,7 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError, InvalidTimestampError, MessageTooLargeError
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE
+from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from sparklog.gateway.records.varints import VARLONG_BYTES_MAX, Array, read_varints
 
 NO_TIMESTAMP_MS = -1
@@ -141,7 +142,8 @@ def _headers(buffer: pa.Buffer, octets: Array, position: Array, counts: Array, e
     # spans has to ascend: a corrupt size would have been found at its record's end
     keys = spans(buffer, key_at, key_sizes)
     entries = pa.StructArray.from_arrays(
-        [_as_text(keys), spans(buffer, value_at, value_sizes)], fields=[_ENTRY_TYPE.field(0), _ENTRY_TYPE.field(1)]
+        [_as_text(keys, first), spans(buffer, value_at, value_sizes)],
+        fields=[_ENTRY_TYPE.field(0), _ENTRY_TYPE.field(1)],
     )
     offsets = pa.array(first.astype(np.int32), mask=np.append(counts == 0, False))
     return pa.ListArray.from_arrays(offsets, entries, type=HEADER_TYPE)
@@ -178,8 +180,20 @@ def _read_one_by_one(
         raise CorruptBatchError("the records of a batch are cut off") from e
 
 
-def _as_text(keys: Any) -> Any:
+def _as_text(keys: Any, first: Array) -> Any:
+    """Return the keys of headers as text. `first`: index of each record's first header. Raises InvalidRecordError,
+    because Kafka's consumers read header keys as text."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid as e:
-        raise CorruptBatchError("the key of a header is not UTF-8") from e
+        invalid = [i for i, key in enumerate(keys.to_pylist()) if not _is_text(key)]
+        records = np.unique(np.searchsorted(first, invalid, side="right") - 1)[:RECORDS_NAMED_MAX].tolist()
+        raise InvalidRecordError({i: f"record {i} has a header whose key is not UTF-8" for i in records}) from e
+
+
+def _is_text(key: bytes) -> bool:
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

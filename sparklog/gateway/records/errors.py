@@ -23,6 +23,11 @@ class InvalidRecordError(SchemaMismatchError):
         """Messages by the index of the record in its batch, in ascending order; at most RECORDS_NAMED_MAX."""
 
 
+class MalformedBatchError(SchemaMismatchError):
+    """The error of a batch whose checksum is right, but whose content is no list of records. Sending it again does not
+    help."""
+
+
 class UnsupportedCodecError(UnsupportedVersionError):
     """The error of a batch whose compression the request's version of the API does not know."""
 

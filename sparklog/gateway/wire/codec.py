@@ -77,7 +77,7 @@ class _Reader:
 
 
 def _text(data: memoryview) -> str:
-    return str(data, "utf-8")
+    return str(data, "utf-8", "replace")  # as Kafka: most such names are unknown, and get an error
 
 
 def _uuid(data: memoryview) -> UUID:
@@ -163,8 +163,6 @@ def decoder(kind: str, name: str, version: int) -> Decode:
             body: Body = inner(reader)
         except (struct.error, IndexError) as e:
             raise InvalidRequestError(f"{name} version {version} is cut off") from e
-        except UnicodeDecodeError as e:
-            raise InvalidRequestError(f"{name} version {version}: a text is not UTF-8") from e
         return body  # bytes after it are passed over, as by Kafka: librdkafka sends some with Metadata version 12
 
     return decode

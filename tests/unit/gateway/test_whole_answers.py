@@ -272,3 +272,21 @@ def test_all_pages_of_an_answer_arrive() -> None:
     request = {"topics": [{"name": "t", "partition_indexes": [0]}]}
     found = answer_of(transactions.describe_producers, request, 0, {Api.DESCRIBE_PRODUCERS: producers})
     assert [p["producer_id"] for p in found["topics"][0]["partitions"][0]["active_producers"]] == [0, 1, 2]
+
+
+def test_a_metadata_request_creates_a_limited_number_of_topics() -> None:
+    created: list[str] = []
+
+    def answer(request: t.MetadataRequest) -> t.MetadataResponse:
+        if request.create_missing:
+            created.extend(request.topics or [])
+        missing = errors.UnknownTopicOrPartitionError.code
+        states = [t.TopicState(0 if name in created else missing, name) for name in request.topics or []]
+        return t.MetadataResponse("c", 0, [], states)
+
+    request = {"topics": [{"name": name} for name in names()], "allow_auto_topic_creation": True}
+    found = answer_of(metadata.metadata, request, 4, {Api.METADATA: answer})
+    assert created == names()[: t.AUTO_CREATED_MAX]
+    codes = [topic["error_code"] for topic in found["topics"]]
+    assert codes[: t.AUTO_CREATED_MAX] == [Kafka.NONE] * t.AUTO_CREATED_MAX
+    assert set(codes[t.AUTO_CREATED_MAX :]) == {Kafka.UNKNOWN_TOPIC_OR_PARTITION}

@@ -10,7 +10,7 @@ from sparklog import Admin, Consumer, Producer
 from sparklog.errors import InvalidConfigError, InvalidRequestError
 from sparklog.protocol.codec import encode
 from sparklog.protocol.messages import HandshakeRequest
-from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, check_client_id
+from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, check_client_id, printable_client_id
 from tests.support.cases import for_each
 
 HOSTILE = ["a\nb", "a\r", "\x1b[2J", "\u202eabc", "\u2028", "a\x00", "\x85", "x" * (CLIENT_ID_CHARS_MAX + 1)]
@@ -36,3 +36,10 @@ def test_who_has_none_shakes_hands_as_before() -> None:
     """An older broker gets the same bytes as before."""
     assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "b", ""))) == ["a", "b", ""]
     assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "", "", "c"))) == ["a", "", "", "c"]
+
+
+@for_each("text", ["", "a\tb", "\ufeffx", "\u202eabc", "\0" * 200, "x" * 300, "é\n"], ids=ascii)
+def test_an_escaped_client_id_is_one(text: str) -> None:
+    escaped = printable_client_id(text)
+    assert check_client_id(escaped) == escaped
+    assert bool(escaped) == bool(text)

@@ -1,0 +1,48 @@
+"""Names and numbers in requests: their limits, and the errors for those that nothing can have.
+
+The errors are not retriable, so that clients end their attempts.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sparklog.errors import InvalidTopicError
+from sparklog.gateway.wire.errors import Kafka
+from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
+from sparklog.types import check_topic_name
+
+GROUP_ID_CHARS_MAX = 249
+TRANSACTIONAL_ID_CHARS_MAX = 1_024
+_NAMES_KEPT = 10_000
+
+
+@lru_cache(_NAMES_KEPT)
+def is_topic_name(name: str) -> bool:
+    """Return True if a topic can have the name."""
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        return False
+    return True
+
+
+def is_partition(name: str, partition: int) -> bool:
+    """Return True if topic name and partition number are within the limits of the protocol."""
+    return 0 <= partition < PARTITIONS_PER_TOPIC_MAX and is_topic_name(name)
+
+
+def missing_code(name: str) -> Kafka:
+    """Return the error for a partition about which the broker was not asked. After UNKNOWN_TOPIC_OR_PARTITION a client
+    asks again, after INVALID_TOPIC_EXCEPTION it does not."""
+    return Kafka.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else Kafka.INVALID_TOPIC_EXCEPTION
+
+
+def is_group_id(text: str) -> bool:
+    """Return True if a group can have the id."""
+    return 0 < len(text) <= GROUP_ID_CHARS_MAX
+
+
+def is_transactional_id(text: str) -> bool:
+    """Return True if a transactional producer can have the id."""
+    return 0 < len(text) <= TRANSACTIONAL_ID_CHARS_MAX
