@@ -1,0 +1,114 @@
+"""Change events in a DataFrame of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.debezium.changes import (
+    OPERATION_COLUMN,
+    Changes,
+    EarlierRows,
+    Layout,
+    changes_of,
+    fill,
+    require_available,
+    to_table,
+)
+from sparklog.debezium.events import EventReader
+
+UNAVAILABLE_COLUMN = "__unavailable"
+
+
+def unwrap_frame(
+    frame: Any, layout: Layout, ddl: str, column: str, key_column: str | None, latest: Any, truncate: str
+) -> Any:
+    """Return a DataFrame of the changed rows. The events of a key must be in order in one partition of the frame, as
+    the records of a Kafka partition are.
+
+    Args:
+        frame: The DataFrame of events.
+        layout: The columns of the rows.
+        ddl: The columns of the rows, as DDL text.
+        column: Name of the column with the events.
+        key_column: Name of the column with the records' keys; None or a name that the frame lacks: no keys.
+        latest: DataFrame of the newest row of each key; None: no rows.
+        truncate: "error" or "skip".
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import ArrayType, StringType, StructType
+
+    columns: Any = StructType.fromDDL(ddl)
+    rows = StructType([f for f in columns if f.name != OPERATION_COLUMN])
+    output = StructType([*rows.fields]).add(OPERATION_COLUMN, StringType())
+    output = output.add(UNAVAILABLE_COLUMN, ArrayType(StringType())) if latest is not None else output
+    keys = F.col(_quoted(key_column)) if key_column in frame.columns else F.lit(None)
+    events = frame.select(F.col(_quoted(column)).cast("string").alias("value"), keys.cast("string").alias("key"))
+    found = events.mapInArrow(_Unwrapping(layout, truncate, lets_unavailable=latest is not None), output)
+    return found if latest is None else _with_latest(found, latest, rows.names, layout.key_columns or ())
+
+
+def _quoted(name: str | None) -> str:
+    return "`" + (name or "").replace("`", "``") + "`"
+
+
+def _with_latest(found: Any, latest: Any, names: Sequence[str], key_columns: Sequence[str]) -> Any:
+    """Return the rows with unavailable values taken from the rows of `latest` with the same key."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    old = latest.select(
+        *(F.col(_quoted(k)).alias(f"__key_{i}") for i, k in enumerate(key_columns)),
+        *(F.col(_quoted(n)).alias(f"__old_{i}") for i, n in enumerate(names)),
+        F.lit(True).alias("__is_old"),
+    )
+    is_same = F.size(UNAVAILABLE_COLUMN) > 0
+    for i, key in enumerate(key_columns):
+        is_same = is_same & F.col(_quoted(key)).eqNullSafe(F.col(f"__key_{i}"))
+    columns = []
+    for i, name in enumerate(names):
+        why = F.raise_error(
+            F.lit(
+                f"DeserializationError: the value of column {name!r} is unavailable, the event has only Debezium's "
+                "placeholder, and neither an earlier change nor a row of latest= has the key"
+            )
+        )
+        value = F.when(F.col("__is_old"), F.col(f"__old_{i}")).otherwise(why)
+        is_unavailable = F.array_contains(UNAVAILABLE_COLUMN, name)
+        columns.append(F.when(is_unavailable, value).otherwise(F.col(_quoted(name))).alias(name))
+    return found.join(old, is_same, "left").select(*columns, OPERATION_COLUMN)
+
+
+class _Unwrapping:
+    """Function of Spark's tasks: batches of events to batches of rows."""
+
+    def __init__(self, layout: Layout, truncate: str, *, lets_unavailable: bool) -> None:
+        self._layout = layout
+        self._truncate = truncate
+        self._lets_unavailable = lets_unavailable
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = EventReader(truncate=self._truncate)
+        earlier = EarlierRows()
+        number = 0
+        for batch in batches:
+            values, keys = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+            events = reader.read(zip(keys, values, strict=True), number)
+            number += batch.num_rows
+            changes = changes_of(events, self._layout)
+            changes = fill(changes, earlier.rows() if changes.unavailable else None)
+            if reader.truncations:
+                earlier.clear()
+            earlier.add(changes)
+            yield from self._table(changes).to_batches()
+
+    def _table(self, changes: Changes) -> pa.Table:
+        if not self._lets_unavailable:
+            require_available(changes)
+            return to_table(changes)
+        names: list[list[str]] = [[] for _ in changes.events]
+        for name, mask in changes.unavailable.items():
+            for at in mask.nonzero()[0].tolist():
+                names[at].append(name)
+        return to_table(changes).append_column(UNAVAILABLE_COLUMN, pa.array(names, pa.list_(pa.string())))
