@@ -17,6 +17,7 @@ from kafka.errors import InvalidRecordError
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from sparklog.client.producer.partitioner import partition_for_key
 from tests.support.cli import run_here
 from tests.support.waiting import PATIENCE_S, until
 
@@ -163,3 +164,21 @@ def test_a_record_in_another_partition_is_refused_with_both(
         altered = keys.alter_configs([ConfigResource(ConfigResource.Type.TOPIC, topic, {"retention.ms": "60000"})])
     altered[resource].result(PATIENCE_S)
     assert admin.describe_topic(topic).configs == {"kafka.key.format": "json", "retention.ms": 60_000}
+
+
+def test_added_partitions_are_chosen_by_clients_that_see_them(
+    kafka: LocalBroker, admin: sparklog.Admin, topic: str
+) -> None:
+    admin.create_topic(topic, 3, "id BIGINT, name STRING", ["id"])
+    records: dict[bytes, bytes | None] = {b'{"id":%d}' % i: b"{}" for i in IDS}
+    assert set(produced(kafka, topic, records, partitioner="murmur2_random").values()) == {None}
+    admin.add_partitions(topic, 7)  # the gateway still has 3 in its cache
+    assert set(produced(kafka, topic, records, partitioner="murmur2_random").values()) == {None}
+    with sparklog.Producer(kafka.bootstrap_servers) as native:
+        native.send_batch(topic, {"id": list(IDS), "name": ["x"] * len(IDS)}).result(60)
+    rows = sparklog.read_table(kafka.bootstrap_servers, topic, include_metadata=True).to_pylist()
+    assert len(rows) == 3 * len(IDS)
+    for row in rows:
+        key = b'{"id":%d}' % row["id"]
+        assert row["_partition"] in {partition_for_key(key, 7)} | {partition_for_key(key, 3)}
+    assert sum(row["_partition"] == partition_for_key(b'{"id":%d}' % row["id"], 7) for row in rows) >= 2 * len(IDS)

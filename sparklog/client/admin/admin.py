@@ -350,7 +350,8 @@ class Admin:
             partitions: Number of partitions. None: the broker's `num.partitions`.
             schema: An Arrow schema, a Spark `StructType`, a Spark DDL string ("zone STRING, minutes DOUBLE"), or {name:
                 Arrow type}. None: an envelope topic.
-            key_columns: Names of the columns that choose the partition of a row. Empty: none.
+            key_columns: Names of the columns that choose the partition of a row, by Kafka's hash of the key in the form
+                `kafka.key.format` of `configs`. Empty: none.
             timestamp_column: Name of the column with the event time of a row. None: the time of sending.
             configs: Topic settings under Kafka's names. None: the broker's defaults.
             replication_factor: Number of brokers that keep each partition. None: the broker's

@@ -47,8 +47,9 @@ _MUST_ESCAPE = np.zeros(256, bool)
 _MUST_ESCAPE[:32] = _MUST_ESCAPE[ord('"')] = _MUST_ESCAPE[ord("\\")] = True
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 _PADDING = ord("=")
-_FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
-"""Days of 0000-01-01 and 9999-12-31."""
+_PAIRS = np.frombuffer(b"".join(b"%02d" % i for i in range(100)), np.uint8).reshape(100, 2)
+"""Digits of the numbers from 0 to 99."""
+_FIRST_DAY, _LAST_DAY = np.datetime64("0000-01-01"), np.datetime64("9999-12-31")
 SLICE_ROWS = 16_384
 SLICE_NAME_BYTES = 8 * 1024 * 1024
 """Largest number of bytes for the columns' names in the keys of a slice."""
@@ -144,8 +145,7 @@ def _binary(column: Any) -> Any:
     out[:, 1] = _BASE64[(first & 3) << 4 | second >> 4]
     out[:, 2] = np.where(rest > 1, _BASE64[(second & 15) << 2 | third >> 6], _PADDING)
     out[:, 3] = np.where(rest > 2, _BASE64[third & 63], _PADDING)
-    texts = pa.Array.from_buffers(_BYTES, n, [None, pa.py_buffer(4 * ends), pa.py_buffer(out)])
-    return _with_nulls_of(column, texts)
+    return _with_nulls_of(column, _joined(out, 4 * groups))
 
 
 def _with_nulls_of(column: Any, texts: Any) -> Any:
@@ -206,34 +206,52 @@ def _decimal(column: Any) -> Any:
 
 def _date(column: Any) -> Any:
     days = column.view(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False)
-    if _in_years(days):
-        return _plain(column)
-    return _with_nulls_of(column, _far_times(days.astype("M8[D]")))
+    return _with_nulls_of(column, _date_texts(days.astype("M8[D]")))
 
 
 def _timestamp(column: Any) -> Any:
     import pyarrow.compute as pc
 
-    numbers = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    zone = "Z" if column.type.tz else ""
-    if not _in_years(numbers // _DAY_US):
-        return _with_nulls_of(column, _far_times(numbers.astype("M8[us]"), zone))
-    texts = pc.replace_substring(column.cast(_TEXT), " ", "T", max_replacements=1)
-    if (numbers % 1_000_000 == 0).any():
-        texts = pc.replace_substring_regex(texts, r"\.000000(Z?)$", r"\1")
-    return texts.cast(_BYTES)
+    times = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    marks = [(0, "T"), (3, ":"), (6, ":"), (9, "."), *([(16, "Z")] if column.type.tz else [])]
+    days, rest = np.divmod(times, _DAY_US)
+    seconds, fraction = np.divmod(rest, 1_000_000)
+    clock = np.empty((len(times), 17 if column.type.tz else 16), np.uint8)
+    for at, mark in marks:
+        clock[:, at] = ord(mark)
+    for at, number in ((1, seconds // 3600), (4, seconds // 60 % 60), (7, seconds % 60)):
+        clock[:, at : at + 2] = _PAIRS[number]
+    for at, number in ((10, fraction // 10_000), (12, fraction // 100 % 100), (14, fraction % 100)):
+        clock[:, at : at + 2] = _PAIRS[number]
+    is_whole = fraction == 0
+    shown = np.ones(clock.shape, bool)
+    shown[is_whole, 9:16] = False
+    clocks = _joined(clock[shown], clock.shape[1] - 7 * is_whole)
+    texts = pc.binary_join_element_wise(_date_texts(days.astype("M8[D]")), clocks, pa.scalar(b"", _BYTES))
+    return _with_nulls_of(column, texts)
 
 
-def _in_years(days: np.ndarray) -> bool:
-    """True if all dates are in the years 0 to 9999, which Arrow writes with four digits."""
-    return not len(days) or bool(days.min() >= _FIRST_DAY and days.max() <= _LAST_DAY)
+def _date_texts(days: np.ndarray) -> Any:
+    if len(days) and (days.min() < _FIRST_DAY or days.max() > _LAST_DAY):
+        texts = np.datetime_as_string(days).tolist()
+        is_late = (days > _LAST_DAY).tolist()
+        return pa.array([f"+{text}" if late else text for text, late in zip(texts, is_late, strict=True)], _TEXT).cast(
+            _BYTES
+        )
+    months, years = days.astype("M8[M]"), days.astype("M8[Y]").astype(np.int64) + 1970
+    out = np.empty((len(days), 10), np.uint8)
+    out[:, 0:2], out[:, 2:4] = _PAIRS[years // 100], _PAIRS[years % 100]
+    out[:, 4] = out[:, 7] = ord("-")
+    out[:, 5:7] = _PAIRS[months.astype(np.int64) % 12 + 1]
+    out[:, 8:10] = _PAIRS[(days - months.astype("M8[D]")).astype(np.int64) + 1]
+    return _joined(out, np.full(len(days), 10))
 
 
-def _far_times(times: np.ndarray, zone: str = "") -> Any:
-    """Write dates or times of which some are outside the years 0 to 9999, where Arrow fails."""
-    texts = np.datetime_as_string(times).tolist()
-    found = [("+" if text.index("-", 1) > 4 and text[0] != "-" else "") + text for text in texts]
-    return pa.array([text.removesuffix(".000000") + zone for text in found], _TEXT).cast(_BYTES)
+def _joined(content: np.ndarray, lengths: np.ndarray) -> Any:
+    """Return texts of the given lengths, which follow each other in `content`."""
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    return pa.Array.from_buffers(_BYTES, len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(content)])
 
 
 def _duration(column: Any) -> Any:

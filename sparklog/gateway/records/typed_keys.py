@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.producer.canonical_json import canonical_keys
+from sparklog.client.producer.canonical_json import canonical_keys, key_slices
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows
 from sparklog.format.key_equality import canonical_key
 from sparklog.format.key_format import JSON, TEXT, default_key_format
@@ -80,6 +80,8 @@ def with_keys(rows: pa.RecordBatch, keys: Any, topic: TopicInfo, partition: int,
     """
     if not topic.key_columns:
         return rows
+    if topic.key_format == JSON and keys.null_count < len(keys):
+        keys = _to_parse(keys, [rows.column(name) for name in topic.key_columns], topic)
     if keys.null_count < len(keys):
         rows = _filled(rows, keys, topic, parse)
     columns = [rows.column(name) for name in topic.key_columns]
@@ -91,6 +93,17 @@ def with_keys(rows: pa.RecordBatch, keys: Any, topic: TopicInfo, partition: int,
     if topic.partitions > 1:
         _check_partition(columns, topic, partition)
     return rows
+
+
+def _to_parse(keys: Any, columns: list[Any], topic: TopicInfo) -> Any:
+    """Return the keys without those that are the canonical keys of their values: these need not be parsed, which takes
+    as long as the values."""
+    masks = []
+    at = 0
+    for own in key_slices(columns, topic.key_columns):
+        masks.append(pc.equal(own.cast(pa.binary()), keys.slice(at, len(own))))
+        at += len(own)
+    return pc.if_else(pc.fill_null(pa.concat_arrays(masks), False), pa.scalar(None, pa.binary()), keys)
 
 
 def without_tombstones(values: Any, rows: pa.RecordBatch, topic: TopicInfo) -> Any:

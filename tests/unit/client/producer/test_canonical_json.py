@@ -91,7 +91,7 @@ def int_array(numbers: Iterable[int | None], storage: Any, t: Any) -> Any:
     return pa.array(list(numbers), storage).cast(t) if storage == t else pa.array(list(numbers), storage).view(t)
 
 
-INT64 = st.integers(-(2**63), 2**63 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1])
 TIMES = INT64 | st.integers(-62_167_219_200, 253_402_300_799).map(lambda s: s * SECOND_US)
 DAYS = st.integers(-(2**31), 2**31 - 1) | st.integers(-719_600, 2_932_999)
 
