@@ -199,3 +199,23 @@ def test_transactional_ids_that_no_coordinator_takes_end_the_producer(kafka: Loc
         identity = {"transactional_id": text, "producer_id": 1, "producer_epoch": 0}
         assert wire.ask("EndTxn", 3, {**identity, "committed": True})["error_code"] == Kafka.INVALID_REQUEST
         assert wire.ask("AddOffsetsToTxn", 3, {**identity, "group_id": "g"})["error_code"] == Kafka.INVALID_REQUEST
+
+
+def test_settings_that_only_kafka_has_are_accepted_at_their_defaults(wire: KafkaWire, topic: str) -> None:
+    values = {"remote.log.delete.on.disable": "false", "flush.ms": str(2**63 - 1), "retention.ms": "1000"}
+    creation = creation_body(topic, 1)
+    creation["topics"][0]["configs"] = [{"name": name, "value": value} for name, value in values.items()]
+    assert set(codes_in(wire.ask("CreateTopics", 4, creation))) == {Kafka.NONE}
+    resource = {"resource_type": 2, "resource_name": topic}
+    for name, value, code in (
+        ("remote.log.delete.on.disable", "false", Kafka.NONE),
+        ("remote.log.delete.on.disable", "true", Kafka.INVALID_CONFIG),
+    ):
+        for api, more in (("AlterConfigs", {}), ("IncrementalAlterConfigs", {"config_operation": 0})):
+            configs = [{"name": name, "value": value, **more}]
+            answer = wire.ask(api, 0, {"resources": [{**resource, "configs": configs}], "validate_only": False})
+            assert set(codes_in(answer)) == {code}
+            assert (name in (answer["responses"][0]["error_message"] or "")) == bool(code)
+    described = wire.ask("DescribeConfigs", 1, {"resources": [{**resource, "configuration_keys": list(values)}]})
+    shown = {entry["name"]: entry["value"] for entry in described["results"][0]["configs"]}
+    assert shown == values | {"retention.ms": shown["retention.ms"]}

@@ -10,6 +10,7 @@ from sparklog.errors import error_from_code as broker_error
 from sparklog.format.key_format import KEY_FORMAT_SETTING
 from sparklog.gateway.backend.topics import read_metadata
 from sparklog.gateway.handlers.entries import check_entry
+from sparklog.gateway.handlers.kafka_settings import FIXED, kafka_text, parse_settings
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, text_of
@@ -30,12 +31,6 @@ from sparklog.types import check_topic_name
 TOPIC, BROKER = 2, 4
 """Kafka's numbers of the resource types."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
-FIXED = {
-    "preallocate": "false",
-    "message.format.version": "3.0-IV1",
-    "message.downconversion.enable": "true",
-}
-"""Kafka's topic settings that have a fixed value here."""
 
 
 class Operation(IntEnum):
@@ -57,7 +52,7 @@ def config_entries(state: TopicState, names: list[str] | None = None) -> list[Bo
     for name, setting in settings_of(Scope.TOPIC).items():
         if names is None or name in names:
             found.append(_entry(setting, state))
-    for name, value in FIXED.items():
+    for name, (value, reason) in FIXED.items():
         if names is None or name in names:
             found.append(
                 {
@@ -67,6 +62,7 @@ def config_entries(state: TopicState, names: list[str] | None = None) -> list[Bo
                     "config_source": DEFAULT_SOURCE,
                     "is_sensitive": False,
                     "config_type": _TYPES[str],
+                    "documentation": f"Fixed: {reason}.",
                 }
             )
     return found
@@ -80,18 +76,14 @@ def _entry(setting: Setting, state: TopicState) -> Body:
     source, value = values[0]
     return {
         "name": name,
-        "value": _text(value),
+        "value": kafka_text(setting, value),
         "read_only": name == KEY_FORMAT_SETTING,  # so that MirrorMaker does not copy it to topics of bytes
         "config_source": source,
         "is_sensitive": False,
-        "synonyms": [{"name": name, "value": _text(v), "source": s} for s, v in values],
+        "synonyms": [{"name": name, "value": kafka_text(setting, v), "source": s} for s, v in values],
         "config_type": _TYPES[type(setting.default)],
         "documentation": setting.doc,
     }
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 async def describe_configs(session: Session, request: Body, version: int) -> Body:
@@ -215,23 +207,10 @@ def _changed_list(state: TopicState, name: str, value: str, *, append: bool) -> 
 
 
 def parse_configs(given: dict[str, str | None], *, keep_null: bool = False) -> dict[str, Any]:
-    """Return a topic's settings from their texts. A setting with the text None is left out, or with `keep_null` is None
-    in the result. Raises InvalidConfigError."""
+    """Return a topic's settings as `parse_settings`. Raises InvalidConfigError, also for too many settings."""
     if len(given) > CONFIGS_MAX:
         raise InvalidConfigError(f"{len(given)} settings; at most {CONFIGS_MAX} are allowed")
-    known = settings_of(Scope.TOPIC)
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        if name in FIXED:
-            if value not in (None, FIXED[name]):
-                raise InvalidConfigError(f"{name} = {value!r}: only {FIXED[name]!r} is possible")
-        elif name not in known:
-            raise InvalidConfigError(f"unknown topic setting {name!r}; known are {', '.join(known)}")
-        elif value is not None:
-            found[name] = known[name].parse(value)
-        elif keep_null:
-            found[name] = None
-    return found
+    return parse_settings(given, keep_null=keep_null)
 
 
 async def _alter_broker(session: Session, name: str, configs: list[Body], *, validate_only: bool) -> None:
