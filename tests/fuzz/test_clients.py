@@ -37,7 +37,7 @@ def test_spark_reads_from_a_hostile_server(tmp_path: Path) -> None:
     assert outcome.refused > len(OF_SPARK) // 2, f"the server was hardly asked: {outcome}"
 
 
-def test_every_lie_is_told_to_every_api() -> None:
+def test_every_lie_is_sent_to_every_api() -> None:
     plans = [make_plan(seed) for seed in range(20_000)]
     assert {(p.api, p.lie) for p in plans} == set(itertools.product(ASKED, LIES))
 

@@ -50,7 +50,7 @@ def behave(how: str) -> str:
         ("untyped", UNTYPED),
     ],
 )
-def test_what_becomes_of_a_child_is_told(how: str, kind: str, tmp_path: Path) -> None:
+def test_the_end_of_a_child_is_reported(how: str, kind: str, tmp_path: Path) -> None:
     with Child("tests.fuzz.test_harness:behave", tmp_path) as child:
         assert child.call("fine").kind == VALUE
         patience_s, child.patience_s = child.patience_s, 1.0 if how == "hang" else child.patience_s

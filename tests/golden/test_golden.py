@@ -54,7 +54,7 @@ def test_bytes_are_pinned(name: str) -> None:
     assert golden.golden_files()[name] == committed(name)
 
 
-def test_check_finds_nothing_left_over_or_missing() -> None:
+def test_check_detects_superfluous_and_missing_files() -> None:
     assert golden.differences() == []
 
 

@@ -22,14 +22,14 @@ def test_a_good_history_passes(seed: int) -> None:
     assert not verdict.found, report(verdict)
 
 
-def test_there_is_a_mutation_for_every_anomaly() -> None:
+def test_every_anomaly_has_a_mutation() -> None:
     assert set(MUTATIONS) == set(Anomaly)
 
 
 @pytest.mark.parametrize("anomaly", Anomaly)
 @given(SEEDS, SEEDS)
 @settings(max_examples=settings.default.max_examples // 8)  # type: ignore[union-attr]
-def test_exactly_the_one_anomaly_is_found(anomaly: Anomaly, seed: int, choice: int) -> None:
+def test_exactly_the_one_anomaly_is_detected(anomaly: Anomaly, seed: int, choice: int) -> None:
     spoiled = MUTATIONS[anomaly](good_history(seed), random.Random(choice))
     assume(spoiled)
     assert spoiled is not None

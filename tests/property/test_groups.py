@@ -196,12 +196,12 @@ def run(**options: Any) -> None:
     )
 
 
-def test_one_owner_fenced_zombies_and_nothing_lost_by_a_restart() -> None:
+def test_one_owner_fenced_zombies_and_no_loss_by_a_restart() -> None:
     run(max_examples=60, stateful_step_count=40, derandomize=True)
 
 
 @pytest.mark.torture
-def test_one_owner_fenced_zombies_and_nothing_lost_by_a_restart_at_length() -> None:
+def test_one_owner_fenced_zombies_and_no_loss_by_a_restart_at_length() -> None:
     run(max_examples=3000, stateful_step_count=80)
 
 

@@ -90,7 +90,7 @@ def test_kafka_python_reads_them(records: list[dict[str, Any]]) -> None:
 
 
 @given(rows, st.sampled_from(range(5)))
-def test_what_kafka_python_writes_is_read(records: list[dict[str, Any]], codec: int) -> None:
+def test_batches_of_kafka_python_are_read(records: list[dict[str, Any]], codec: int) -> None:
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec if codec in (0, 1) else 0,

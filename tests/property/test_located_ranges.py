@@ -108,7 +108,7 @@ class Replica:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_what_a_reader_was_told_stays(tmp_path: Path, seed: int) -> None:
+def test_located_ranges_stay_valid_for_their_reader(tmp_path: Path, seed: int) -> None:
     replica = Replica(tmp_path, random.Random(seed))
     try:
         for _ in range(STEPS):

@@ -308,7 +308,7 @@ def test_without_a_safeguard_a_promise_is_broken(name: str) -> None:
     raise AssertionError(f"nothing depends on {name}")
 
 
-def test_nothing_is_drained_that_is_the_sixth_behind_a_batch_without_an_outcome() -> None:
+def test_a_sixth_batch_behind_one_without_an_outcome_is_not_drained() -> None:
     """Found in lives: the leader changed, and the former one answered when the next one had stored all that came
     behind."""
     sequences = PartitionSequences(ProducerIdAndEpoch(1, 0))

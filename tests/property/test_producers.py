@@ -21,12 +21,12 @@ QUIET = settings(
 )
 
 
-def test_nothing_breaks() -> None:
+def test_the_invariants_hold() -> None:
     run_state_machine_as_test(ProducerMachine, settings=settings(QUIET, max_examples=40))
 
 
 @pytest.mark.torture
-def test_nothing_breaks_for_long() -> None:
+def test_the_invariants_hold_for_long() -> None:
     run_state_machine_as_test(
         ProducerMachine, settings=settings(QUIET, max_examples=3_000, stateful_step_count=80, derandomize=False)
     )

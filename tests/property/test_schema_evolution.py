@@ -65,7 +65,7 @@ def test_old_rows_in_any_later_layout(data: st.DataObject, versions: list[pa.Sch
 
 
 @given(histories())
-def test_versions_follow_each_other_and_nothing_goes_back(versions: list[pa.Schema]) -> None:
+def test_versions_follow_each_other_and_never_go_back(versions: list[pa.Schema]) -> None:
     for i, earlier in enumerate(versions):
         for later in versions[i:]:
             assert is_evolution(earlier, later)

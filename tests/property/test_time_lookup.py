@@ -81,7 +81,7 @@ def test_lookups_agree_with_a_list(
 
 
 @given(BATCHES, SETTINGS, SHARE, st.lists(st.integers(0, 61), min_size=1, max_size=8))
-def test_nothing_beyond_the_high_watermark_is_found(
+def test_records_beyond_the_high_watermark_are_not_looked_up(
     batches: list[tuple[list[int | None], str]], log_settings: dict[str, Any], share: float, asked: list[int]
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:

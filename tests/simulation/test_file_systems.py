@@ -43,7 +43,7 @@ def test_reading_and_writing_at_positions(place: Place) -> None:
     file.close()
 
 
-def test_files_are_opened_made_and_removed(place: Place) -> None:
+def test_files_are_opened_created_and_removed(place: Place) -> None:
     files, root = place
     with pytest.raises(StorageError, match=r"cannot open .*absent"):
         files.open(root / "absent")
@@ -136,7 +136,7 @@ def started() -> SimFiles:
     return files
 
 
-def test_what_was_synced_is_never_lost() -> None:
+def test_synced_bytes_are_never_lost() -> None:
     for seed in range(50):
         files = started()
         file = files.open(DISK / "f", create=True)
@@ -150,7 +150,7 @@ def test_what_was_synced_is_never_lost() -> None:
         assert set(content[2000:]) <= set(b"b\0")
 
 
-def test_what_was_not_synced_survives_in_every_way() -> None:
+def test_unsynced_bytes_survive_in_every_way() -> None:
     found = set()
     for seed in range(300):
         files = started()
@@ -199,7 +199,7 @@ def test_an_atomic_write_leaves_the_old_or_the_new_content_and_keeps_the_new() -
             assert read_whole(files, DISK / "f") in ((b"new content",) if done else (b"old", b"new content"))
 
 
-def test_after_the_cut_nothing_goes_on() -> None:
+def test_after_the_cut_no_call_continues() -> None:
     files = started()
     file = files.open(DISK / "f", create=True)
     files.cut_at = len(files.calls) + 1

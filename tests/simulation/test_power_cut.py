@@ -28,14 +28,14 @@ def calls() -> int:
     return count
 
 
-def test_a_power_cut_before_every_31st_call_loses_nothing_flushed_and_invents_nothing(calls: int) -> None:
+def test_a_power_cut_before_every_31st_call_loses_no_flushed_record_and_invents_none(calls: int) -> None:
     for cut in range(0, calls, 31):
         run_case(SCRIPT, cut, 0)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_power_cut_before_every_third_call_loses_nothing_flushed_and_invents_nothing(chunk: int, calls: int) -> None:
+def test_a_power_cut_before_every_third_call_loses_no_flushed_record_and_invents_none(chunk: int, calls: int) -> None:
     """Cut the power before every third call, from an offset that changes with the date."""
     for cut in range(3 * chunk + SEED_BASE // 1_000 % 3, calls, 3 * CHUNKS):
         run_case(SCRIPT, cut, 0)
@@ -43,7 +43,7 @@ def test_a_power_cut_before_every_third_call_loses_nothing_flushed_and_invents_n
 
 @pytest.mark.torture
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_power_cut_before_every_call_loses_nothing_flushed_and_invents_nothing(chunk: int, calls: int) -> None:
+def test_a_power_cut_before_every_call_loses_no_flushed_record_and_invents_none(chunk: int, calls: int) -> None:
     for cut in range(chunk, calls, CHUNKS):
         for loss in range(2):
             run_case(SCRIPT, cut, loss)

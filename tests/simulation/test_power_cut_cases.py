@@ -63,7 +63,7 @@ def test_a_failed_append_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> 
         assert open_log(ROOT, SETTINGS, files=files, clean=False).log_end_offset == 2, seed
 
 
-def test_what_a_failed_fsync_has_left_reaches_the_disk_after_a_restart() -> None:
+def test_bytes_of_a_failed_fsync_reach_the_disk_after_a_restart() -> None:
     """The kernel counts the pages of a failed fsync as written, so the recovery has to write them again."""
     for seed in range(10):
         files = SimFiles()

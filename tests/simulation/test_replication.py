@@ -26,7 +26,7 @@ def run_seed(seed: int, safeguards: AllSafeguards | None = None) -> World:
 
 
 @pytest.mark.parametrize("chunk", in_gate(range(CHUNKS), 0))
-def test_nothing_acknowledged_is_lost(chunk: int) -> None:
+def test_no_acknowledged_record_is_lost(chunk: int) -> None:
     worlds = [run_seed(seed) for seed in range(chunk, SEEDS, CHUNKS)]
     assert sum(len(w.promises.acknowledged) for w in worlds) > 10 * len(worlds)
     assert sum(w.promises.epochs_with_acknowledgements for w in worlds) > len(worlds)
@@ -34,7 +34,7 @@ def test_nothing_acknowledged_is_lost(chunk: int) -> None:
 
 @pytest.mark.torture
 @pytest.mark.timeout(7_200)
-def test_nothing_acknowledged_is_lost_in_thousands_of_runs() -> None:
+def test_no_acknowledged_record_is_lost_in_thousands_of_runs() -> None:
     for seed in range(1_000, 11_000):
         run_seed(seed)
 
@@ -50,7 +50,7 @@ def test_a_life_that_was_never_registered_vouches_for_no_lost_data() -> None:
     run_seed(3133)
 
 
-def test_controllers_that_overlap_break_nothing() -> None:
+def test_overlapping_controllers_keep_the_invariants() -> None:
     for seed in range(20):
         OverlappingControllers(seed).run()
 

@@ -87,7 +87,7 @@ def last_replica_standing(safeguards: AllSafeguards | None = None) -> None:
     play.world.settle()
 
 
-def test_the_last_replica_standing_crashes_and_the_one_that_left_before_it_leads() -> None:
+def test_the_last_replica_crashes_and_the_one_that_stopped_before_it_leads() -> None:
     """KIP-966, KAFKA-18106."""
     last_replica_standing()
     with pytest.raises(ViolationError):
@@ -96,7 +96,7 @@ def test_the_last_replica_standing_crashes_and_the_one_that_left_before_it_leads
         )
 
 
-def test_a_late_fetch_of_a_former_life_brings_nobody_into_the_isr() -> None:
+def test_a_late_fetch_of_a_former_life_does_not_enter_the_isr() -> None:
     """KIP-841, KIP-903, KAFKA-14140, KAFKA-15221."""
     play = Play()
     play.acknowledged(1)
@@ -155,7 +155,7 @@ def test_a_late_proposal_brings_no_former_life_into_the_isr(monkeypatch: pytest.
         late_proposal(monkeypatch, replace(full, controller=replace(full.controller, member_epoch_check=False)))
 
 
-def test_a_follower_whose_high_watermark_lags_keeps_what_is_committed_when_it_restarts_and_leads() -> None:
+def test_a_follower_with_a_lagging_high_watermark_keeps_committed_records_when_it_leads() -> None:
     """KIP-101, KAFKA-6361, fluss 673, 674."""
     play = Play(flush_each=True)
     play.acknowledged(1)
@@ -170,7 +170,7 @@ def test_a_follower_whose_high_watermark_lags_keeps_what_is_committed_when_it_re
     assert len(play.world.promises.acknowledged) == 5
 
 
-def test_an_isolated_leader_acknowledges_nothing() -> None:
+def test_an_isolated_leader_acknowledges_no_record() -> None:
     """A zombie leader does not know that its session has ended (fluss 4362: nor does it stay out forever). Its records
     are dropped, or are on all replicas that may lead.
     """
@@ -214,7 +214,7 @@ def test_without_zookeeper_the_data_plane_goes_on() -> None:
     assert play.world.settle()
 
 
-def test_a_leader_that_its_followers_cannot_reach_does_not_shrink_the_isr_below_what_it_needs() -> None:
+def test_an_unreachable_leader_does_not_shrink_the_isr_below_the_minimum() -> None:
     """fluss 2708: the session is shorter than the lag limit; acks=all waits, then is refused."""
     play = Play()
     for other in (2, 3):
@@ -225,7 +225,7 @@ def test_a_leader_that_its_followers_cannot_reach_does_not_shrink_the_isr_below_
     assert set(play.state.isr) == {1, 2, 3}
 
 
-def test_the_controller_dies_and_what_it_had_begun_goes_on() -> None:
+def test_the_next_controller_continues_the_work_of_a_dead_one() -> None:
     play = Play()
     controller = play.world.controller()
     assert controller is not None
@@ -237,7 +237,7 @@ def test_the_controller_dies_and_what_it_had_begun_goes_on() -> None:
     play.until(lambda: set(play.state.isr) == {1, 2, 3})
 
 
-def test_a_controller_whose_node_was_deleted_resigns_though_it_has_nothing_to_write() -> None:
+def test_a_controller_whose_node_was_deleted_resigns_without_a_write() -> None:
     play = Play()
     controller = play.world.controller()
     assert controller is not None

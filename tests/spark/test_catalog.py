@@ -22,7 +22,7 @@ def catalog(broker: sparklog.LocalBroker) -> Catalog:
     return Catalog(ClusterAddress(broker.bootstrap_servers), 0)
 
 
-def test_the_wait_lasts_as_long_as_nothing_comes(catalog: Catalog, topic: Any, send: Any) -> None:
+def test_the_wait_lasts_until_records_come(catalog: Catalog, topic: Any, send: Any) -> None:
     name = topic(partitions=2)
     send(name, "a")
     positions = {TopicPartition(name, 0): 1, TopicPartition(name, 1): 0}
@@ -62,6 +62,6 @@ def test_topics(catalog: Catalog, topic: Any) -> None:
     assert catalog.topics(Subscription(pattern="^oun"), missing_is_error=True) == {}
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_listener() -> None:
     with pytest.raises(BrokerNotAvailableError, match=r"no broker at 127\.0\.0\.1:1 "):
         Catalog(ClusterAddress("127.0.0.1:1"), 0).topics(Subscription(topics=("t",)), missing_is_error=True)

@@ -15,7 +15,7 @@ import sparklog
 from tests.support.cases import in_gate
 
 
-def test_the_source_is_found_without_registration_and_can_be_registered(spark: Any, reads: Any, topic: Any) -> None:
+def test_the_source_loads_without_registration_and_can_be_registered(spark: Any, reads: Any, topic: Any) -> None:
     name = topic()
     assert reads.batch(name).count() == 0
     sparklog.register(spark)
@@ -44,7 +44,7 @@ def test_a_thread_without_an_active_session_can_start_a_write_once_it_has_regist
         other.submit(register_and_write).result()
 
 
-def test_importing_the_source_imports_nothing_heavy() -> None:
+def test_importing_the_source_imports_no_heavy_module() -> None:
     code = (
         "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_sparklog; "
         "print(sorted(m for m in set(sys.modules) - before if not m.startswith('pyspark')))"

@@ -125,7 +125,7 @@ def short(values: list[str]) -> list[str]:
     return [v for v in values if len(v) < 100 and not v.startswith("last of")]
 
 
-def test_nothing_is_visible_before_the_commit_and_all_after(run: Any, broker: sparklog.LocalBroker) -> None:
+def test_no_record_is_visible_before_the_commit_and_all_after(run: Any, broker: sparklog.LocalBroker) -> None:
     one = run()
     writer = one.writer()
     messages = [one.attempt(writer, 0, f"a{i}", f"b{i}", partition=i) for i in range(3)]
@@ -154,7 +154,7 @@ def test_a_batch_that_is_committed_is_not_written_again(run: Any, broker: sparkl
     assert short(stored(broker, run.topic)) == short(visible(broker, run.topic)) == ["a", "b", "c"]
 
 
-def test_an_abort_after_the_commit_changes_nothing(run: Any, broker: sparklog.LocalBroker) -> None:
+def test_an_abort_after_the_commit_has_no_effect(run: Any, broker: sparklog.LocalBroker) -> None:
     one = run()
     messages = [one.attempt(one.writer(), 0, "a")]
     one.writer().commit(messages, 0)
@@ -163,7 +163,9 @@ def test_an_abort_after_the_commit_changes_nothing(run: Any, broker: sparklog.Lo
     assert short(visible(broker, run.topic)) == ["a"]
 
 
-def test_what_failed_stays_invisible_and_the_batch_can_be_run_again(run: Any, broker: sparklog.LocalBroker) -> None:
+def test_a_failed_attempt_stays_invisible_and_the_batch_can_be_run_again(
+    run: Any, broker: sparklog.LocalBroker
+) -> None:
     one = run()
     messages = [one.attempt(one.writer(), 0, "a"), None]
     one.writer().abort(messages, 0)
@@ -217,7 +219,7 @@ def test_a_zombie_of_an_older_run_can_neither_write_join_nor_commit(run: Any, br
     assert short(visible(broker, run.topic)) == ["a", "b"]
 
 
-def test_a_batch_without_rows_writes_nothing_and_fences_an_older_run(run: Any, broker: sparklog.LocalBroker) -> None:
+def test_a_batch_without_rows_writes_no_record_and_fences_an_older_run(run: Any, broker: sparklog.LocalBroker) -> None:
     old, new = run(), run()
     left = old.attempt(old.writer(), 0, "a")
     before = len(stored(broker, run.topic))
@@ -336,7 +338,7 @@ def test_a_failed_batch_is_run_again_with_other_tasks(copy: Copy, send: Any) -> 
     assert stored(copy.broker, copy.target) == ["a", "a", "b", "b", "c", "c", "d"]
 
 
-def test_at_least_once_can_be_asked_for(copy: Copy) -> None:
+def test_at_least_once_is_an_option(copy: Copy) -> None:
     assert copy.run(**{"sparklog.delivery.guarantee": "at-least-once"}) is None  # type: ignore[arg-type]
     assert visible(copy.broker, copy.target) == ["a", "b", "c"]
 
@@ -348,7 +350,7 @@ def append(frame: Any, broker: sparklog.LocalBroker, source: str = "sparklog", *
     frame.write.format(source).mode("append").options(**options(broker, **more)).save()
 
 
-def test_a_batch_write_is_all_or_nothing(spark: Any, topic: Any, broker: sparklog.LocalBroker, tmp_path: Path) -> None:
+def test_a_batch_write_is_atomic(spark: Any, topic: Any, broker: sparklog.LocalBroker, tmp_path: Path) -> None:
     faulty_source.register(spark)
     a, b = topic("a"), topic("b")
     frame = spark.createDataFrame([(a, "1"), (b, "2")], "topic string, value string").repartition(2)

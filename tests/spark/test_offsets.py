@@ -60,7 +60,7 @@ def test_the_lag_of_a_query_that_is_behind(reads: Any, topic: Any, send: Any, tm
     assert behind == {"minOffsetsBehindLatest": "0", "maxOffsetsBehindLatest": "2", "avgOffsetsBehindLatest": "1.0"}
 
 
-def test_a_topic_made_again_is_noticed_after_a_restart(
+def test_a_recreated_topic_is_noticed_after_a_restart(
     reads: Any, topic: Any, send: Any, admin: sparklog.Admin, collected: Any, tmp_path: Path
 ) -> None:
     name = topic()

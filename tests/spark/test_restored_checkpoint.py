@@ -110,7 +110,7 @@ def test_an_older_number_fails(query: Any, send: Any) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("location", ["setting", "elsewhere"])
-def test_what_spark_runs_again_is_skipped(query: Any, send: Any, location: str) -> None:
+def test_a_batch_that_spark_repeats_is_skipped(query: Any, send: Any, location: str) -> None:
     copying = query(location)
     send(copying.source, *"abcdefgh")
     assert copying.run(tasks=1) is None

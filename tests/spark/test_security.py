@@ -119,7 +119,7 @@ def test_a_table_of_the_catalog_keeps_the_reference_and_never_a_password(
         spark.sql("DROP TABLE secured_trips")
 
 
-def test_who_is_not_allowed_is_told_so(spark: Any, secured: SecureBroker) -> None:
+def test_a_missing_permission_is_named(spark: Any, secured: SecureBroker) -> None:
     def count(topic: str, name: str, password: str) -> int:
         options = secured.spark_options(name, password)
         return int(spark.read.format("sparklog").options(**options).option("subscribe", topic).load().count())
@@ -138,7 +138,7 @@ def test_who_is_not_allowed_is_told_so(spark: Any, secured: SecureBroker) -> Non
 
 
 @pytest.mark.nightly
-def test_nothing_that_a_run_leaves_behind_has_the_password(secured: SecureBroker, tmp_path: Path) -> None:
+def test_no_file_of_a_run_has_the_password(secured: SecureBroker, tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "tmp").mkdir(parents=True)
     environment = os.environ | {"TMPDIR": str(run / "tmp"), "PYSPARK_PYTHON": sys.executable, "HOME": str(run)}

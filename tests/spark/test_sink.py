@@ -93,7 +93,7 @@ def test_a_value_that_does_not_fit_fails_the_write(spark: Any, topic: Any, broke
     assert stored(broker, name) == []
 
 
-def test_a_topic_that_does_not_exist_is_made(spark: Any, broker: sparklog.LocalBroker) -> None:
+def test_a_topic_that_does_not_exist_is_created(spark: Any, broker: sparklog.LocalBroker) -> None:
     """As Kafka's brokers do it, whether the option names it or a column."""
     append(spark.sql("select 'x' as value"), broker, topic="made-by-the-option")
     append(spark.sql("select 'made-by-the-column' as topic, 'x' as value"), broker)
@@ -218,7 +218,7 @@ def test_output_mode_complete_is_refused(
         query.awaitTermination(60)
 
 
-def test_what_the_tasks_tell_the_driver(
+def test_messages_of_the_tasks_to_the_driver(
     topic: Any, broker: sparklog.LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
@@ -285,9 +285,7 @@ def test_a_write_in_foreachbatch_that_may_be_repeated_is_warned_of(
     assert ("written in foreachBatch, of batch 3, without" in caplog.text) is warned
 
 
-def test_further_columns_are_an_error_where_that_is_asked_for(
-    spark: Any, topic: Any, broker: sparklog.LocalBroker
-) -> None:
+def test_further_columns_are_an_error_by_option(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
     rows = spark.sql("select 'v' value, 1 amount")
     with pytest.raises(Exception, match="unknown column 'amount'"):
         append(rows, broker, topic=topic(), **{"sparklog.strict.columns": "true"})

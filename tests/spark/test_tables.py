@@ -123,7 +123,7 @@ def test_a_table_with_columns_has_no_options(
 
 
 @pytest.mark.parametrize("guarantee", in_gate(["exactly-once", "at-least-once"], "exactly-once"))
-def test_a_write_that_would_make_a_table_is_refused_and_writes_nothing(
+def test_a_write_that_would_create_a_table_is_refused_and_writes_no_row(
     spark: Any, table: str, topic: Any, reads: Any, broker: sparklog.LocalBroker, guarantee: str
 ) -> None:
     name = topic()

@@ -61,7 +61,7 @@ def test_acls_are_added_listed_and_removed(run: Run, broker: sparklog.LocalBroke
     assert "Describe" in left
 
 
-def test_what_makes_no_sense_is_refused_with_a_hint(run: Run, broker: sparklog.LocalBroker) -> None:
+def test_contradictory_arguments_are_refused_with_a_hint(run: Run, broker: sparklog.LocalBroker) -> None:
     somebody = ("--allow-principal", "User:a")
     assert "name a principal" in run("acl", "add", "--topic", "t", code=2).stderr.replace("\n", " ")
     assert "--topic" in run("acl", "add", *somebody, code=2).stderr

@@ -53,7 +53,7 @@ def test_new_partitions_are_empty_and_the_old_ones_stay(admin: Admin, topic: str
     assert sparklog.read_table(servers, topic).num_rows == 51
 
 
-def test_what_is_refused(admin: Admin, topic: str) -> None:
+def test_refused_arguments(admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=3)
     for total in (3, 2):
         with pytest.raises(InvalidPartitionsError, match="can only be added"):

@@ -60,7 +60,7 @@ def test_it_can_be_turned_off(start: Start) -> None:
         assert admin.list_topics() == []
 
 
-def test_nobody_makes_thousands_at_once(start: Start) -> None:
+def test_auto_creation_has_a_limit(start: Start) -> None:
     shared = cluster(start(""))
     for topics in (None, [f"t{i}" for i in range(AUTO_CREATED_MAX + 1)]):
         with pytest.raises(InvalidRequestError, match="create_missing needs 1 to 100"):

@@ -148,7 +148,7 @@ def test_a_url_that_cannot_be_used_is_named_as_the_argument(broker: LocalBroker)
         assert "remote.log" not in error
 
 
-def test_deleted_records_are_left_out(broker: LocalBroker, admin: Admin, topic: str, tmp_path: Path) -> None:
+def test_deleted_records_are_excluded(broker: LocalBroker, admin: Admin, topic: str, tmp_path: Path) -> None:
     store = ObjectStore(tmp_path.as_uri())
     admin.create_topic(topic)
     with Producer(broker.bootstrap_servers) as producer:
@@ -165,7 +165,7 @@ def test_deleted_records_are_left_out(broker: LocalBroker, admin: Admin, topic: 
     assert not (tmp_path / "none").exists()
 
 
-def test_a_refused_restore_leaves_nothing_and_an_interrupted_one_names_its_topics(
+def test_a_refused_restore_creates_no_topic_and_an_interrupted_one_names_its_topics(
     broker: LocalBroker, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     store, address = ObjectStore(tmp_path.as_uri()), broker.bootstrap_servers

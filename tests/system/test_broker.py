@@ -461,7 +461,7 @@ def test_one_connection_too_many(broker: BrokerProcess) -> None:
     until(accepted, "there is room again")
 
 
-def test_a_reader_that_takes_nothing_does_not_hold_up_others(
+def test_a_reader_that_reads_no_bytes_does_not_delay_others(
     broker: BrokerProcess, client: RawClient, topic: str
 ) -> None:
     for _ in range(60):

@@ -72,7 +72,7 @@ def test_a_port_that_is_in_use(start: Start, tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists(), "nothing is touched before the port is ours"
 
 
-def test_a_host_that_is_not_known(start: Start) -> None:
+def test_an_unknown_host(start: Start) -> None:
     failed_with(
         start(listen="no-such-host.invalid:0", settings="allow.insecure = true"), "no-such-host.invalid", "--listen"
     )
@@ -82,7 +82,7 @@ def test_an_address_of_another_machine(start: Start) -> None:
     failed_with(start(listen="192.0.2.1:0", settings="allow.insecure = true"), "does not have the address", "--listen")
 
 
-def test_a_data_directory_that_cannot_be_made(start: Start, tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     failed_with(start(tmp_path / "file" / "data"), "file/data", "--data-dir")
 
@@ -265,7 +265,7 @@ def test_a_full_disk(small_disk: Path, start: Start) -> None:
 # -- in the background
 
 
-def test_what_is_written_is_flushed_and_checkpointed(start: Start) -> None:
+def test_records_are_flushed_and_checkpointed(start: Start) -> None:
     broker = start(settings="log.flush.interval.ms = 100\n[topic]\nsegment.bytes = 5000\n")
     points = broker.data_dir / "recovery-points.json"
     with broker.connect() as client:

@@ -79,7 +79,7 @@ def test_reset_offsets(run: Run, admin: Admin, read: str, options: list[str], ex
     assert committed(admin, read) == expected
 
 
-def test_reset_offsets_wants_to_be_told_clearly(run: Run, read: str) -> None:
+def test_reset_offsets_needs_clear_arguments(run: Run, read: str) -> None:
     for wrong in (
         ["--topic", read],
         ["--topic", read, "--to-earliest", "--to-latest"],
@@ -113,7 +113,7 @@ def test_delete(run: Run, admin: Admin, topic: str) -> None:
     assert "GROUP_ID_NOT_FOUND" in run("group", "delete", topic, "--yes", code=1).stderr
 
 
-def test_lag_is_0_when_only_markers_are_left(broker: LocalBroker, admin: Admin, topic: str) -> None:
+def test_lag_is_0_when_only_markers_follow(broker: LocalBroker, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, 1)
     tp = TopicPartition(topic, 0)
 

@@ -316,7 +316,7 @@ def test_topics_are_listed_described_and_deleted(broker: LocalBroker, admin: Adm
         assert future.result(10).offset == 0
 
 
-def test_many_producers_and_threads_lose_and_reorder_nothing(broker: LocalBroker, admin: Admin, topic: str) -> None:
+def test_many_producers_and_threads_lose_and_reorder_no_record(broker: LocalBroker, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=2)
     with Producer(broker.bootstrap_servers, batch_size_bytes=5000, linger_ms=1) as producer:
 
@@ -340,7 +340,7 @@ def test_many_producers_and_threads_lose_and_reorder_nothing(broker: LocalBroker
 
 
 @pytest.mark.crash
-def test_a_broker_that_is_killed_and_restarted_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_a_broker_that_is_killed_and_restarted_loses_no_acknowledged_record(tmp_path: Path) -> None:
     first = sparklog.start_local(tmp_path / "data")
     address = first.bootstrap_servers
     sparklog.Admin(address).create_topic("t")

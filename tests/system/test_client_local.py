@@ -34,7 +34,7 @@ def test_a_temporary_directory_goes_with_the_broker() -> None:
     assert broker.stop() == 0  # again is fine
 
 
-def test_a_given_directory_stays(tmp_path: Path) -> None:
+def test_a_named_directory_stays(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path / "data") as broker:
         sparklog.Admin(broker.bootstrap_servers).create_topic("kept", partitions=2)
     with sparklog.start_local(tmp_path / "data") as broker:
@@ -98,7 +98,7 @@ def test_it_does_not_outlive_its_program(start: str) -> None:
         assert not Path(directory).exists(), end
 
 
-def test_the_directory_that_was_given_outlives_a_killed_program(tmp_path: Path) -> None:
+def test_a_named_directory_outlives_a_killed_program(tmp_path: Path) -> None:
     script = f"""
         import os, signal, sparklog
         broker = sparklog.start_local({str(tmp_path / "data")!r})
@@ -208,7 +208,7 @@ def test_clients_of_the_parent_say_so_in_a_forked_child(broker: LocalBroker, top
 
 
 @pytest.mark.skipif(not has_java(), reason="ZooKeeper needs Java")
-def test_nothing_of_a_cluster_outlives_its_killed_program() -> None:
+def test_no_process_of_a_cluster_outlives_its_killed_program() -> None:
     script = """
         import os, queue, signal, sys, threading, time, sparklog
         started = queue.Queue()

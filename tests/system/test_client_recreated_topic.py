@@ -38,7 +38,7 @@ def test_batches_of_the_old_topic_are_refused_not_misread() -> None:
 
 
 @pytest.mark.parametrize("local_read", ["auto", "off"])
-def test_a_consumer_says_once_that_its_topic_is_a_new_one_and_begins_there(local_read: str) -> None:
+def test_a_consumer_reports_a_recreated_topic_once_and_begins_at_its_start(local_read: str) -> None:
     with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
         admin.create_topic("t", partitions=1, schema=pa.schema([("a", pa.int64())]))
         reading: dict[str, Any] = {"auto_offset_reset": "earliest", "local_read": local_read}

@@ -88,7 +88,7 @@ def test_brokers_that_are_killed_together_lead_again_by_themselves(cluster: Clus
         check(all_values(cluster, "events", partition, asked=1), sent)
 
 
-def test_what_is_acknowledged_survives_each_broker_in_turn(cluster: ClusterProcesses) -> None:
+def test_acknowledged_records_survive_each_broker_in_turn(cluster: ClusterProcesses) -> None:
     """Among those that are killed is the controller, and each partition's leader."""
     cluster.create(2, "events", 3, min_insync_replicas=2)
     served_by_all(cluster, "events")
@@ -156,7 +156,7 @@ def test_too_few_in_sync_replicas_refuse_acks_all(cluster: ClusterProcesses) -> 
     check(all_values(cluster, "events", 0, asked=leader), {offset: b"kept", again: b"taken"})
 
 
-def test_requests_for_who_does_not_lead_are_refused_with_who_does(cluster: ClusterProcesses) -> None:
+def test_requests_to_a_follower_are_refused_with_the_leader(cluster: ClusterProcesses) -> None:
     cluster.create(1, "events", 1)
     served_by_all(cluster, "events")
     leader = cluster.leader_of("events", 0, asked=1)
@@ -194,7 +194,7 @@ def test_while_zookeeper_is_away_records_are_acknowledged(cluster: ClusterProces
 
 
 @pytest.mark.nightly
-def test_what_waits_when_a_topic_is_told_to_flush_is_flushed(cluster: ClusterProcesses) -> None:
+def test_waiting_records_are_flushed_when_the_topics_setting_says_so(cluster: ClusterProcesses) -> None:
     bootstrap = f"127.0.0.1:{cluster.ports[1]}"
     with sparklog.Admin(bootstrap) as admin:  # broker 1 was the first, so it is the controller, too
         admin.create_topic("events", replica_assignment=[[1, 2, 3]])
@@ -211,7 +211,7 @@ def test_what_waits_when_a_topic_is_told_to_flush_is_flushed(cluster: ClusterPro
     )
 
 
-def test_producer_and_consumer_notice_nothing_when_the_controller_dies(tmp_path: Path) -> None:
+def test_producer_and_consumer_continue_when_the_controller_dies(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path, brokers=3) as cluster:
         assert isinstance(cluster, sparklog.LocalCluster)
         assert [b.broker_id for b in cluster.brokers] == [1, 2, 3]

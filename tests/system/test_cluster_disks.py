@@ -82,9 +82,7 @@ def test_a_failed_disk_hands_over_its_leaderships_and_records_are_deleted_everyw
 
 
 @pytest.mark.nightly
-def test_disks_that_are_left_go_on_until_the_one_that_is_away_comes_back(
-    cluster: ClusterProcesses, tmp_path: Path
-) -> None:
+def test_healthy_disks_continue_until_the_failed_one_returns(cluster: ClusterProcesses, tmp_path: Path) -> None:
     """Partitions with no other replica: those of the disk that is left are led, those of the other one wait for it."""
     request = t.CreateTopicRequest("alone", assignment=[[1]] * PARTITIONS)
     with closing(cluster.connect(1)) as connection:

@@ -128,7 +128,7 @@ def test_the_pages_show_replication_and_missing_brokers(cluster: ClusterProcesse
     until_reached(lambda: total(cluster, offline) == 0, "all can be used again")
 
 
-def test_reassignment_and_zookeeper_are_told_of(cluster: ClusterProcesses) -> None:
+def test_reassignment_and_zookeeper_are_reported(cluster: ClusterProcesses) -> None:
     fill(cluster)
     with sparklog.Admin(cluster.processes[1].address) as admin:
         admin.alter_partition_reassignments({sparklog.TopicPartition("only-3", 0): [2]})

@@ -178,7 +178,7 @@ def test_the_brokers_address_may_stand_before(
     assert in_bash("offsets", "-b", host, ":", port, topic) == [topic]
 
 
-def test_internal_topics_where_they_are_asked_for(
+def test_internal_topics_by_option(
     in_bash: Callable[..., list[str]], broker: LocalBroker, admin: Admin, topic: str
 ) -> None:
     import sparklog
@@ -204,7 +204,7 @@ def test_zsh_and_fish_get_the_meaning_of_a_setting(asked: Callable[..., list[str
     assert [line.split("\t")[0] for line in fish] == ["flush.mode=none", "flush.mode=group"]
 
 
-def test_without_a_broker_nothing_is_offered_and_nothing_is_said(
+def test_without_a_broker_completion_is_silent_and_empty(
     in_bash: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARKLOG_BOOTSTRAP_SERVERS", "127.0.0.1:1")

@@ -71,7 +71,7 @@ def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
     assert {name: headers.get(name) for name in SECURITY_HEADERS} == dict(SECURITY_HEADERS)
 
 
-def test_a_defect_is_told_without_its_details_and_guarded(filled: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_reported_without_its_details(filled: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("a secret")
 
@@ -104,7 +104,7 @@ def test_a_form_without_its_token_is_refused(client: TestClient, filled: World, 
 
 
 @pytest.mark.parametrize("kind", ["delete-group?group=billing", "abort-transaction?id=shop-stuck"])
-def test_what_only_shows_changes_nothing(reader: TestClient, filled: World, kind: str) -> None:
+def test_a_read_only_console_makes_no_change(reader: TestClient, filled: World, kind: str) -> None:
     assert "--allow-changes" in get(reader, f"/change/{kind}", 403)
     fields = fields_of(get(reader, "/sql")) | {"group": "billing", "id": "shop-stuck"}
     response = reader.post(f"/change/{kind.partition('?')[0]}", data=fields, headers=ORIGIN)
@@ -328,7 +328,7 @@ def test_a_statement_that_takes_too_long_is_cancelled(client: TestClient, monkey
     assert "1 row" in run_sql(client, "SELECT 1")
 
 
-def test_changes_are_asked_and_then_done(client: TestClient, filled: World) -> None:
+def test_changes_are_confirmed_and_then_done(client: TestClient, filled: World) -> None:
     def do(path: str, **more: str) -> str:
         fields = fields_of(get(client, path)) | more
         response = client.post(path.partition("?")[0], data=fields, headers=ORIGIN)
@@ -406,7 +406,7 @@ def test_a_record_is_written_by_hand(client: TestClient, reader: TestClient, fil
         (f"/topics?q={'x' * 5000}", "at most"),
     ],
 )
-def test_what_cannot_be_understood_is_told(client: TestClient, path: str, words: str) -> None:
+def test_malformed_input_is_reported(client: TestClient, path: str, words: str) -> None:
     assert words in get(client, path, 400)
 
 

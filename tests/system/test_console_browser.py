@@ -90,7 +90,7 @@ def test_every_page_is_shown(browser: Chrome, console: str, path: str) -> None:
     assert "That did not work" not in text_of(browser)
 
 
-def test_what_is_loaded_afterwards_comes(browser: Chrome, console: str) -> None:
+def test_fragments_that_load_later_arrive(browser: Chrome, console: str) -> None:
     browser.get(console + "/")
     until(browser, lambda b: "Largest topics" in text_of(b), "the sizes")
     assert "trips" in browser.find_element(By.ID, "sizes").text
@@ -107,7 +107,7 @@ def test_what_is_loaded_afterwards_comes(browser: Chrome, console: str) -> None:
         f"/topics?q={quote(HOSTILE)}",
     ],
 )
-def test_what_users_have_written_is_only_text(browser: Chrome, console: str, path: str) -> None:
+def test_users_content_is_only_text(browser: Chrome, console: str, path: str) -> None:
     browser.get(console + path)
     assert browser.title != "hacked"
     assert "<script>" in browser.page_source.replace("&lt;script&gt;", "<script>")
@@ -210,7 +210,7 @@ def test_a_transaction_is_aborted_by_clicking(browser: Chrome, console: str, fil
     assert filled.admin.describe_transaction("shop-stuck").summary.state == "CompleteAbort"  # type: ignore[union-attr]
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Chrome, console: str) -> None:
+def test_on_a_phone_no_element_is_wider_than_the_screen(browser: Chrome, console: str) -> None:
     metrics = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
@@ -234,7 +234,7 @@ def test_dark_and_light(browser: Chrome, console: str, scheme: str, ground: str)
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_nothing_else_is_asked_for(chromium: Chrome, console: str) -> None:
+def test_no_other_address_is_requested(chromium: Chrome, console: str) -> None:
     """Of all that the page has loaded nothing comes from anywhere else."""
     chromium.get(console + "/topics/trips")
     loaded = chromium.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")

@@ -52,7 +52,7 @@ def log_in(client: TestClient, user: str, password: str = PASSWORD, page: str = 
     return client.post("/sparklog/login", data=given, headers=ORIGIN).status_code
 
 
-def test_the_console_acts_as_the_user_who_has_logged_in(client: TestClient, secure: SecureBroker) -> None:
+def test_the_console_acts_as_the_user_of_the_session(client: TestClient, secure: SecureBroker) -> None:
     first = client.get("/sparklog/topics?q=of")
     assert (first.status_code, first.headers["Location"]) == (303, "/sparklog/login?next=%2Ftopics%3Fq%3Dof")
     part = client.get("/sparklog/groups", headers=HTMX)

@@ -188,7 +188,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are looked at in /proc")
-def test_no_process_is_left_behind(broker: LocalBroker) -> None:
+def test_no_process_stays_behind(broker: LocalBroker) -> None:
     """Neither when the process that forks is killed, nor at the console's end."""
 
     async def main(statements: Statements) -> None:
@@ -246,7 +246,7 @@ def asked(address: str, path: str, cookie: str = "", **fields: str) -> tuple[int
         return answer.status, answer.read().decode(), answer.headers.get("Set-Cookie", "").partition(";")[0]
 
 
-def test_pages_work_beside_statements_and_left_statements_are_ended(broker: LocalBroker) -> None:
+def test_pages_work_beside_statements_and_abandoned_statements_are_ended(broker: LocalBroker) -> None:
     with console_process(broker.bootstrap_servers) as address:
         _, page, cookie = asked(address, "/sql")
         token = re.findall(r'name="token" value="([^"]+)"', page)[0]
@@ -271,7 +271,7 @@ def test_pages_work_beside_statements_and_left_statements_are_ended(broker: Loca
         asyncio.run(main(q=ENDLESS))
 
 
-def test_what_a_page_does_not_run(broker: LocalBroker) -> None:
+def test_statements_that_a_page_refuses(broker: LocalBroker) -> None:
     with TestClient(make_app(Options(broker.bootstrap_servers), real_environment()), base_url=BASE) as client:
         token = re.findall(r'name="token" value="([^"]+)"', client.get("/sql").text)[0]
 

@@ -223,7 +223,7 @@ def test_nodes_have_versions_and_ordered_zxids(store: Store) -> None:
     assert result(store, client.children("/a")) == []
 
 
-def test_what_cannot_be_done(store: Store) -> None:
+def test_impossible_operations_are_refused(store: Store) -> None:
     client = store.client()
     result(store, client.create("/a", b""))
     result(store, client.create("/a/b", b""))
@@ -248,7 +248,7 @@ def test_calls_of_a_client_take_effect_in_order(store: Store) -> None:
     assert [result(store, f).version for f in futures] == list(range(51))
 
 
-def test_a_transaction_does_all_or_nothing(store: Store) -> None:
+def test_a_transaction_is_atomic(store: Store) -> None:
     client = store.client()
     fence = result(store, client.create("/fence", b"1"))
     ops = [SetData("/fence", b"2", fence.version), Create("/a", b""), Create("/a/b", b"x"), SetData("/a/b", b"y", 0)]
@@ -266,7 +266,7 @@ def test_a_transaction_does_all_or_nothing(store: Store) -> None:
     assert result(store, client.get("/a")) is None
 
 
-def test_one_of_two_who_write_with_the_same_version_is_refused(store: Store) -> None:
+def test_one_of_two_writers_with_the_same_version_is_refused(store: Store) -> None:
     one, two = store.client(), store.client()
     result(store, one.create("/fence", b""))
     futures = [c.transaction([SetData("/fence", b"", 0), Create("/made", b"")]) for c in (one, two)]

@@ -68,7 +68,7 @@ def logs(output: Path) -> str:
     return "".join(f"\n--- {name}\n{end}" for name, end in ends)
 
 
-def test_a_short_run_verifies_every_row_leaves_its_results_and_keeps_the_broker_if_asked(
+def test_a_short_run_verifies_every_row_writes_its_results_and_keeps_the_broker_by_option(
     tmp_path: Path, demos: list[subprocess.Popen[str]]
 ) -> None:
     process = start(tmp_path / "out", "--rows", "5000", "--no-delta", "--keep")
@@ -135,7 +135,7 @@ OUTAGES = (
 
 @pytest.mark.nightly
 @needs_cluster
-def test_every_row_is_there_though_brokers_and_zookeeper_die(
+def test_every_row_survives_the_death_of_brokers_and_zookeeper(
     tmp_path: Path, demos: list[subprocess.Popen[str]]
 ) -> None:
     process = start(tmp_path / "out", "--brokers", "3", "--rows", "5000", "--no-delta")
@@ -194,14 +194,14 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path, demos: list[subprocess.
     assert first.returncode == 130
 
 
-def test_bad_options_are_told(tmp_path: Path) -> None:
+def test_bad_options_are_named(tmp_path: Path) -> None:
     for options in (["--rows", "0"], ["--rows", "many"], ["--no-such-option"]):
         done = subprocess.run([sys.executable, str(DEMO), *options], capture_output=True, text=True, timeout=60)
         assert done.returncode == 2
         assert "usage" in done.stderr
 
 
-def test_without_java_the_next_step_is_told(tmp_path: Path) -> None:
+def test_without_java_the_next_step_is_named(tmp_path: Path) -> None:
     environment = os.environ | {"JAVA_HOME": str(tmp_path)}
     command = [sys.executable, str(DEMO), "--output", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)

@@ -142,7 +142,7 @@ def test_the_data_have_their_true_types_and_are_in_time_order() -> None:
     assert loaded.weather["time_hour"][-1].as_py() <= loaded.flights["time_hour"][-1].as_py()
 
 
-def test_the_whole_year_is_there() -> None:
+def test_the_whole_year_is_complete() -> None:
     loaded = data.load()
     assert (loaded.flights.num_rows, loaded.flights.num_columns, loaded.weather.num_rows) == (336_776, 19, 26_115)
 

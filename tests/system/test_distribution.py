@@ -48,7 +48,7 @@ def only(directory: Path, pattern: str) -> Path:
     return found
 
 
-def test_the_wheel_holds_the_packages_and_nothing_else(dist: Path) -> None:
+def test_the_wheel_holds_exactly_the_packages(dist: Path) -> None:
     names = zipfile.ZipFile(only(dist, "*.whl")).namelist()
     top = {name.split("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == set(PACKAGES)
@@ -67,7 +67,7 @@ def test_the_sdist_has_all_files_for_a_contributor(dist: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_what_is_installed_from_the_wheel_works(dist: Path, tmp_path: Path) -> None:
+def test_an_installation_from_the_wheel_works(dist: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())

@@ -114,7 +114,7 @@ def test_transactions_that_hold_readers_back(
         producer.abort_transaction()
 
 
-def test_who_holds_the_directory_and_how_the_broker_ended(doctor: Doctor, process: BrokerProcess) -> None:
+def test_the_directorys_holder_and_the_brokers_last_end(doctor: Doctor, process: BrokerProcess) -> None:
     with Admin(process.address) as admin:
         admin.create_topic("t", 1)
     data_dir = ("--data-dir", process.data_dir)

@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return root, json.loads(done.stdout)
 
 
-def test_it_opens_and_nothing_is_lost(made: tuple[Path, dict[str, Any]]) -> None:
+def test_it_opens_without_a_loss(made: tuple[Path, dict[str, Any]]) -> None:
     root, before = made
     data = shutil.copytree(root / "data", root / "opened")
     settings = earlier_directory.settings_of((root / "tier").as_uri())

@@ -42,7 +42,7 @@ def stored(address: str) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-def test_lost_answers_store_nothing_twice(broker: BrokerProcess) -> None:
+def test_lost_answers_store_no_record_twice(broker: BrokerProcess) -> None:
     rng = random.Random(7)
     proxy = CuttingProxy(broker.host, broker.port, lambda api: api is Api.PRODUCE and rng.random() < 0.3)
     sent: dict[int, list[int]] = {p: [] for p in range(PARTITIONS)}

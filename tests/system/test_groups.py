@@ -85,7 +85,7 @@ def poll_until(condition: Callable[[], bool], what: str, *consumers: Consumer) -
 
 
 @pytest.mark.crash
-def test_a_killed_members_partitions_move_and_nothing_is_left_unread(
+def test_a_killed_members_partitions_move_and_all_records_are_read(
     local: LocalBroker, fast_admin: Admin, topic: str, start: Start
 ) -> None:
     fast_admin.create_topic(topic, 4)
@@ -260,7 +260,7 @@ def test_pause_keeps_the_member_alive(local: LocalBroker, fast_admin: Admin, top
     reader.close()
 
 
-def test_who_does_not_poll_leaves_and_comes_back(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+def test_a_member_that_does_not_poll_leaves_and_comes_back(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
     fast_admin.create_topic(topic, 1)
     send(local, topic, 5, 1)
     lost: list[list[TopicPartition]] = []
@@ -305,7 +305,7 @@ def test_a_static_member_keeps_its_place(local: LocalBroker, fast_admin: Admin, 
         c.close()
 
 
-def test_topics_made_later_and_patterns(
+def test_later_topics_and_patterns(
     local: LocalBroker, fast_admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     by_name = consumer(local, topic)
@@ -436,7 +436,7 @@ def test_offsets_by_hand_and_by_an_administrator(local: LocalBroker, fast_admin:
         fast_admin.describe_group(topic)
 
 
-def test_what_needs_a_group_says_so(local: LocalBroker, topic: str) -> None:
+def test_calls_that_need_a_group_say_so(local: LocalBroker, topic: str) -> None:
     with Consumer(local.bootstrap_servers) as alone:
         for call in (alone.commit, alone.group_metadata, lambda: alone.subscribe([topic]), lambda: alone.committed([])):
             with pytest.raises(InvalidGroupIdError):

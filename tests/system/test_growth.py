@@ -84,7 +84,7 @@ class Load:
         assert not self.errors, self.errors
 
 
-def test_a_broker_grows_under_load_and_nothing_is_lost(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
+def test_a_broker_grows_under_load_without_a_loss(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     connect = f"{zookeeper.hosts}/grown"
     directory = tmp_path / "data"
     tier: dict[str, Any] = {"remote.log.storage.url": (tmp_path / "tier").as_uri()}
@@ -122,7 +122,7 @@ def test_a_broker_grows_under_load_and_nothing_is_lost(tmp_path: Path, zookeeper
         start(directory, 0)  # alone no more
 
 
-def test_a_zookeeper_with_another_cluster_is_refused_and_nothing_changes(
+def test_a_zookeeper_with_another_cluster_is_refused_without_a_change(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
     connect = f"{zookeeper.hosts}/taken"

@@ -93,7 +93,7 @@ def coordinating(client: RawClient) -> None:
     until(answers, "the broker coordinates transactions")
 
 
-def test_ids_that_nobody_was_given_poison_no_honest_producer(broker: BrokerProcess) -> None:
+def test_invented_producer_ids_poison_no_honest_producer(broker: BrokerProcess) -> None:
     with broker.connect() as stranger:
         coordinating(stranger)
         mine = new_id(stranger)
@@ -115,7 +115,7 @@ def test_ids_that_nobody_was_given_poison_no_honest_producer(broker: BrokerProce
     assert sorted(map(int, values(broker))) == list(range(24))
 
 
-def test_what_is_acknowledged_is_stored(broker: BrokerProcess) -> None:
+def test_acknowledged_records_are_stored(broker: BrokerProcess) -> None:
     """A stranger has read the producer's id in the log, and writes its next batch."""
     with Producer(broker.address, linger_ms=0) as producer, Admin(broker.address) as admin:
         producer.send("t", b"first").result(10)
@@ -129,7 +129,7 @@ def test_what_is_acknowledged_is_stored(broker: BrokerProcess) -> None:
     assert values(broker) == [b"first", b"foreign", b"next"]
 
 
-def test_repetitions_are_told_apart_after_a_crash(tmp_path: Path) -> None:
+def test_repetitions_are_recognized_after_a_crash(tmp_path: Path) -> None:
     broker = start(tmp_path)
     with broker.connect() as client:
         create_topic(client, "t")
@@ -181,7 +181,7 @@ def test_a_fencing_token_that_was_not_drawn_locks_no_application_out(broker: Bro
     assert values(broker) == [b"a"]
 
 
-def test_a_refused_transactional_batch_blocks_nobody(broker: BrokerProcess) -> None:
+def test_a_refused_transactional_batch_blocks_no_reader(broker: BrokerProcess) -> None:
     with Producer(broker.address, transactional_id="honest") as producer, Admin(broker.address) as admin:
         producer.init_transactions()
         with producer.transaction():

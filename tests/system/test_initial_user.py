@@ -50,7 +50,7 @@ def test_its_password_is_changed_and_it_is_gone_when_it_is_removed(tmp_path: Pat
             broker.start()
 
 
-def test_it_can_be_removed_at_once_and_made_again(tmp_path: Path) -> None:
+def test_it_can_be_removed_at_once_and_created_again(tmp_path: Path) -> None:
     with SecureBroker(tmp_path) as broker:
         first = first_password(broker)
         broker.add_user("helper", "helps")

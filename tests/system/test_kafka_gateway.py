@@ -572,9 +572,7 @@ def test_hostile_requests_end_their_own_connection_only(settings: dict[str, Any]
     sent(Producer(settings), topic, [{"value": b"still here"}])
 
 
-def test_a_topic_that_is_made_again_with_columns_is_seen(
-    settings: dict[str, Any], native: sparklog.Admin, topic: str
-) -> None:
+def test_a_topic_recreated_with_columns_is_seen(settings: dict[str, Any], native: sparklog.Admin, topic: str) -> None:
     producer = Producer({**settings, "message.timeout.ms": int(PATIENCE_S * 1000)})
     sent(producer, topic, [{"value": b"x"}])
     native.delete_topic(topic)
@@ -594,7 +592,7 @@ def test_a_topic_that_is_made_again_with_columns_is_seen(
 
 @pytest.mark.nightly
 @pytest.mark.crash
-def test_a_gateway_that_is_killed_again_and_again_loses_and_repeats_nothing(
+def test_a_gateway_that_is_killed_repeatedly_loses_and_repeats_no_record(
     kafka: LocalBroker, settings: dict[str, Any], topic: str
 ) -> None:
     producer = Producer({**settings, "enable.idempotence": True, "log_level": 0, "message.timeout.ms": 240_000})

@@ -106,7 +106,7 @@ def outcome(settings: dict[str, Any], topic: str) -> KafkaError | None:
         ("BOTH", {"sasl_mechanism": "PLAIN"}),
     ],
 )
-def test_a_user_may_do_what_its_acls_say(secure: SecureGateway, listener: str, more: dict[str, str]) -> None:
+def test_a_user_has_exactly_the_rights_of_its_acls(secure: SecureGateway, listener: str, more: dict[str, str]) -> None:
     settings = secure.settings(listener, **more)
     assert outcome(settings, "mine") is None
     denied = outcome(settings, "others")
@@ -134,7 +134,7 @@ def test_a_client_is_whom_its_certificate_names(secure: SecureGateway) -> None:
     assert denied is not None and denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_without_a_certificate_nobody_comes_in(secure: SecureGateway) -> None:
+def test_without_a_certificate_connections_are_refused(secure: SecureGateway) -> None:
     refused = outcome(secure.settings("MUTUAL"), "certified")
     assert refused is not None and refused.code() in (
         KafkaError._SSL,

@@ -240,7 +240,7 @@ class _Application:
         self.is_open = False
 
 
-def test_a_worker_that_wakes_up_late_commits_nothing(
+def test_a_worker_that_wakes_up_late_makes_no_commit(
     lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path
 ) -> None:
     """The sequence of iceberg 16282: the old worker commits after the new one."""
@@ -271,7 +271,7 @@ def test_a_worker_that_wakes_up_late_commits_nothing(
     assert_table_is_log(lake_broker, lake, tmp_path / "table")
 
 
-def test_a_worker_that_sleeps_after_it_asked_the_log_does_not_pause_the_table(
+def test_a_worker_that_sleeps_after_its_read_does_not_pause_the_table(
     lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
 ) -> None:
     """The table has offsets then that the log did not have when it was asked."""
@@ -293,7 +293,7 @@ def test_a_worker_that_sleeps_after_it_asked_the_log_does_not_pause_the_table(
     assert_table_is_log(lake_broker, lake, tmp_path / "table")
 
 
-def test_a_lost_answer_of_a_commit_adds_nothing_twice(
+def test_a_lost_answer_of_a_commit_adds_no_row_twice(
     lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sparklog.lake.delta_errors import CommitConflictError

@@ -78,7 +78,7 @@ def test_it_is_not_offered_when_switched_off(tmp_path: Path) -> None:
     assert broker.stop() == 0
 
 
-def test_tcp_is_kept_when_there_is_no_room_for_another_connection(tmp_path: Path) -> None:
+def test_tcp_is_kept_without_room_for_another_connection(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", settings="max.connections = 1", work_dir=tmp_path)
     connection = connect_for_data(Endpoint(broker.host, broker.port))
     assert connection.broker.local_socket

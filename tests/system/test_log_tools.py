@@ -73,7 +73,9 @@ def test_verify_beside_a_broker_under_load(brokers: list[BrokerProcess], tmp_pat
     assert (report["damage"], report["records"]) == ([], appended[0])
 
 
-def test_a_damaged_partition_is_found_repaired_and_served_again(brokers: list[BrokerProcess], tmp_path: Path) -> None:
+def test_a_damaged_partition_is_detected_repaired_and_served_again(
+    brokers: list[BrokerProcess], tmp_path: Path
+) -> None:
     broker = start(brokers, tmp_path)
     with broker.connect() as client:
         create_topic(client, "t", 2)

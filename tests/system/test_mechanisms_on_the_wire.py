@@ -84,7 +84,7 @@ def test_plain_on_a_listener_without_tls_is_refused_on_the_wire(secure: SecureBr
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_what_was_recorded_on_the_wire_opens_no_other_connection(secure: SecureBroker, mechanism: str) -> None:
+def test_a_recorded_login_opens_no_other_connection(secure: SecureBroker, mechanism: str) -> None:
     client = ScramClient(mechanism, "alice", Secret(PASSWORD))
     first = SaslAuthenticateRequest(client.first())
     with Wire(secure.addresses["SASL"]) as wire:

@@ -243,7 +243,7 @@ def test_hostile_peers_of_the_page_do_not_disturb_the_broker(broker: BrokerProce
     assert "Traceback" not in broker.stderr
 
 
-def test_a_stop_with_peers_that_read_nothing(tmp_path: Path) -> None:
+def test_a_stop_with_peers_that_do_not_read(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", settings=SETTINGS, work_dir=tmp_path)
     host, port = broker.metrics_url.removeprefix("http://").removesuffix("/metrics").split(":")
     with socket.create_connection((host, int(port)), 20) as sock:

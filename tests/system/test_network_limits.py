@@ -185,7 +185,7 @@ def send_half(sock: socket.socket, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("times", [2, 200, 10_000])
-def test_what_is_named_twice_is_answered_once(client: RawClient, times: int) -> None:
+def test_repeated_names_are_answered_once(client: RawClient, times: int) -> None:
     metadata = client.request(Api.METADATA, MetadataRequest(["large"] * times), MetadataResponse)
     assert [len(t.partitions) for t in metadata.topics] == [PARTITIONS]
     groups = client.request(Api.DESCRIBE_GROUPS, DescribeGroupsRequest(["g"] * times), DescribeGroupsResponse)
@@ -211,9 +211,7 @@ def test_what_is_named_twice_is_answered_once(client: RawClient, times: int) -> 
         (Api.OFFSET_COMMIT, OffsetCommitRequest("g", [CommittedOffset("large", 0, 0)] * 2), OffsetCommitResponse),
     ],
 )
-def test_what_is_named_twice_is_refused(
-    client: RawClient, api: Api, request_: Message, response: type[Message]
-) -> None:
+def test_repeated_names_are_refused(client: RawClient, api: Api, request_: Message, response: type[Message]) -> None:
     with pytest.raises(InvalidRequestError, match="large-0 twice"):
         client.request(api, request_, response)
 

@@ -144,7 +144,7 @@ def log_in(broker: SecureBroker, given: dict[str, str]) -> None:
         connection.request(Api.METADATA, MetadataRequest(), MetadataResponse)
 
 
-def test_a_new_key_is_known_at_once_and_made_up_ones_do_not_hammer_the_issuer(
+def test_a_new_key_is_accepted_at_once_and_invented_ones_do_not_hammer_the_issuer(
     world: tuple[Issuer, SecureBroker, Path], tmp_path: Path
 ) -> None:
     issuer, broker, ca = world

@@ -32,7 +32,7 @@ def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.nightly
-def test_an_older_copy_of_zookeeper_loses_nothing(tmp_path: Path) -> None:
+def test_an_older_copy_of_zookeeper_loses_no_record(tmp_path: Path) -> None:
     cluster = ClusterProcesses(tmp_path)
     try:
         cluster.create(1, COPIED, 3, min_insync_replicas=2)

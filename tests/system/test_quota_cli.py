@@ -60,7 +60,7 @@ def test_clients_with_other_client_ids_have_other_quotas(broker: sparklog.LocalB
     assert [(g.quota, g.user, g.client_id) for g in throttled] == [("producer_byte_rate", None, "bulk")]
 
 
-def test_who_only_asks_for_metadata_is_told_to_wait_and_waits(
+def test_a_client_that_only_reads_metadata_is_muted_and_waits(
     broker: sparklog.LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The muted time of `request_percentage` does not count against the time of the next requests."""
@@ -84,7 +84,7 @@ def test_who_only_asks_for_metadata_is_told_to_wait_and_waits(
             assert bool(told) == throttled, "an error says it, too"
 
 
-def test_a_throttled_producer_waits_and_loses_nothing(broker: sparklog.LocalBroker) -> None:
+def test_a_throttled_producer_waits_and_loses_no_record(broker: sparklog.LocalBroker) -> None:
     """A burst of ten seconds' worth is free, then it waits; all its records arrive, once and in order."""
     admin = Admin(broker.bootstrap_servers)
     admin.create_topic("t")

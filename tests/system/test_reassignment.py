@@ -79,7 +79,7 @@ def fill(cluster: sparklog.LocalCluster, first: int, count: int, size: int = 0) 
         producer.flush()
 
 
-def test_partitions_move_to_other_brokers_and_leave_nothing_behind(
+def test_partitions_move_to_other_brokers_and_leave_no_file_behind(
     cluster: sparklog.LocalCluster, admin: sparklog.Admin
 ) -> None:
     admin.create_topic("events", replica_assignment=[[1, 2], [2, 1], [1, 2]], configs={"min.insync.replicas": 2})
@@ -183,7 +183,7 @@ def test_a_reassignment_is_cancelled(cluster: sparklog.LocalCluster, admin: spar
     assert values(cluster) == list(range(3_030))
 
 
-def test_what_cannot_be_had_is_refused_with_the_reason(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
+def test_impossible_targets_are_refused_with_the_reason(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
     with pytest.raises(InvalidReplicationFactorError, match="replication factor 5 with 4 brokers; use 1 to 4"):
         admin.create_topic("many", replication_factor=5)
     with pytest.raises(InvalidConfigError, match=r"min.insync.replicas = 3 with 2 replicas"):

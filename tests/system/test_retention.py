@@ -179,7 +179,7 @@ def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path) -> None:
         assert offsets(local, "t") == [7, 8, 9, 10]
 
 
-def test_a_waiting_fetch_is_told(local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str) -> None:
+def test_a_waiting_fetch_is_answered(local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str) -> None:
     """A waiting consumer below the deleted offsets learns of the deletion and continues."""
     admin.create_topic(topic)
     send(local, topic, 3)
@@ -252,7 +252,7 @@ def test_the_command_line(local: sparklog.LocalBroker, admin: sparklog.Admin, to
     until(is_empty, "the segments of the deleted records are removed")
 
 
-def test_who_loads_old_data_is_warned(tmp_path: Path) -> None:
+def test_loading_old_data_warns(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path / "data", settings={"topic.retention.ms": 7 * 86_400_000}) as local:
         created = sparklog_command(
             local, "topic", "create", "t", "--schema", "n INT, at TIMESTAMP", "--timestamp-column", "at"

@@ -224,7 +224,7 @@ def test_a_follower_in_the_readers_rack_serves_it(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_records_that_an_unclean_election_has_lost_are_told_of(tmp_path: Path) -> None:
+def test_records_lost_by_an_unclean_election_are_reported(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
         assert isinstance(cluster, sparklog.LocalCluster)
         by_id = {b.broker_id: b for b in cluster.brokers}

@@ -234,7 +234,7 @@ def test_old_and_new_producers_at_the_same_time(tmp_path: Path) -> None:
         broker.stop()
 
 
-def test_refusals_reach_the_caller_and_change_nothing(admin: Admin, typed: str, topic_name: Callable[[], str]) -> None:
+def test_refusals_reach_the_caller_without_a_change(admin: Admin, typed: str, topic_name: Callable[[], str]) -> None:
     for wrong, reason in [
         ({"widen_columns": {"text": pa.int64()}}, "'text' is string and cannot become int64"),
         ({"widen_columns": {"id": pa.int64()}}, "'id' is a key column"),

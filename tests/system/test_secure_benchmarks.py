@@ -38,7 +38,7 @@ def test_records_go_through_every_listener(context: Context, listener: str) -> N
 
 
 @pytest.mark.parametrize("listener", [PLAIN, TLS, SCRAM_ACL])
-def test_nothing_goes_around_the_listener(context: Context, listener: str) -> None:
+def test_no_connection_goes_around_the_listener(context: Context, listener: str) -> None:
     server = context.sparklog(TLS)
     settings = client_security(server.client(listener).get("security", {}))
     with closing(connect_for_data(parse_bootstrap(server.address(listener))[0], security=settings)) as connection:

@@ -135,7 +135,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]
     made.close()
 
 
-def test_what_is_written_is_copied_and_read(cluster: SecureCluster) -> None:
+def test_records_are_copied_and_read(cluster: SecureCluster) -> None:
     admin_security = cluster.security("admin", PASSWORDS["admin"])
     bootstrap = cluster.addresses[1, "CLIENTS"]
     with Admin(bootstrap, security=admin_security) as admin:
@@ -183,7 +183,7 @@ def between_brokers(cluster: SecureCluster) -> set[str]:
     return {row[1] for row in rows if row[3] == "01" and row[2].rsplit(":", 1)[1] in ports}
 
 
-def test_a_user_is_known_to_all_brokers_and_gone_from_all(cluster: SecureCluster) -> None:
+def test_a_user_exists_at_all_brokers_until_its_removal(cluster: SecureCluster) -> None:
     admin_security = cluster.security("admin", PASSWORDS["admin"])
     alice = client_security(cluster.security("alice", "wonder"))
     second = parse_bootstrap(cluster.addresses[2, "CLIENTS"])[0]
@@ -210,7 +210,7 @@ def test_a_user_is_known_to_all_brokers_and_gone_from_all(cluster: SecureCluster
     assert log_in() is None
 
 
-def test_what_is_in_zookeeper_is_for_the_brokers_alone(cluster: SecureCluster) -> None:
+def test_nodes_in_zookeeper_are_for_the_brokers_alone(cluster: SecureCluster) -> None:
     from sparklog.metadata.coordination import CoordinationError
     from sparklog.metadata.zookeeper import ZooKeeper
 
@@ -226,7 +226,7 @@ def test_what_is_in_zookeeper_is_for_the_brokers_alone(cluster: SecureCluster) -
             stranger.close()
 
 
-def test_nobody_gets_in_between_the_brokers(cluster: SecureCluster) -> None:
+def test_no_stranger_connects_between_the_brokers(cluster: SecureCluster) -> None:
     inner = parse_bootstrap(cluster.addresses[1, "INTERNAL"])[0]
     with pytest.raises(SaslAuthenticationFailedError):
         Connection(inner, security=client_security(cluster.security("broker", "guessed")))
@@ -234,7 +234,7 @@ def test_nobody_gets_in_between_the_brokers(cluster: SecureCluster) -> None:
         assert not any(password in process.stderr for password in (*PASSWORDS.values(), "guessed", "wonder"))
 
 
-def test_topics_of_a_user_are_counted_whichever_broker_is_asked(cluster: SecureCluster) -> None:
+def test_topics_of_a_user_are_counted_at_every_broker(cluster: SecureCluster) -> None:
     """One of the two brokers is the controller, the other hands on whose request it is."""
     admin_security = cluster.security("admin", PASSWORDS["admin"])
     with Admin(cluster.addresses[1, "CLIENTS"], security=admin_security) as admin:

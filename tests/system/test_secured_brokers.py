@@ -91,7 +91,7 @@ def all_in_sync(admin: Admin, topic: str) -> bool:
     return all(len(partition.isr) == 3 for partition in admin.describe_topic(topic).partition_details)
 
 
-def test_nobody_else_gets_in_anywhere(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_other_users_are_refused_everywhere(cluster: LocalCluster, tmp_path: Path) -> None:
     """At no broker, at neither listener: in plain text, without a certificate, with another authority's, with one that
     is no broker's, with a wrong password."""
     stranger = Authority("sparklog CA", now())
@@ -120,7 +120,7 @@ def test_nobody_else_gets_in_anywhere(cluster: LocalCluster, tmp_path: Path) -> 
         Connection(parse_bootstrap(address)[0], security=client_security(client(cluster, **good))).close()
 
 
-def test_what_is_in_zookeeper_is_the_brokers_alone(cluster: LocalCluster) -> None:
+def test_nodes_in_zookeeper_belong_to_the_brokers_alone(cluster: LocalCluster) -> None:
     create(cluster, "hidden")
     inside, strangers = zookeeper(cluster, password_of(cluster)), [zookeeper(cluster, p) for p in (None, "guessed")]
     try:

@@ -52,6 +52,6 @@ def test_a_session_that_goes_on_has_no_end(hosts: str, broker: KazooClient) -> N
             session(WAIT_S)
 
 
-def test_a_broker_that_is_not_there(hosts: str) -> None:
+def test_an_absent_broker(hosts: str) -> None:
     with pytest.raises(MeasurementError, match="broker 7 is not registered"), watched_session(hosts, 7):
         pass

@@ -78,7 +78,7 @@ def scram(secure: SecureBroker) -> dict[str, str]:
     }
 
 
-def test_clients_authenticate_again_in_time_and_lose_nothing(secure: SecureBroker) -> None:
+def test_clients_authenticate_again_in_time_and_lose_no_record(secure: SecureBroker) -> None:
     """A producer that never stops, over several lifetimes of its session, with requests in flight all the time."""
     acked = 0
     end = time.monotonic() + 3 * LIFETIME_MS / 1000
@@ -226,7 +226,7 @@ MESSAGES = st.one_of(
 
 @given(st.lists(MESSAGES, min_size=1, max_size=6))
 @settings(max_examples=60)
-def test_nothing_but_the_authentication_is_answered_before_the_peer_is_known(
+def test_only_the_authentication_is_answered_before_the_peer_is_authenticated(
     secure: SecureBroker, sent: list[tuple[int, bytes]]
 ) -> None:
     with socket.create_connection(parse_bootstrap(secure.addresses["SASL"])[0], 20) as sock:

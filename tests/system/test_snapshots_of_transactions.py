@@ -25,7 +25,7 @@ pytestmark = [
 PARTITIONS = 6
 
 
-def test_a_snapshot_has_all_of_a_transaction_or_nothing(tmp_path: Path) -> None:
+def test_a_snapshot_has_whole_transactions(tmp_path: Path) -> None:
     """Every transaction writes one record to each partition, so in a snapshot all partitions end alike; also while a
     leader and coordinator dies."""
     with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:

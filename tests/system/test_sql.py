@@ -109,7 +109,7 @@ def test_a_statement_sees_the_records_at_its_start(broker: LocalBroker, trips: s
     assert answer(session, f"SELECT count(*) FROM {trips}") == [(7,)]
 
 
-def test_only_what_is_committed_is_seen(broker: LocalBroker, admin: Admin, topic: str) -> None:
+def test_only_committed_rows_are_seen(broker: LocalBroker, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     servers, count = broker.bootstrap_servers, f'SELECT decode(value) FROM "{topic}" ORDER BY _offset'
     newest = f'SELECT decode(value) FROM "{topic}" ORDER BY _offset DESC LIMIT 1'
@@ -198,7 +198,7 @@ def test_deleted_and_unknown_topics(admin: Admin, trips: str, session: SqlSessio
         answer(session, f"FROM {trips}")
 
 
-def test_deleted_records_are_not_there(admin: Admin, trips: str, session: SqlSession) -> None:
+def test_deleted_records_are_absent(admin: Admin, trips: str, session: SqlSession) -> None:
     admin.delete_records({TopicPartition(trips.strip('"'), 0): 2})
     assert answer(session, f"SELECT _partition, min(_offset), count(*) FROM {trips} GROUP BY 1 ORDER BY 1") == [
         (0, 2, 1),
@@ -404,7 +404,7 @@ def test_without_duckdb_the_extra_is_named(broker: LocalBroker, monkeypatch: pyt
         sparklog.sql(broker.bootstrap_servers, "SELECT 1")
 
 
-def test_nothing_is_said_at_the_end_of_the_process(broker: LocalBroker, trips: str) -> None:
+def test_the_end_of_the_process_is_silent(broker: LocalBroker, trips: str) -> None:
     """DuckDB's module reports unfreed objects."""
     code = (
         "import sys, sparklog\n"

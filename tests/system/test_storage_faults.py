@@ -107,7 +107,7 @@ def _segment_removed(data: Path) -> None:
 
 
 @pytest.mark.parametrize("exchange", [_copied_back, _lock_exchanged, _partition_copied_back, _segment_removed])
-def test_nothing_is_acknowledged_for_long_after_files_were_exchanged(
+def test_exchanged_files_end_the_acknowledgements_soon(
     start: Start, tmp_path: Path, exchange: Callable[[Path], None]
 ) -> None:
     broker = start()

@@ -249,7 +249,7 @@ def test_a_broker_without_a_store_refuses_to_tier(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "says"), [("nosuch://x", "nosuch"), ("/just/a/path", "URL with its protocol"), ("memory://x", "")]
 )
-def test_a_wrong_url_is_told_at_the_start(url: str, says: str, tmp_path: Path) -> None:
+def test_a_wrong_url_is_reported_at_the_start(url: str, says: str, tmp_path: Path) -> None:
     text = f'"remote.log.storage.url" = "{url}"\n'
     broker = BrokerProcess(tmp_path / "data", settings=text, work_dir=tmp_path)
     if not says:

@@ -52,7 +52,7 @@ def write(producer: Producer, text: bytes) -> None:
         producer.send("t", text, partition=partition)
 
 
-def test_all_or_nothing_in_all_partitions(broker: BrokerProcess) -> None:
+def test_a_transaction_is_atomic_over_all_partitions(broker: BrokerProcess) -> None:
     with Producer(broker.address, transactional_id="a") as producer:
         producer.init_transactions()
         for number in range(3):
@@ -96,7 +96,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_the_producer_goes_on(b
     assert values(broker.address) == [b"quick"] * 2
 
 
-def test_lost_answers_change_nothing(broker: BrokerProcess) -> None:
+def test_lost_answers_have_no_effect(broker: BrokerProcess) -> None:
     rng = random.Random(11)
     proxy = CuttingProxy(broker.host, broker.port, lambda api: rng.random() < 0.15 and api is not Api.HANDSHAKE)
     expected = []
@@ -133,7 +133,7 @@ def test_lost_answers_change_nothing(broker: BrokerProcess) -> None:
         "txn.between-markers",
     ),
 )
-def test_a_broker_that_dies_in_a_commit_has_committed_all_or_nothing(
+def test_a_broker_that_dies_in_a_commit_commits_atomically(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "work"

@@ -77,7 +77,7 @@ def settings_of(
 
 
 @pytest.mark.parametrize(("listener", "given"), WAYS, ids=[f"{a}-{b.get('sasl.mechanism', '')}" for a, b in WAYS])
-def test_what_is_written_is_read_over_every_kind_of_listener(
+def test_records_are_read_over_every_kind_of_listener(
     secure: SecureBroker, listener: str, given: dict[str, str]
 ) -> None:
     settings = settings_of(secure, given)
@@ -167,7 +167,7 @@ def test_unknown_users_and_wrong_passwords_look_alike_and_are_logged_without_the
     assert PASSWORD not in log
 
 
-def test_the_unix_socket_is_for_known_peers_and_authenticates_again(secure: SecureBroker) -> None:
+def test_the_unix_socket_is_for_authenticated_peers_and_authenticates_again(secure: SecureBroker) -> None:
     endpoint = parse_bootstrap(secure.addresses["SASL"])[0]
     unknown = Connection(endpoint)
     assert unknown.broker.local_socket == ""
@@ -212,7 +212,7 @@ def test_a_users_connections_end_when_the_user_is_removed(secure: SecureBroker) 
         connect(secure, "SASL", settings_of(secure, WAYS[1][1], "dave", "dave-second"))
 
 
-def test_who_gets_in_is_counted(secure: SecureBroker) -> None:
+def test_authenticated_peers_are_counted(secure: SecureBroker) -> None:
     with closing(connect(secure, "SASL", settings_of(secure, WAYS[1][1]))):
         with pytest.raises(SaslAuthenticationFailedError):
             connect(secure, "SASL", settings_of(secure, WAYS[1][1], password="no"))
@@ -225,7 +225,7 @@ def test_who_gets_in_is_counted(secure: SecureBroker) -> None:
         assert re.search(rf"(?m)^sparklog_{re.escape(series)} [1-9]", text), series
 
 
-def test_slow_and_hostile_handshakes_hold_nothing(secure: SecureBroker) -> None:
+def test_slow_and_hostile_handshakes_hold_no_resource(secure: SecureBroker) -> None:
     """Peers that connect and say nothing, garbage, or half of a handshake: others get in meanwhile, and all are gone
     when they have closed."""
     before = secure.process.open_files()
@@ -242,7 +242,7 @@ def test_slow_and_hostile_handshakes_hold_nothing(secure: SecureBroker) -> None:
     until(lambda: secure.process.open_files() <= before, "the end of all handshakes")
 
 
-def test_peers_that_go_away_in_the_middle_of_large_frames_leave_nothing(secure: SecureBroker) -> None:
+def test_peers_that_disconnect_inside_large_frames_free_all_memory(secure: SecureBroker) -> None:
     """While a thread encrypts an answer, or decrypts a request, for them."""
     settings = settings_of(secure, WAYS[0][1])
     with Producer(secure.addresses["TLS"], security=settings) as producer:

@@ -236,7 +236,7 @@ def test_a_handshake_in_a_newer_version_is_answered_with_the_versions(broker: Br
         assert handshake(raw).apis, "it may be tried again in another version"
 
 
-def test_another_request_in_a_version_that_there_is_not(broker: BrokerProcess) -> None:
+def test_another_request_in_an_unknown_version(broker: BrokerProcess) -> None:
     with broker.connect() as raw:
         raw.sock.sendall(encode_request(Api.METADATA, 5, 1, b"\x90"))
         prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)

@@ -191,7 +191,7 @@ def test_the_functions_are_entered_in_order(walked: list[Call], heading: str) ->
 
 
 @pytest.mark.parametrize("heading", walks())
-def test_no_module_on_the_way_is_left_out(walked: list[Call], heading: str) -> None:
+def test_no_module_on_the_way_is_missing(walked: list[Call], heading: str) -> None:
     named = NOT_ON_THE_WAY | {row.module for row in rows()}
     for table in walks()[heading]:
         missing = first_missing(table, [call for call in walked if named.issuperset(call.through)])

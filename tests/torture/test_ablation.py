@@ -58,7 +58,7 @@ ABLATIONS = {
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
-def test_it_is_found_out(name: str, tmp_path: Path) -> None:
+def test_the_fault_is_detected(name: str, tmp_path: Path) -> None:
     told = ABLATIONS[name]
     plan = Plan(
         seed=1,

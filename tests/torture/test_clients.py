@@ -49,7 +49,7 @@ def test_many_kills(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.nightly
-def test_producers_that_are_not_idempotent_are_found_out(tmp_path: Path) -> None:
+def test_producers_that_are_not_idempotent_are_detected(tmp_path: Path) -> None:
     """The broker dies between appends and their acknowledgements: without idempotence they are made again."""
     plan = Plan(
         seed=1,

@@ -115,7 +115,7 @@ def test_many_faults(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.torture
-def test_logs_that_part_are_found_out(tmp_path: Path) -> None:
+def test_diverging_logs_are_detected(tmp_path: Path) -> None:
     """A leader that was cut off keeps records that no other replica has, and does not learn the point where its log and
     the next leader's part. Either readers see that, or its replicas cannot continue."""
     told = ClusterPlan(

@@ -55,7 +55,7 @@ def test_many_kills(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.torture
-def test_a_sink_that_is_not_exactly_once_is_found_out(tmp_path: Path) -> None:
+def test_a_sink_that_is_not_exactly_once_is_detected(tmp_path: Path) -> None:
     told = SinkPlan(
         seed=1,
         kills=3,

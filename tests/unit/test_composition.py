@@ -80,7 +80,7 @@ def test_every_exception_is_a_class() -> None:
     assert EXCEPTIONS.keys() <= product_classes().keys()
 
 
-def test_an_override_is_found_through_other_classes_and_an_implementation_is_none() -> None:
+def test_an_override_is_detected_through_other_classes_and_an_implementation_is_none() -> None:
     classes = classes_of(
         "class A:\n  def _f(self): return 1\n  @abstractmethod\n  def _g(self): ...\n  def __len__(self): return 0\n"
         "  def _h(self):\n    raise NotImplementedError",

@@ -22,11 +22,11 @@ def test_broker_toml_is_the_generators() -> None:
     assert (CONF / "broker.toml").read_text(encoding="utf-8") == broker_toml(), "make conf"
 
 
-def test_broker_toml_changes_nothing_as_it_is() -> None:
+def test_broker_toml_has_the_defaults() -> None:
     assert tomllib.loads(broker_toml()) == {"topic": {}}
 
 
-def test_every_setting_is_there_with_its_default() -> None:
+def test_every_setting_is_listed_with_its_default() -> None:
     table = tomllib.loads(uncommented(broker_toml()))
     topic = flatten(table.pop("topic"))
     assert check(Scope.TOPIC, topic) == {n: s.default for n, s in settings_of(Scope.TOPIC).items()}

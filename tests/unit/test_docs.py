@@ -52,7 +52,7 @@ def execute(command: list[str], directory: Path, **env: str) -> str:
     return result.stdout
 
 
-def test_no_block_of_the_readme_is_left_out() -> None:
+def test_no_block_of_the_readme_is_skipped() -> None:
     kinds = [kind for kind, _, _ in blocks(README)]
     assert kinds == ["", "python", "spark (continues the block above)", "broker", "sh", "spark-submit"]
 
@@ -172,7 +172,7 @@ def test_lines_of_prose_are_short(document: Path) -> None:
     assert long_lines(document.read_text(encoding="utf-8")) == []
 
 
-def test_what_counts_as_a_long_line() -> None:
+def test_lines_that_count_as_long() -> None:
     long = "word " * 30
     link = f"[here](https://{'long.' * 30}org)"
     text = f"{long}\n\n- short\n  {long}\n\nshort\n\n    {long}\n\n```\n{long}\n```\n\n| {long} |\n|---|\n| {long} |\n\n{link}\n"

@@ -153,14 +153,14 @@ def test_errors_survive_pickling(cls: type[e.SparklogError]) -> None:
         assert again.args == ("why",)
 
 
-def test_what_a_peer_says_is_one_line() -> None:
+def test_text_of_a_peer_is_one_line() -> None:
     error = e.error_from_code(14, "no room\n2026 ERROR forged\x1b[2J\u2028\u202e\x85")
     assert str(error) == r"no room\n2026 ERROR forged\x1b[2J\u2028\u202e\x85"
     assert str(e.error_from_code(999, "a\rb")) == r"a\rb"
 
 
 @for_each("text", ["", "plain", "Grüße, 東京 😀", "C:\\n"])
-def test_what_is_one_line_stays_as_it_is(text: str) -> None:
+def test_a_single_line_stays_unchanged(text: str) -> None:
     assert e.one_line(text) == text
 
 

@@ -75,7 +75,7 @@ def test_each_promise_names_a_test_of_the_gate() -> None:
     assert not set(promises) - gate()
 
 
-def test_what_contributing_says_to_run_exists() -> None:
+def test_commands_of_contributing_exist() -> None:
     section = CONTRIBUTING.read_text(encoding="utf-8").partition("## Which tests to run")[2].partition("\n## ")[0]
     rows = re.findall(r"(?m)^\| (`[^|]+) \| `([^`|]+)` \|$", section)
     assert len(rows) >= 15

@@ -18,7 +18,7 @@ def test_a_bound_belongs_to_its_bucket() -> None:
     assert (list(counts.cumulative), counts.sum_s, histogram.count) == ([2, 4, 5], 6.6, 5)
 
 
-def test_nothing_observed() -> None:
+def test_an_empty_histogram() -> None:
     counts = Histogram().counts
     assert list(counts.cumulative) == [0] * (len(TIME_BOUNDS_S) + 1)
     assert counts.sum_s == 0.0

@@ -50,7 +50,7 @@ def circle(modules: Mapping[str, str]) -> list[str]:
     return []
 
 
-def test_there_is_no_circle() -> None:
+def test_imports_have_no_circle() -> None:
     found = sources()
     assert {"sparklog.version", "sparklog_broker.broker", "pyspark_sparklog.source.reader"} <= found.keys()
     assert circle(found) == []
@@ -66,7 +66,7 @@ def test_there_is_no_circle() -> None:
         "def late() -> None:\n    from a.b import Thing",
     ],
 )
-def test_a_circle_is_found(back: str) -> None:
+def test_a_circle_is_detected(back: str) -> None:
     modules = {"a": "", "a.b": "from a.c import Other", "a.c": "from a import d", "a.d": back}
     assert set(circle(modules)) == {"a.b", "a.c", "a.d"}
     assert circle(modules | {"a.d": "import a.e"}) == []

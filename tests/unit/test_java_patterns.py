@@ -24,7 +24,7 @@ NOT_SUPPORTED = {
 """Constructs of Java that are refused by name."""
 
 
-def test_the_same_is_found_as_by_java_or_the_construct_is_refused_by_name() -> None:
+def test_patterns_match_as_in_java_or_are_refused_by_name() -> None:
     different = {}
     refused = set()
     for pattern, expected in RECORDED["found"].items():
@@ -85,7 +85,7 @@ def test_any_text_is_a_pattern_or_a_typed_error(pattern: str, name: str) -> None
         matches_in_time(compile_java(pattern, "s").search, name, "s")
 
 
-def test_a_pattern_that_never_ends_is_given_up() -> None:
+def test_a_pattern_that_never_ends_is_stopped() -> None:
     endless = compile_java("(a|aa|a?a)+(b|a)*(a|aa)+[0-8]{3}$", "s")
     with pytest.raises(InvalidConfigError, match="quantifiers inside one another"):
         matches_in_time(endless.search, "a" * 200 + "-", "s", timeout_s=0.05)

@@ -39,7 +39,7 @@ def test_the_order_of_keys_is_no_difference() -> None:
     assert one.seen[0].found == other.seen[0].found and one.seen[0].words == other.seen[0].words
 
 
-def test_a_case_that_checks_nothing_fails() -> None:
+def test_a_case_without_a_check_fails() -> None:
     with pytest.raises(AssertionError, match="checks nothing"):
         Checks("a case", "sparklog").finish()
     checks = Checks("a case", "sparklog")
@@ -75,7 +75,7 @@ def test_the_table_has_the_differences(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == f"before\n{table.BEGIN}\n{rendered}\n{table.END}\nafter\n"
 
 
-def test_what_was_seen_is_kept_for_the_other_system(tmp_path: Path) -> None:
+def test_observations_are_kept_for_the_other_system(tmp_path: Path) -> None:
     ours, theirs = Observation("one", "rows", "sparklog", "1", "1"), Observation("one", "rows", "kafka", "2", "2")
     assert table.remember([ours], tmp_path, whole=True) == [ours]
     assert table.remember([theirs], tmp_path, whole=True) == [ours, theirs]
@@ -90,7 +90,7 @@ def test_values_in_a_few_words() -> None:
     assert len(shown("x" * 500)) == 160
 
 
-def test_what_an_error_says() -> None:
+def test_text_of_an_error() -> None:
     error = ValueError("first line\norg.x.SomeException: the point\n\tat x")
     assert said(error, ["THE POINT"]) == "THE POINT"
     assert said(error, ["other"]) == "org.x.SomeException: the point"

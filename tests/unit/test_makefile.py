@@ -94,7 +94,7 @@ def test_an_old_python_is_not_taken(clone: Clone) -> None:
     assert "needs Python 3.11 or newer" in clone.make("venv").stderr
 
 
-def test_a_venv_is_made_once(clone: Clone) -> None:
+def test_a_venv_is_created_once(clone: Clone) -> None:
     clone.fake("uv", FAKE_UV)
     first = clone.make("venv")
     assert (first.returncode, clone.installed()) == (0, 1), first.stderr

@@ -144,7 +144,7 @@ def test_a_hint_has_a_limited_number_of_names() -> None:
     assert s.did_you_mean("other", known).endswith(f", x{s.KNOWN_NAMES_MAX - 1:03} and 7 more)")
 
 
-def test_parameters_have_underscores_and_none_means_not_given() -> None:
+def test_parameters_have_underscores_and_none_means_absent() -> None:
     found = s.from_parameters(Scope.PRODUCER, {"linger_ms": 7, "acks": None})
     assert found == s.resolve(Scope.PRODUCER, {"linger.ms": 7})
     with pytest.raises(InvalidConfigError, match=r"'log.retention.ms': did you mean 'retention.ms'\?"):

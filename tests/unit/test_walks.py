@@ -25,7 +25,7 @@ def defined(tree: ast.Module) -> set[str]:
     return names
 
 
-def test_there_are_six_walks_of_few_modules() -> None:
+def test_six_walks_of_few_modules() -> None:
     assert {heading: len(tables) for heading, tables in walks().items()} == {
         "A produced batch": 3,
         "A fetch": 3,
@@ -47,7 +47,7 @@ def test_a_topic_passes_few_modules() -> None:
 
 
 @pytest.mark.parametrize(("module", "function"), sorted({row[1:] for row in rows()}))
-def test_what_a_walk_names_exists(module: str, function: str) -> None:
+def test_names_of_a_walk_exist(module: str, function: str) -> None:
     assert function in defined(ast.parse((ROOT / module).read_text(encoding="utf-8")))
 
 

@@ -24,7 +24,7 @@ from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_producer import encode_values
 
 
-def test_a_controller_that_wakes_up_behind_another_one_changes_nothing(play: Play) -> None:
+def test_a_controller_that_wakes_up_behind_another_one_makes_no_change(play: Play) -> None:
     """KAFKA-6082, fluss 2778: its writes are fenced, whatever its belief."""
     old = play.world.controller()
     assert old is not None and old.cluster is not None and old.loop is not None
@@ -41,7 +41,7 @@ def test_a_controller_that_wakes_up_behind_another_one_changes_nothing(play: Pla
     play.come_to_rest()
 
 
-def test_a_registration_of_an_earlier_session_of_the_same_process_is_made_anew(play: Play) -> None:
+def test_a_registration_of_an_earlier_session_of_the_same_process_is_renewed(play: Play) -> None:
     """KAFKA-7165: the node exists, but belongs to an ended session."""
     node = play[2]
     zk = node.zk
@@ -74,7 +74,7 @@ def test_an_image_that_comes_late_is_dropped(play: Play) -> None:
     play.come_to_rest()
 
 
-def test_a_follower_that_ends_below_its_leaders_start_goes_on_there(play: Play) -> None:
+def test_a_follower_that_ends_below_its_leaders_start_continues_at_the_start(play: Play) -> None:
     """KAFKA-7414: the follower continues after an out-of-range error. fluss 703: also with a sequence in the middle, of
     a producer that it does not know. fluss 4012: no record of the old log comes back at the next start.
     """
@@ -95,7 +95,7 @@ def test_a_follower_that_ends_below_its_leaders_start_goes_on_there(play: Play) 
     play.come_to_rest()
 
 
-def test_epochs_are_found_in_the_batches_when_their_file_is_gone(play: Play) -> None:
+def test_epochs_are_read_from_the_batches_when_their_file_is_gone(play: Play) -> None:
     """KAFKA-10432: the first epoch too."""
     play.acknowledged()
     play.order(2, 1, 3)
@@ -111,7 +111,7 @@ def test_epochs_are_found_in_the_batches_when_their_file_is_gone(play: Play) -> 
     play.come_to_rest()
 
 
-def test_a_proposal_that_a_controller_takes_with_it_is_made_again(play: Play) -> None:
+def test_a_proposal_lost_with_a_controller_is_repeated(play: Play) -> None:
     """KAFKA-14154: otherwise the partition stays under-replicated forever."""
     leader = next(n for n in play.world.nodes if n is not play.world.controller())
     follower = next(n for n in play.world.nodes if n is not leader and n is not play.world.controller())
@@ -141,7 +141,7 @@ def test_a_smaller_isr_is_no_new_leader_epoch(play: Play) -> None:
     play.come_to_rest()
 
 
-def test_fewer_replicas_are_asked_for_than_before_and_nobody_is_eligible_any_more(play: Play) -> None:
+def test_with_a_lower_min_isr_no_replica_stays_eligible(play: Play) -> None:
     """KAFKA-16540: records are then committed without the replicas that have left."""
     for other in (2, 3):
         play[other].stop(10.0)
@@ -170,7 +170,7 @@ def test_a_new_leader_gives_followers_their_time(play: Play) -> None:
         assert play.state.partition_epoch == epoch
 
 
-def test_a_follower_that_crashed_does_not_lead_with_what_it_has_left(play: Play) -> None:
+def test_a_crashed_follower_does_not_lead_with_the_rest_of_its_log(play: Play) -> None:
     """fluss 644, 662, KAFKA-14617, 18106: it lost its page cache, and the leader stops just afterwards."""
     base = play.acknowledged()
     play[2].power_cut()
@@ -182,7 +182,7 @@ def test_a_follower_that_crashed_does_not_lead_with_what_it_has_left(play: Play)
     assert play.log(1).log_end_offset > base
 
 
-def test_when_all_sessions_have_ended_there_is_a_controller_again(play: Play) -> None:
+def test_when_all_sessions_have_ended_a_controller_is_elected_again(play: Play) -> None:
     """fluss 4362: the processes live, and are not restarted."""
     for node in play.world.nodes:
         assert node.zk is not None
@@ -256,7 +256,7 @@ def test_a_proposal_that_an_election_has_overtaken_does_not_stand_in_the_way_of_
     play.come_to_rest()
 
 
-def test_a_broker_that_has_not_joined_yet_tells_nothing_and_changes_nothing(play: Play) -> None:
+def test_a_broker_before_its_join_answers_no_request_and_makes_no_change(play: Play) -> None:
     """A broker listens before it is registered, and its image of the cluster is old: clients ask others. Regression:
     without an image it failed.
     """

@@ -80,24 +80,24 @@ def test_no_promise_is_broken_in_a_window_of_seeds(kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [1087, 1191])
-def test_an_empty_machine_with_an_old_id_leads_nothing(seed: int) -> None:
+def test_an_empty_machine_with_an_old_id_leads_no_partition(seed: int) -> None:
     """Regression: topics with flush.mode=group counted it as a crashed broker with its flushed records."""
     live(seed, "cluster-replaced")
 
 
 @pytest.mark.parametrize("seed", [1019, 1083])
-def test_a_session_that_ends_twice_while_there_is_no_controller_is_no_crash(seed: int) -> None:
+def test_a_session_that_ends_twice_without_a_controller_is_no_crash(seed: int) -> None:
     """Regression: the partition stayed without a leader forever."""
     live(seed, "cluster-zookeeper")
 
 
 @pytest.mark.parametrize("seed", [1518, 3004])
-def test_a_partition_whose_disk_fails_acknowledges_nothing_that_others_lack(seed: int) -> None:
+def test_a_partition_whose_disk_fails_acknowledges_only_records_of_the_isr(seed: int) -> None:
     """Regression: requests that waited for replicas were answered with success."""
     live(seed, "cluster-disks")
 
 
-def test_who_says_that_he_is_a_broker_of_a_later_life_does_not_keep_it_out() -> None:
+def test_a_false_broker_of_a_later_life_does_not_keep_the_broker_out() -> None:
     """Regression: its own fetches were refused until the leader changed."""
     live(7009, "cluster-intruders")
 
@@ -136,7 +136,7 @@ def test_a_seed_of_every_kind_gives_one_life_in_every_process() -> None:
     assert len({*one}) == len(PLANS)
 
 
-def test_a_campaign_counts_what_it_lives(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_campaign_counts_its_lives(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--count", "4", "--first", "3", "--worlds", "cluster,broker,rules", "--length", "0.2"]) == 0
     assert "end: 4 lives" in capsys.readouterr().out
 

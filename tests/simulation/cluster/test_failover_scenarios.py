@@ -56,7 +56,7 @@ def fail_over(play: Play) -> None:
     play.until(lambda: play.leads(play.state.leader))
 
 
-def test_a_leader_whose_disk_fails_takes_nobody_out_of_the_isr_but_itself(play_with_disks: Play) -> None:
+def test_a_leader_whose_disk_fails_removes_only_itself_from_the_isr(play_with_disks: Play) -> None:
     """KAFKA-7837: a leader whose partition is offline must not shrink the ISR to itself, because it cannot lead."""
     play = play_with_disks
     controller = play.world.controller()
@@ -114,7 +114,7 @@ def test_a_change_that_does_not_concern_a_follower_does_not_disturb_its_copying(
     play.come_to_rest()
 
 
-def test_who_begins_to_lead_while_a_follower_lags_stays_in_the_isr(play: Play) -> None:
+def test_a_new_leader_with_a_lagging_follower_stays_in_the_isr(play: Play) -> None:
     """fluss 3927: a shrink decided as a follower was proposed as the leader, without the leader."""
     play.acknowledged()
     lagging = next(n for n in play.world.nodes if n is not play.world.controller())
@@ -143,7 +143,7 @@ def test_who_begins_to_lead_while_a_follower_lags_stays_in_the_isr(play: Play) -
     play.come_to_rest()
 
 
-def test_a_time_is_found_where_the_leader_before_has_found_it(play: Play) -> None:
+def test_a_time_has_the_same_offset_at_the_next_leader(play: Play) -> None:
     """Also a time between batches, before all, and after all; and again when the old leader is back."""
     times = [STARTED_MS + step for step in (0, 10_000, 5_000, 40_000, 30_000)]  # not in their order
     for at_ms in times:
@@ -187,7 +187,7 @@ def test_the_next_leader_knows_a_schema_that_was_added_just_before(play: Play) -
         assert [s.names for s in schemas.values()] == [["a"], ["a", "b"]]
 
 
-def test_a_transaction_that_is_open_hides_what_is_behind_it_from_readers_of_the_next_leader_too(play: Play) -> None:
+def test_an_open_transaction_hides_the_records_behind_it_at_the_next_leader_too(play: Play) -> None:
     """A reader of committed records gets the transaction as a whole, after its commit at the next leader."""
     drawn = play.ask(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest("open", 60_000), t.InitProducerIdResponse)
     payload = encode_values([next(play.values) for _ in range(2)], STARTED_MS)

@@ -137,7 +137,7 @@ def test_a_forwarded_request_is_checked_and_goes_no_further(play: Play) -> None:
     play.come_to_rest()
 
 
-def test_a_change_whose_answer_is_lost_is_made_once(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_whose_answer_is_lost_takes_effect_once(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests of clients that name no id, too."""
     forward, seen = ControllerClient.forward, []
 
@@ -167,7 +167,7 @@ def test_a_change_whose_answer_is_lost_is_made_once(play: Play, monkeypatch: pyt
     play.come_to_rest()
 
 
-def test_the_audit_log_has_one_line_where_the_client_has_asked(play: Play) -> None:
+def test_the_audit_log_has_one_line_at_the_broker_of_the_client(play: Play) -> None:
     acts: list[tuple[Any, ...]] = []
 
     class Audit:
@@ -192,7 +192,9 @@ def test_the_audit_log_has_one_line_where_the_client_has_asked(play: Play) -> No
     ]
 
 
-def test_a_controller_of_another_release_gets_what_it_understands(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_of_another_release_gets_requests_in_its_versions(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One without FORWARD gets the plain request; one that knows fewer versions gets its newest."""
     versions: list[tuple[Api, int]] = []
     handshake: Any = HANDLERS[Api.HANDSHAKE]

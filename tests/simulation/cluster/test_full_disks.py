@@ -38,7 +38,7 @@ def test_records_are_acknowledged_while_two_replicas_have_room(play: Play) -> No
     play.come_to_rest()
 
 
-def test_a_full_follower_holds_nobody_up(play: Play) -> None:
+def test_a_full_follower_delays_no_acknowledgement(play: Play) -> None:
     play.acknowledged()
     fill(play, 3)
     began_s = play.simulation.now_s
@@ -49,7 +49,7 @@ def test_a_full_follower_holds_nobody_up(play: Play) -> None:
     play.come_to_rest()
 
 
-def test_where_nobody_has_room_all_stays_as_it_is(play: Play) -> None:
+def test_without_room_on_any_broker_the_isr_stays(play: Play) -> None:
     play.acknowledged()
     fill(play, *BROKERS)
     sent = play.simulation.loop("impatient").create_task(_nothing())

@@ -48,7 +48,7 @@ def goes_on_with(play: Play, before: list[Copied]) -> None:
     assert all(content[: len(before)] == before for content in contents(play))
 
 
-def test_brokers_that_are_killed_together_lose_nothing_though_nothing_was_flushed(zookeeper_ends: bool) -> None:
+def test_brokers_that_are_killed_together_lose_no_unflushed_record(zookeeper_ends: bool) -> None:
     """Decision 18: the machines continue, so all brokers vouch for their written records, and lead again without
     help."""
     with Simulation(1) as simulation:
@@ -62,7 +62,7 @@ def test_brokers_that_are_killed_together_lose_nothing_though_nothing_was_flushe
         goes_on_with(play, before)
 
 
-def test_a_power_cut_of_all_brokers_takes_nothing_that_was_flushed_before_it_was_acknowledged(
+def test_a_power_cut_of_all_brokers_loses_no_record_flushed_before_its_acknowledgement(
     zookeeper_ends: bool,
 ) -> None:
     with Simulation(1) as simulation:
@@ -99,7 +99,7 @@ def test_brokers_without_power_before_their_lives_are_noted_lead_again(monkeypat
 
 
 @pytest.mark.parametrize("seed", in_gate(range(12), 0, 1))
-def test_without_flushes_nobody_leads_after_a_power_cut_of_all_until_somebody_allows_the_loss(seed: int) -> None:
+def test_without_flushes_a_power_cut_of_all_needs_an_unclean_election(seed: int) -> None:
     """A broker whose machine crashed leaves ISR and ELR: the loss of records is not hidden. After the unclean election
     all replicas have the new leader's records.
     """
@@ -123,7 +123,7 @@ def test_without_flushes_nobody_leads_after_a_power_cut_of_all_until_somebody_al
         assert len({tuple(content) for content in contents(play)}) == 1
 
 
-def test_who_was_killed_and_whose_machine_then_lost_its_power_does_not_lead() -> None:
+def test_a_killed_broker_whose_machine_then_lost_its_power_does_not_lead() -> None:
     """The boot id in its files is the earlier one, so it vouches for nothing. One of three was only killed: all wait
     for it."""
     with Simulation(1) as simulation:
@@ -146,7 +146,7 @@ def test_who_was_killed_and_whose_machine_then_lost_its_power_does_not_lead() ->
 
 
 @pytest.mark.parametrize("how", ["kill", "power_cut"])
-def test_what_was_deleted_stays_deleted_when_all_end_right_after_the_answer(how: str) -> None:
+def test_deleted_records_stay_deleted_when_all_end_right_after_the_answer(how: str) -> None:
     """Regression: followers knew their log starts in memory alone, and one of them led next."""
     with Simulation(1) as simulation:
         play = Play(simulation, FLUSHED_PLAN)

@@ -54,7 +54,7 @@ def roles() -> Iterator[Roles]:
         yield Roles(Play(simulation))
 
 
-def test_a_replica_that_was_taken_away_and_begins_anew_does_not_join_with_what_it_had(roles: Roles) -> None:
+def test_a_removed_replica_that_returns_does_not_join_with_its_old_log(roles: Roles) -> None:
     """The leader learns of both at once, and the new replica cannot reach it yet: the leader's knowledge of the earlier
     log does not count.
     """

@@ -50,7 +50,7 @@ def admin(play: Play) -> Admin:
     return Admin(play)
 
 
-def test_a_request_that_comes_again_is_answered_with_the_topic_that_it_has_made(play: Play, admin: Admin) -> None:
+def test_a_repeated_request_is_answered_with_the_topic_of_the_first(play: Play, admin: Admin) -> None:
     async def steps() -> None:
         answers = await asyncio.gather(*(admin.create(i, "t", "mine", partitions=2) for i in (1, 2, 3)))
         assert len({answer.topic.topic_id for answer in answers}) == 1
@@ -64,7 +64,7 @@ def test_a_request_that_comes_again_is_answered_with_the_topic_that_it_has_made(
     play.come_to_rest()
 
 
-def test_the_next_controller_knows_which_request_has_made_a_topic(play: Play, admin: Admin) -> None:
+def test_the_next_controller_knows_the_request_that_created_a_topic(play: Play, admin: Admin) -> None:
     made = admin.run(admin.create(1, "t", "mine"))
     old = play.world.controller()
     assert old is not None
@@ -96,9 +96,7 @@ def test_a_deletion_that_comes_again_leaves_the_next_topic_of_the_name_alone(pla
     play.come_to_rest()
 
 
-def test_a_broker_that_has_not_heard_of_a_change_refuses_nothing_and_tells_of_it_when_it_has(
-    play: Play, admin: Admin
-) -> None:
+def test_a_broker_behind_a_change_waits_for_it_before_it_answers(play: Play, admin: Admin) -> None:
     """Changes of one topic, each requested from another broker just after the answer to the previous one."""
 
     async def steps() -> None:
@@ -118,7 +116,7 @@ def test_a_broker_that_has_not_heard_of_a_change_refuses_nothing_and_tells_of_it
     play.come_to_rest()
 
 
-def test_who_asks_for_what_nobody_knows_waits_for_a_moment_only(play: Play, admin: Admin) -> None:
+def test_a_request_about_an_unknown_version_waits_for_a_moment_only(play: Play, admin: Admin) -> None:
     begun_s = admin.loop.time()
     assert admin.run(admin.metadata(1, "nowhere", (1_000_000, 0))).error_code == UnknownTopicOrPartitionError.code
     assert BEHIND_S <= admin.loop.time() - begun_s < BEHIND_S + 1

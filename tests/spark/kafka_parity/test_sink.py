@@ -128,7 +128,7 @@ def test_a_key_finds_the_partition_of_the_systems_own_producer(system: System, j
     check("which", list(sent.values()), [1, 5, 2, 2, 0])
 
 
-def test_a_partition_that_is_not_there(topic: str, jobs: Jobs, check: Checks) -> None:
+def test_an_unknown_partition(topic: str, jobs: Jobs, check: Checks) -> None:
     rows = jobs.spark.sql("select 'v' value, 7 partition")
     reason = "the error names the row, and the partitions that there are"
     found = jobs.write_error(rows, "partition 7", "names 7", topic=topic, **{"kafka.max.block.ms": "3000"})
@@ -162,7 +162,7 @@ def test_modes_of_a_batch_write(topic: str, jobs: Jobs, check: Checks) -> None:
         check(name, found, NO_ERROR, Differs(f"save(): {refusal}", reason))
 
 
-def test_a_missing_topic_is_made(system: System, jobs: Jobs, check: Checks) -> None:
+def test_a_missing_topic_is_created(system: System, jobs: Jobs, check: Checks) -> None:
     name = unused_name("made")
     jobs.write(jobs.spark.range(3).selectExpr("cast(id as string) value"), name)
     check("rows", values(jobs.batch(name)), texts(range(3)))
@@ -220,7 +220,7 @@ def test_no_rows(topic: str, jobs: Jobs, check: Checks) -> None:
     check("rows", values(jobs.batch(topic)), [])
 
 
-def test_values_made_by_expressions(topic: str, jobs: Jobs, check: Checks) -> None:
+def test_values_of_expressions(topic: str, jobs: Jobs, check: Checks) -> None:
     from pyspark.sql import functions as f
 
     jobs.write(jobs.spark.range(1, 1000).select(f.to_json(f.struct("*")).alias("value")), topic)

@@ -195,7 +195,7 @@ def test_a_topic_taken_out_of_the_subscription(system: System, jobs: Jobs, check
     check("failOnDataLoss = false", jobs.run(tolerant, checkpoint).values(), ["more"])
 
 
-def test_offsets_of_a_checkpoint_that_nothing_happened_to(system: System, jobs: Jobs, check: Checks) -> None:
+def test_offsets_of_an_unchanged_checkpoint(system: System, jobs: Jobs, check: Checks) -> None:
     topic = unused_name()
     system.create_topic(topic, 5)
     stream, checkpoint = jobs.stream(topic), jobs.checkpoint()

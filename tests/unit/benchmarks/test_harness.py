@@ -306,7 +306,7 @@ def test_every_switch_finds_its_functions(monkeypatch: pytest.MonkeyPatch) -> No
     assert stand_ins[1].FetchTurn.is_polls(None) is False
 
 
-def test_the_spark_session_has_the_settings_that_users_are_told() -> None:
+def test_the_spark_session_has_the_documented_settings() -> None:
     published = published_settings()
     assert published["spark.sql.execution.arrow.maxBytesPerBatch"] == "2147483647"
     differing = {name for name, value in published.items() if CONFIGS[name] != value}

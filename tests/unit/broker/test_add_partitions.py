@@ -92,7 +92,7 @@ def test_several_at_once_leave_the_largest_number(tmp_path: Path) -> None:
     run(tmp_path, lambda broker: _has(broker, 7))
 
 
-def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.topics.create(TopicSpec("t", 1))
 

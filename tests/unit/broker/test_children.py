@@ -41,7 +41,7 @@ def test_a_wrong_configuration_is_not_tried_again() -> None:
     assert Restarts().pause_s(EXIT_USAGE, 0.1) is None
 
 
-def test_lines_beyond_the_rate_are_counted_and_left_out() -> None:
+def test_lines_beyond_the_rate_are_counted_and_dropped() -> None:
     limit = LineLimit(lines_per_s=2, burst=3)
     assert [limit.admit(0.0).is_written for _ in range(5)] == [True, True, True, False, False]
     admitted = limit.admit(0.5)

@@ -100,7 +100,7 @@ def test_mistakes_name_the_file_and_the_remedy(tmp_path: Path, text: str, messag
     assert "broker.toml" in str(e.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="cannot be read"):
         load_config(tmp_path / "no.toml")
 
@@ -130,7 +130,7 @@ def test_log_dirs_are_absolute_and_apart(tmp_path: Path) -> None:
             load_config(log_dirs=text)
 
 
-def test_what_makes_no_cluster() -> None:
+def test_settings_that_form_no_cluster() -> None:
     cluster = {"zookeeper.connect": "zk:2181/sparklog"}
     for wrong, why in (
         ({"zookeeper.session.timeout.ms": 30_000}, "must be below replica.lag.time.max.ms"),

@@ -112,7 +112,7 @@ def test_announcing_a_large_frame_takes_no_memory() -> None:
     run(scenario)
 
 
-def test_without_memory_reading_stops_until_there_is_some() -> None:
+def test_without_memory_reading_stops_until_some_is_freed() -> None:
     async def scenario() -> None:
         async with peer(echo, budget_bytes=MIB) as p:
             assert p.budget.reserve("other", 2 * MIB, lambda: None)  # the one that may exceed the limit
@@ -234,7 +234,7 @@ def test_a_peer_that_does_not_close_after_an_error_is_closed() -> None:
     run(scenario)
 
 
-def test_a_refused_connection_is_told_why_on_its_first_request() -> None:
+def test_a_refused_connection_gets_the_reason_on_its_first_request() -> None:
     async def scenario() -> None:
         async with peer(echo) as p:
             p.connection.refuse(TooManyConnectionsError("full"))
@@ -518,7 +518,7 @@ def test_without_memory_for_a_frame_its_rest_is_no_request(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("where", ["extend", "write"])
-def test_whatever_fails_on_the_way_out_ends_the_connection(
+def test_any_failure_of_sending_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     def fails(*_: object) -> None:

@@ -32,7 +32,7 @@ def spec_of(request: CreateTopicRequest, num_partitions: int) -> TopicSpec:
     return asked.value.spec
 
 
-def test_an_assignment_counts_the_partitions_whatever_the_default_is() -> None:
+def test_an_assignment_counts_the_partitions_with_any_default() -> None:
     assigned = [[1, 2], [2, 1], [1, 2]]
     for default in (1, 3, 5):
         for named in (-1, 3):

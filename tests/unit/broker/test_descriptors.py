@@ -22,7 +22,7 @@ def test_of_usual_limits(limit: int | None, expected: Descriptors) -> None:
 
 
 @given(st.integers(16, 10**7), st.integers(16, 10**7), st.integers(1, 10**6))
-def test_never_more_than_there_are(limit: int, files: int, connections: int) -> None:
+def test_never_more_than_available(limit: int, files: int, connections: int) -> None:
     shares = share_out(limit, files, connections)
     assert 1 <= shares.connections <= connections
     assert shares.files <= files

@@ -61,7 +61,7 @@ def test_a_part_that_fails_does_not_keep_others_from_the_change(caplog: pytest.L
     assert "a change of num.partitions is not in effect" in caplog.text
 
 
-def test_a_part_that_is_made_later_is_given_the_values_of_the_start() -> None:
+def test_a_later_part_gets_the_values_of_the_start() -> None:
     config = configured()
     dynamic = DynamicConfig(config)
     dynamic.follow({"broker/*/log.level": "DEBUG"})

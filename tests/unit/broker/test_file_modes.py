@@ -64,7 +64,7 @@ def test_files_and_directories_have_the_mode_of_the_setting(tmp_path: Path, umas
     assert stat.S_IMODE((data / METADATA_FILE).stat().st_mode) == 0o600, "it has the users' credentials"
 
 
-def test_what_was_readable_with_users_in_it_is_made_private(tmp_path: Path, umask: None) -> None:
+def test_a_readable_directory_with_users_becomes_private(tmp_path: Path, umask: None) -> None:
     """Files as an earlier release made them, and SQLite's files beside them."""
     data = used(tmp_path / "a", "")
     left_by_sqlite = data / f"{METADATA_FILE}-shm"
@@ -84,7 +84,7 @@ def test_the_umask_only_forbids(tmp_path: Path, umask: None) -> None:
 @pytest.mark.parametrize(
     ("of_files", "of_directories"), [(0o600, 0o700), (0o640, 0o750), (0o644, 0o755), (0o660, 0o770)]
 )
-def test_who_may_read_may_enter(of_files: int, of_directories: int) -> None:
+def test_readers_may_enter(of_files: int, of_directories: int) -> None:
     assert directory_mode(of_files) == of_directories
 
 
@@ -109,7 +109,7 @@ def test_new_files_belong_to_the_group_that_is_named(tmp_path: Path) -> None:
     assert stat.S_IMODE((config.data_dir / METADATA_FILE).stat().st_mode) == 0o600
 
 
-def test_a_group_that_is_not_there(tmp_path: Path) -> None:
+def test_an_absent_group(tmp_path: Path) -> None:
     config = load_config(data_dir=str(tmp_path / "data"), listen="127.0.0.1:0", data_file_group="no-such-group")
     with pytest.raises(InvalidConfigError, match="the group does not exist"):
         give_to_group(config, real_environment())

@@ -76,7 +76,7 @@ def test_errors_of_many_partitions_are_not_kept(api: Api, request_: Message, pay
     assert asyncio.run(scenario()) < 10
 
 
-def test_pieces_of_a_payload_are_made_when_they_are_asked_for() -> None:
+def test_pieces_of_a_payload_are_created_on_demand() -> None:
     payload = memoryview(bytearray(b"aabbbc"))
     request = [m.ProducePartition("t", i, length) for i, length in enumerate((2, 3, 0, 1))]
     gc.collect()

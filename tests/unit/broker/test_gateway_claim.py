@@ -34,7 +34,7 @@ def test_the_gateway_with_open_connections_has_the_claim() -> None:
         claim.check(Connection("a"))
 
 
-def test_unauthenticated_connections_claim_nothing() -> None:
+def test_unauthenticated_connections_cannot_claim() -> None:
     claim = GatewayClaim()
     stranger = Connection("a", is_known=False)
     claim.check(stranger)

@@ -97,7 +97,7 @@ def test_all_that_arrived_meanwhile_share_the_fsync(tmp_path: Path, synced: list
     run(tmp_path, {"flush.mode": "group"}, scenario)
 
 
-def test_without_it_nothing_is_fsynced_and_small_appends_stay_on_the_loop(tmp_path: Path, synced: list[str]) -> None:
+def test_without_it_no_append_is_fsynced_and_small_ones_stay_on_the_loop(tmp_path: Path, synced: list[str]) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         def may_append_inline() -> bool:
             return broker.appender.may_append_inline([broker.partitions.get("t", 0)], 100, alone=True)

@@ -274,7 +274,7 @@ def test_topics_that_come_and_go(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_topic_that_comes_while_the_state_is_read_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_created_while_the_state_is_read_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replay = InternalTopic.replay
 
     async def first(broker: Broker, context: RequestContext) -> None:

@@ -55,7 +55,7 @@ def full_budget() -> MemoryBudget:
     return budget
 
 
-def test_who_does_not_get_on_is_cut_when_others_wait() -> None:
+def test_senders_without_progress_are_cut_when_others_wait() -> None:
     budget = MemoryBudget(40 * MIB)
     half_requests = HalfRequests(budget, STALL_S)
     senders = [Sender(budget, HalfRequest(8 * MIB, 10 * MIB, 0.0, 1.0)) for _ in range(4)]
@@ -72,7 +72,7 @@ def test_who_does_not_get_on_is_cut_when_others_wait() -> None:
     assert half_requests.cut_count == 4
 
 
-def test_senders_with_progress_and_blocked_ones_are_left_alone() -> None:
+def test_senders_with_progress_and_blocked_ones_stay_connected() -> None:
     budget = full_budget()
     half_requests = HalfRequests(budget, STALL_S)
     stalled = Sender(budget, HalfRequest(9_000, 16 * 1024, 0.0, 0.0))
@@ -162,7 +162,7 @@ def test_a_whole_request_that_a_quota_keeps_waiting_is_one_of_them() -> None:
     run(scenario)
 
 
-def test_who_waits_for_memory_itself_is_left_alone() -> None:
+def test_senders_that_wait_for_memory_stay_connected() -> None:
     async def scenario() -> None:
         budget = full_budget()
         async with peer(echo, budget=budget) as p:

@@ -147,7 +147,7 @@ def test_an_append_counts_even_if_its_request_is_cancelled(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_a_cancelled_fetch_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_cancelled_fetch_frees_all_resources(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         waiting = asyncio.ensure_future(read(context, wait_ms=60_000))
         while broker.partitions.fetches.waiting_count == 0:
@@ -160,7 +160,7 @@ def test_a_cancelled_fetch_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
-def test_what_came_while_a_fetch_waited_is_warm_unless_a_transaction_hid_it(
+def test_records_appended_during_a_fetchs_wait_are_warm_unless_a_transaction_hid_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: int
 ) -> None:
     warmed: list[Any] = []
@@ -245,7 +245,7 @@ def test_a_slow_disk_sends_small_appends_to_the_threads(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_topic_whose_files_cannot_be_made_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_whose_files_cannot_be_created_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         from sparklog.log.housekeeping.log_manager import LogManager
 

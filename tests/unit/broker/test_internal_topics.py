@@ -49,7 +49,7 @@ async def replayed(topic: InternalTopic, partition: int) -> list[ReplayedRecord]
     return [record async for piece in topic.replay(partition) for record in piece]
 
 
-def test_a_topic_is_made_on_first_use_and_replayed_in_order(tmp_path: Path) -> None:
+def test_an_internal_topic_is_created_on_first_use_and_replayed_in_order(tmp_path: Path) -> None:
     async def first(broker: Broker, context: RequestContext) -> None:
         topic = internal_topic(broker, TRANSACTION_STATE_TOPIC)
         assert not topic.exists
@@ -101,7 +101,7 @@ def test_a_large_partition_is_replayed_in_pieces(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_the_disk_has_changed_is_not_replayed(tmp_path: Path) -> None:
+def test_damaged_batches_are_not_replayed(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         topic = internal_topic(broker, TRANSACTION_STATE_TOPIC)
         for i in range(5):
@@ -116,7 +116,7 @@ def test_what_the_disk_has_changed_is_not_replayed(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_no_longer_counts_is_compacted_before_it_takes_long_to_replay(tmp_path: Path) -> None:
+def test_obsolete_records_are_compacted_before_the_replay_takes_long(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         topic = internal_topic(broker, TRANSACTION_STATE_TOPIC)
         value = os.urandom(1_000_000)
@@ -171,7 +171,7 @@ def test_clients_cannot_touch_it(tmp_path: Path, name: str) -> None:
 )
 @example([(b"k", b"v")] * 255, None)
 @example([(b"k", b"v")] * 256, Producer(7, 1))
-def test_what_is_written_is_read(records: list[Record], producer: Producer | None) -> None:
+def test_written_records_are_read(records: list[Record], producer: Producer | None) -> None:
     """For both encoders, sparklog's own and Arrow's, which size and nulls decide; Arrow reads both."""
     data = encode_records(records, 5000, producer)
     ((_, header),) = iterate_batches(data)
@@ -184,7 +184,7 @@ def test_what_is_written_is_read(records: list[Record], producer: Producer | Non
     assert is_small_batch(data, 0, header) == (len(records) <= 255 and all(value is not None for _, value in records))
 
 
-def test_what_the_broker_writes_is_made_without_pandas() -> None:
+def test_the_brokers_batches_are_built_without_pandas() -> None:
     """In a process of its own: pandas would cost an idle broker 0.3 s of its event loop, and 30 MB."""
     program = """
 import sys

@@ -90,7 +90,7 @@ def test_addresses_for_other_hosts() -> None:
         assert found[0] == expected[0] and (not expected[1] or found[1] == expected[1])
 
 
-def test_each_protocols_clients_are_told_their_own_addresses() -> None:
+def test_each_protocols_clients_get_their_own_addresses() -> None:
     listeners = parse_listeners("PLAINTEXT://10.0.0.1:9292")
     own = {"PLAINTEXT": ("10.0.0.1", 9292)}
     both = registered_endpoints(listeners, own, explicit=False, gateways={"kafka.PLAINTEXT": ("10.0.0.1", 9092)})

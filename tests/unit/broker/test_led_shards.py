@@ -29,7 +29,7 @@ def numbers(found: list[Any]) -> list[int]:
     return [shard.number for shard in found]
 
 
-def test_of_several_brokers_each_leads_what_it_has_been_told() -> None:
+def test_of_several_brokers_each_leads_its_assigned_shards() -> None:
     made = shards()
     made.start(3)
     assert made.led == []
@@ -41,7 +41,7 @@ def test_of_several_brokers_each_leads_what_it_has_been_told() -> None:
     assert [shard.told for shard in made.all] == [[], ["load", "park"], []]
 
 
-def test_what_is_led_before_the_start_is_there_at_the_start_though_it_is_beyond_the_configured_number() -> None:
+def test_shards_led_before_the_start_are_loaded_beyond_the_configured_number() -> None:
     made = shards()
     made.follow(4, leads=True)
     assert made.all == []

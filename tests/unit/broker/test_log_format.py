@@ -37,7 +37,7 @@ def test_the_caller_gives_more_keys() -> None:
     assert (found["event"], found["message"], found["api"], found["wait_ms"]) == ("slow_request", "slow", "FETCH", 1.5)
 
 
-def test_what_a_peer_sends_makes_no_line_of_its_own() -> None:
+def test_text_of_a_peer_starts_no_line_of_its_own() -> None:
     found = line("%s: refused", 'x"\n{"level": "ERROR"}\r\n\u2028')
     assert found["message"] == 'x"\n{"level": "ERROR"}\r\n\u2028: refused'
     assert found["level"] == "WARNING"

@@ -94,7 +94,7 @@ def test_a_client_without_pages_gets_an_error_with_the_remedy() -> None:
     run(scenario)
 
 
-def test_nothing_is_made_that_does_not_fit() -> None:
+def test_no_item_beyond_the_limit_is_encoded() -> None:
     async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
         made = 0
 

@@ -64,7 +64,7 @@ class Guests:
         await turns()
 
 
-def test_there_are_no_more_than_the_limit_in_the_order_they_came() -> None:
+def test_turns_are_limited_and_in_order_of_arrival() -> None:
     async def scenario() -> None:
         guests = Guests(LongRequests(LIMIT_BYTES))
         for name, size in (("a", 60), ("b", 40), ("c", 60), ("d", 1)):
@@ -117,7 +117,7 @@ def test_a_client_that_leaves_while_it_waits_delays_no_other() -> None:
     asyncio.run(scenario())
 
 
-def test_who_goes_away_at_the_moment_of_its_turn_gives_it_back() -> None:
+def test_a_request_cancelled_at_its_turn_gives_it_back() -> None:
     async def scenario() -> None:
         guests = Guests(LongRequests(LIMIT_BYTES))
         await guests.come("a", 100)
@@ -132,7 +132,7 @@ def test_who_goes_away_at_the_moment_of_its_turn_gives_it_back() -> None:
     asyncio.run(scenario())
 
 
-def test_who_goes_away_and_is_passed_over_at_the_same_moment_is_gone() -> None:
+def test_a_request_cancelled_while_it_is_passed_over_is_gone() -> None:
     async def scenario() -> None:
         guests = Guests(LongRequests(LIMIT_BYTES))
         for name in ("a", "b", "c"):
@@ -146,7 +146,7 @@ def test_who_goes_away_and_is_passed_over_at_the_same_moment_is_gone() -> None:
     asyncio.run(scenario())
 
 
-def test_who_waits_too_long_is_refused() -> None:
+def test_a_request_that_waits_too_long_is_refused() -> None:
     async def scenario() -> None:
         guests = Guests(LongRequests(LIMIT_BYTES, patience_s=0))
         await guests.come("a", 100)
@@ -218,7 +218,7 @@ def test_more_participants_than_a_transaction_takes_are_not_read() -> None:
         ),
     ],
 )
-def test_names_that_nothing_can_have_are_refused_as_they_are_read(api: Api, longest: Any) -> None:
+def test_impossible_names_are_refused_as_they_are_read(api: Api, longest: Any) -> None:
     field = longest.__struct_fields__[0]
     (name,) = getattr(longest, field)
     version = APIS[api].version_max

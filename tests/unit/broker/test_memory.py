@@ -20,7 +20,7 @@ def test_reservations_fit_until_the_limit() -> None:
     assert budget.used_bytes == 40 * KIB
 
 
-def test_one_owner_may_exceed_the_limit_so_that_there_is_always_progress() -> None:
+def test_one_owner_may_exceed_the_limit_to_guarantee_progress() -> None:
     budget = MemoryBudget(100 * KIB)
     woken: list[str] = []
     assert budget.reserve("a", 50 * KIB, never)
@@ -42,7 +42,7 @@ def test_small_reservations_are_never_held_up() -> None:
     assert not budget.reserve("large", SMALL_BYTES + 1, lambda: None)
 
 
-def test_who_is_gone_is_not_woken() -> None:
+def test_a_cancelled_waiter_is_not_woken() -> None:
     budget = MemoryBudget(KIB)
     assert budget.reserve("a", 50 * KIB, never)
     assert not budget.reserve("b", 50 * KIB, never)
@@ -51,7 +51,7 @@ def test_who_is_gone_is_not_woken() -> None:
     assert budget.used_bytes == 0
 
 
-def test_who_is_woken_but_still_does_not_fit_waits_on_in_order() -> None:
+def test_a_woken_waiter_that_does_not_fit_keeps_its_place() -> None:
     budget = MemoryBudget(100 * KIB)
     woken: list[str] = []
 

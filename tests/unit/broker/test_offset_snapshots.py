@@ -35,7 +35,7 @@ def test_the_first_request_decides() -> None:
     asyncio.run(scenario())
 
 
-def test_who_asks_meanwhile_waits_for_the_same_even_if_the_first_one_goes() -> None:
+def test_concurrent_requests_share_a_snapshot_even_if_the_first_is_cancelled() -> None:
     async def scenario() -> None:
         snapshots, told = OffsetSnapshots(), asyncio.Event()
 
@@ -55,7 +55,7 @@ def test_who_asks_meanwhile_waits_for_the_same_even_if_the_first_one_goes() -> N
     asyncio.run(scenario())
 
 
-def test_a_failure_is_told_and_not_kept() -> None:
+def test_a_failure_is_reported_and_not_kept() -> None:
     async def scenario() -> None:
         snapshots = OffsetSnapshots()
 
@@ -69,7 +69,7 @@ def test_a_failure_is_told_and_not_kept() -> None:
     asyncio.run(scenario())
 
 
-def test_those_that_were_asked_for_longest_ago_go_first() -> None:
+def test_the_least_recently_used_go_first() -> None:
     async def scenario() -> None:
         snapshots = OffsetSnapshots(partitions_max=3)
         for name in "abc":
@@ -98,7 +98,7 @@ def test_a_name_is_its_owners() -> None:
     asyncio.run(scenario())
 
 
-def test_who_fills_it_loses_snapshots_and_others_do_not() -> None:
+def test_a_principal_that_fills_the_cache_loses_only_its_own_snapshots() -> None:
     async def scenario() -> None:
         snapshots = OffsetSnapshots(partitions_max=10)
         hers = await snapshots.of(ALICE, "first", taking({T0: Extent(0, 5)}))
@@ -111,7 +111,7 @@ def test_who_fills_it_loses_snapshots_and_others_do_not() -> None:
     asyncio.run(scenario())
 
 
-def test_one_that_is_larger_than_the_limit_is_there_alone() -> None:
+def test_one_that_is_larger_than_the_limit_is_kept_alone() -> None:
     async def scenario() -> None:
         snapshots = OffsetSnapshots(partitions_max=1)
         await snapshots.of(ALICE, "small", taking({T0: Extent(0, 5)}))

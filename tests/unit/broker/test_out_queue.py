@@ -44,7 +44,7 @@ def test_an_answer_with_little_data_is_sent_at_once(
         sockets[1].recv(100)
 
 
-def test_what_is_gathered_has_a_limit(sockets: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+def test_gathered_bytes_have_a_limit(sockets: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(GATHERED_BYTES_MAX))
     fits, too_much = FileRange(tmp_path / "f", 0, GATHERED_BYTES_MAX - 4), FileRange(tmp_path / "f", 0, 1)
     queue = OutQueue()
@@ -64,9 +64,7 @@ def test_a_large_slice_stays_in_its_file(tmp_path: Path) -> None:
     assert large.released == 1
 
 
-def test_a_short_file_is_found_when_it_is_its_turn(
-    sockets: tuple[socket.socket, socket.socket], tmp_path: Path
-) -> None:
+def test_a_short_file_is_noticed_at_its_turn(sockets: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"12345")
     short = FileRange(tmp_path / "f", 5, 10)
     queue = OutQueue()

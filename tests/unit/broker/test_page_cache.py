@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_just_written_is_cached(file: Path) -> None:
+def test_recent_writes_are_cached(file: Path) -> None:
     r = FileSlice(SharedFile(RealFiles().open(file)), 5, SIZE - 5, 0, 1, is_tail=False)
     assert r.is_cached
     r.release()
@@ -88,7 +88,7 @@ def test_cold_slices_are_read_through_even_when_released_meanwhile(file: Path) -
     assert watched.closed == 1
 
 
-def test_what_the_disk_cannot_read_is_told(file: Path) -> None:
+def test_unreadable_ranges_are_reported(file: Path) -> None:
     error = StorageError("cannot read")
 
     async def scenario() -> None:

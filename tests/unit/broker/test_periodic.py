@@ -30,7 +30,7 @@ class Work:
         return self._then(len(self.at_s))
 
 
-def test_it_is_done_after_pauses_and_at_once_while_there_is_more() -> None:
+def test_it_runs_after_pauses_and_at_once_while_work_remains() -> None:
     with Simulation(1) as simulation:
         loop = simulation.loop("broker")
         work = Work(loop, lambda count: count in (2, 3))
@@ -43,7 +43,7 @@ def test_it_is_done_after_pauses_and_at_once_while_there_is_more() -> None:
         assert len(work.at_s) == 5
 
 
-def test_who_wakes_it_ends_the_pause_and_a_wake_up_during_the_work_is_not_lost() -> None:
+def test_a_wake_up_ends_the_pause_and_is_not_lost_during_the_work() -> None:
     with Simulation(1) as simulation:
         loop = simulation.loop("broker")
         periodic: list[Periodic] = []
@@ -64,7 +64,7 @@ def test_who_wakes_it_ends_the_pause_and_a_wake_up_during_the_work_is_not_lost()
 @pytest.mark.parametrize(
     ("error", "traceback"), [(StorageError("the disk is full"), False), (KeyError("defect"), True)]
 )
-def test_a_failure_is_told_and_tried_again(error: Exception, traceback: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_reported_and_retried(error: Exception, traceback: bool, caplog: pytest.LogCaptureFixture) -> None:
     with Simulation(1) as simulation:
         loop = simulation.loop("broker")
 

@@ -38,7 +38,7 @@ async def waiting(
     return task
 
 
-def test_what_is_satisfied_already_does_not_wait() -> None:
+def test_satisfied_operations_do_not_wait() -> None:
     async def scenario() -> None:
         purgatory, condition = Purgatory(0), Condition()
         condition.value = True
@@ -129,7 +129,7 @@ def test_expiry() -> None:
     run(scenario())
 
 
-def test_cancelling_leaves_nothing_behind() -> None:
+def test_cancelling_removes_all_watchers() -> None:
     async def scenario() -> None:
         purgatory, condition = Purgatory(10), Condition()
         task = await waiting(purgatory, ["a", "b"], condition)
@@ -181,7 +181,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_any_order_of_events_wakes_exactly_those_whose_bytes_are_there(events: list[tuple[str, Any, int]]) -> None:
+def test_any_order_of_events_wakes_exactly_the_satisfied_fetches(events: list[tuple[str, Any, int]]) -> None:
     """Model: partitions that grow; a waiter wants the sum over its partitions to reach a number."""
 
     async def scenario() -> None:

@@ -38,7 +38,7 @@ def test_every_api_has_a_handler_of_its_own() -> None:
         assert inspect.iscoroutinefunction(handler)
 
 
-def test_requests_that_are_forwarded_as_they_came_have_no_results_per_item() -> None:
+def test_forwarded_requests_have_no_results_per_item() -> None:
     """A part of the request that the principal may not do would have to be taken out of its bytes."""
     for api, spec in APIS.items():
         if spec.is_at_controller:
@@ -74,7 +74,7 @@ def test_a_header_that_cannot_be_read_closes() -> None:
     assert answer(handler, b"\xc1").close
 
 
-def test_an_error_is_told_in_one_line() -> None:
+def test_an_error_is_reported_in_one_line() -> None:
     async def handler(*_: Any) -> Any:
         raise StorageError("topic 'a\n2026 ERROR forged\x1b[2J': no")
 

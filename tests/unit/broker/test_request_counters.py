@@ -39,7 +39,7 @@ def test_errors_are_counted_by_their_codes() -> None:
     assert (error_name(1), error_name(StorageError.code)) == ("OFFSET_OUT_OF_RANGE", "STORAGE")
 
 
-def test_made_up_apis_are_one() -> None:
+def test_invented_apis_count_as_one() -> None:
     counters = RequestCounters()
     for api in range(10_000, 10_100):
         counters.begin(api, 1)
@@ -72,7 +72,7 @@ def test_a_slow_request_is_logged_with_its_phases(caplog: pytest.LogCaptureFixtu
     assert "PRODUCE of 10.0.0.1:99 took 9500 ms (queue 1000.0, handle 2000.0, wait 3000.0, send 3500.0)" in caplog.text
 
 
-def test_a_fetch_may_wait_and_be_left_unread(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fetch_may_wait_and_stay_unread(caplog: pytest.LogCaptureFixture) -> None:
     counters = RequestCounters(slow_s=3.0)
     counters.done(Api.FETCH, TIMES, 1000.0, 50, "peer")
     assert counters.slow_count == 0

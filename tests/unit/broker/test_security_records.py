@@ -13,7 +13,7 @@ from sparklog.security.records import RecordId, RecordKind
 from tests.support.brokers import started
 
 
-def test_watchers_are_told_of_their_kind(tmp_path: Path) -> None:
+def test_watchers_see_changes_of_their_kind(tmp_path: Path) -> None:
     async def main() -> None:
         broker = await started(make_config({"data.dir": str(tmp_path)}))
         records = broker.security_records

@@ -29,7 +29,7 @@ class AwayAtFirst:
         return 500
 
 
-def test_a_broker_starts_when_there_is_no_new_producer_id_at_that_moment() -> None:
+def test_a_broker_starts_without_a_new_producer_id() -> None:
     async def scene() -> int:
         logs = SimpleNamespace(logs={}, remote=SimpleNamespace(store=None, cache=None))
         loop = asyncio.get_running_loop()

@@ -131,7 +131,7 @@ def test_a_failing_store_fails_only_reads_from_it(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_round_that_fails_stops_no_other_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_round_stops_no_other_and_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(broker: Broker, context: RequestContext, tierer: Tierer, store: FailingStore) -> None:
         await fill(broker, context, 0, 1)
         await fill(broker, context, 1, 1)

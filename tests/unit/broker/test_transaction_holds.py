@@ -45,7 +45,7 @@ def test_a_hold_ends_by_itself_and_then_was_none() -> None:
     run(scenario())
 
 
-def test_what_has_changed_its_leader_was_not_held() -> None:
+def test_partitions_with_a_changed_leader_were_not_held() -> None:
     async def scenario() -> None:
         partitions = {0: 4, 1: 2, 2: 7}
         holds = TransactionHolds(asyncio.get_running_loop(), lambda: dict(partitions))
@@ -58,7 +58,7 @@ def test_what_has_changed_its_leader_was_not_held() -> None:
     run(scenario())
 
 
-def test_there_is_a_limit() -> None:
+def test_holds_have_a_limit() -> None:
     async def scenario() -> None:
         holds = TransactionHolds(asyncio.get_running_loop(), dict)
         for i in range(HOLDS_MAX):

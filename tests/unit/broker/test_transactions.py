@@ -269,7 +269,7 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, method: str, topic: str, error: 
     return fails
 
 
-def test_when_the_state_cannot_be_written_nothing_has_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_cannot_be_written_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fails = failing_on(monkeypatch, "append_internal", "__transaction_state", StorageFullError("the disk is full"))
 
     async def scenario(broker: Broker) -> None:
@@ -390,7 +390,7 @@ def test_a_decision_about_a_durable_topic_is_on_the_disk_before_its_markers(tmp_
     run(tmp_path, scenario)
 
 
-def test_what_the_state_topic_has_lost_is_aborted_at_the_start(tmp_path: Path) -> None:
+def test_transactions_lost_from_the_state_topic_are_aborted_at_the_start(tmp_path: Path) -> None:
     async def first(broker: Broker) -> None:
         for producer in ((900, 0), (901, 5)):
             log = log_of(broker, T1)

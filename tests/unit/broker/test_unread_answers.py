@@ -111,7 +111,7 @@ def test_files_are_bounded_by_number(unread: UnreadAnswers, clock: Clock) -> Non
     assert unread.held_files == 3
 
 
-def test_what_is_given_back_wakes_requests(unread: UnreadAnswers, budget: MemoryBudget) -> None:
+def test_returned_memory_wakes_requests(unread: UnreadAnswers, budget: MemoryBudget) -> None:
     peer = Peer("a", unread)
     peer.holds(90 * KIB)
     woken: list[str] = []

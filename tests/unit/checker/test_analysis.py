@@ -216,6 +216,6 @@ CASES: dict[str, tuple[list[Operation], set[Anomaly]]] = {
 
 
 @for_each("name", CASES)
-def test_exactly_this_is_found(name: str) -> None:
+def test_exactly_this_is_detected(name: str) -> None:
     operations, expected = CASES[name]
     assert analyse(operations).anomalies == expected

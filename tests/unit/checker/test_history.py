@@ -40,7 +40,7 @@ def written(file: io.BytesIO) -> None:
     recorder.sends(recorder.begin(Kind.TRANSACTION), [("u-0", [5], [2])])
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_records_are_read(tmp_path: Path) -> None:
     with (tmp_path / "p1.jsonl").open("xb", buffering=0) as file:
         written(file)  # type: ignore[arg-type]
     send, committed, aborted, left = read_history(tmp_path.iterdir())

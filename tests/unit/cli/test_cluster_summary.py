@@ -40,7 +40,7 @@ def test_all_is_well() -> None:
     assert (found["leader_skew"], found["replica_skew"]) == (1.0, 1.0)
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_problems_are_named() -> None:
     cluster = ClusterDescription("c", -1, BROKERS, missing=(3, 4))
     found = summarize(
         cluster,

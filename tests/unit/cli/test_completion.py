@@ -19,7 +19,7 @@ def test_every_setting_is_offered_with_its_meaning() -> None:
         assert all(meaning and "\n" not in meaning for _, meaning in complete_setting(scope, ""))
 
 
-def test_a_name_that_is_the_only_one_left_comes_with_values() -> None:
+def test_the_only_remaining_name_comes_with_values() -> None:
     assert offered("retention.") == ["retention.ms=", "retention.bytes="]
     assert offered("retention.m") == ["retention.ms=604800000", "retention.ms=-1"]
     assert offered("flush.mo") == ["flush.mode=none", "flush.mode=group"]
@@ -81,7 +81,7 @@ def test_only_bashs_words_are_touched() -> None:
         assert environment == before
 
 
-def test_what_typer_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_typer_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "_typed_before", "")
     pieces = ["sparklog", "consume", "t", "-c", "local.read", "=", "o"]
     environment = {"_SPARKLOG_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(pieces), "COMP_CWORD": "6"}

@@ -126,7 +126,7 @@ _TYPES = st.recursive(
 
 
 @given(_TYPES)
-def test_what_is_shown_can_be_read_again(text: str) -> None:
+def test_printed_types_can_be_parsed_again(text: str) -> None:
     assert ddl_type(parse_ddl(f"c {text}").field(0).type) == text
 
 

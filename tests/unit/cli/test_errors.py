@@ -25,7 +25,7 @@ def test_a_subclass_has_its_base_classs_hint() -> None:
     assert hint_for(SparklogError("x")) == ""
 
 
-def test_without_a_terminal_there_are_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_output_has_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
     report("STORAGE_FULL", "the disk is full", "free some space")
     assert capsys.readouterr().err == "STORAGE_FULL: the disk is full\n  next: free some space\n"
 

@@ -152,7 +152,7 @@ def test_a_line_without_end_is_refused() -> None:
     assert read_bytes == 64
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_input_has_no_rows() -> None:
     for format in ("csv", "jsonl", "lines"):
         assert list(open_input(None, io.BytesIO(b""), format, InputOptions(SCHEMA)).chunks) == []
 
@@ -209,7 +209,7 @@ def test_a_csv_without_a_line_of_names_is_refused() -> None:
     assert list(open_input(None, io.BytesIO(b"a,b\n"), "csv", InputOptions(ints)).chunks) == []
 
 
-def test_refused_lines_are_left_out_and_written_down() -> None:
+def test_refused_lines_are_skipped_and_written_to_a_file() -> None:
     ints = parse_ddl("a INT, b STRING")
     for format, text, lines in (
         ("csv", b'a,b\n1,x\ny,"two\nlines"\n3,z\n4,1,1\n\nw,\n6,end', [3, 6, 8]),
@@ -458,7 +458,7 @@ def test_errors_about_times_show_the_text_and_the_form(time: str) -> None:
         assert "assume_timezone" not in str(e.value)
 
 
-def test_what_is_no_csv_is_refused_with_its_line() -> None:
+def test_malformed_csv_is_refused_with_its_line() -> None:
     for text, line in ((b"a,b\r1,2\r", 1), (b"PAR1\x15\x04\r\x15\n", 1), (b"a,b\n1,2\n1\r2,x,3\n", 3)):
         with pytest.raises(InputError, match=f"line {line}: a carriage return outside of quotes"):
             read(text, "csv", parse_ddl("a INT, b INT"))

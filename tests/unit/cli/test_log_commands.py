@@ -70,7 +70,7 @@ def test_verify_lists_file_and_position(run: Run, data_dir: Path) -> None:
     assert [(d["path"], d["position"], d["kind"]) for d in shown["damage"]] == [(str(path), starts[2], "batch")]
 
 
-def test_verify_tells_notes_when_asked(run: Run, data_dir: Path) -> None:
+def test_verify_prints_notes_by_option(run: Run, data_dir: Path) -> None:
     index = segments(data_dir)[0].with_suffix(".index")
     index.unlink()
     assert run("verify", data_dir).stdout.endswith("sound (1 note, shown with --notes)\n")
@@ -126,7 +126,7 @@ def test_dump_verify_finds_faults_that_checksums_miss(run: Run, data_dir: Path) 
     assert json.loads(lines[-1])["verify"]["damage"][0]["path"] == str(index)
 
 
-def test_repair_is_a_dry_run_unless_told_otherwise(run: Run, data_dir: Path) -> None:
+def test_repair_is_a_dry_run_by_default(run: Run, data_dir: Path) -> None:
     path = segments(data_dir)[0]
     starts = blocks(path)
     flip(path, starts[2] + 900)

@@ -41,7 +41,7 @@ def test_if_zookeeper_is_lost_for_good_it_can_be_had_alone(directory: Path) -> N
     assert not (directory / CLUSTER_IMAGE_FILE).exists(), "it is no cluster's directory any more"
 
 
-def test_a_broker_that_is_started_alone_there_is_told_where_it_belongs(directory: Path) -> None:
+def test_a_member_started_alone_is_referred_to_its_cluster(directory: Path) -> None:
     async def start() -> None:
         Broker.open(load_config(None, data_dir=str(directory)), asyncio.get_running_loop())
 

@@ -74,7 +74,7 @@ def test_envelope_json() -> None:
     assert second["offset"] == 101
 
 
-def test_only_the_wanted_rows() -> None:
+def test_only_the_matching_rows() -> None:
     assert len(written(ENVELOPE, 1, envelope=True, metadata=False)) == 1
 
 
@@ -118,7 +118,7 @@ def test_typed_json_has_the_columns_and_metadata_on_demand() -> None:
     }
 
 
-def test_what_python_has_no_object_for_is_shown_as_its_number() -> None:
+def test_values_without_a_python_object_are_shown_as_numbers() -> None:
     far = 2**62
     stamp, day = pa.timestamp("us", tz="UTC"), pa.date32()
     numbers = {
@@ -222,7 +222,7 @@ def test_nested_values_of_sql_have_a_form_in_text() -> None:
         )
 
 
-def test_a_file_that_cannot_be_made_is_named_as_it_was_given(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_created_is_named_as_typed(tmp_path: Path) -> None:
     path = tmp_path / "absent" / "x.parquet"
     with pytest.raises(FileNotFoundError) as caught, destination(path):
         pass

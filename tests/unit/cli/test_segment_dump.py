@@ -69,7 +69,7 @@ def test_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("broken", "end"), [(0, "corrupt"), (1, "torn tail")])
-def test_a_flipped_bit_is_found_and_placed(tmp_path: Path, broken: int, end: str) -> None:
+def test_a_flipped_bit_is_detected_and_located(tmp_path: Path, broken: int, end: str) -> None:
     path, positions = write(tmp_path, ["none", "none"], seal=False)
     data = bytearray(path.read_bytes())
     data[positions[broken] + 700] ^= 1

@@ -114,7 +114,7 @@ def test_every_help_ends_cleanly() -> None:
         assert [end for end in found if (end[0], end[2]) != expected] == [], kind
 
 
-def test_what_standard_output_cannot_have_is_escaped() -> None:
+def test_characters_unfit_for_standard_output_are_escaped() -> None:
     environment = dict(os.environ) | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "sparklog.cli", "consume", "--help"]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)

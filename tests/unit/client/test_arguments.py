@@ -283,7 +283,7 @@ def test_readers_of_arguments_and_how_they_are_put_before_a_function() -> None:
         call()  # type: ignore[call-arg]
 
 
-def test_the_servers_may_be_left_out_or_follow() -> None:
+def test_the_servers_may_be_omitted_or_follow() -> None:
     @servers_may_follow("topic")
     @takes(topic=behind_servers("read(bootstrap_servers, topic)"))
     def read(bootstrap_servers: str | None, topic: str, columns: Any = None, *, limit: int = 0) -> tuple[Any, ...]:

@@ -47,7 +47,7 @@ def values(fake: FakeBroker) -> int:
     return sum(h.record_count for log in fake.logs[("events", 0)] for _, h in iterate_batches(memoryview(log)))
 
 
-def test_many_pairs_leave_nothing_behind(fake: FakeBroker, own_threads: OwnThreads) -> None:
+def test_many_pairs_free_all_resources(fake: FakeBroker, own_threads: OwnThreads) -> None:
     pairs = 40
     with nothing_left(own_threads):
         for i in range(pairs):
@@ -64,7 +64,7 @@ def test_many_pairs_leave_nothing_behind(fake: FakeBroker, own_threads: OwnThrea
     assert values(fake) == pairs
 
 
-def test_what_was_accepted_is_sent(fake: FakeBroker, own_threads: OwnThreads) -> None:
+def test_accepted_records_are_sent(fake: FakeBroker, own_threads: OwnThreads) -> None:
     producer = Producer(fake.address, linger_ms=3_600_000)
     future = producer.send("events", b"late")
     with pytest.warns(ResourceWarning):
@@ -73,7 +73,7 @@ def test_what_was_accepted_is_sent(fake: FakeBroker, own_threads: OwnThreads) ->
     until(lambda: own_threads() == [])
 
 
-def test_what_cannot_be_delivered_is_logged(
+def test_undeliverable_records_are_logged(
     fake: FakeBroker, caplog: pytest.LogCaptureFixture, own_threads: OwnThreads
 ) -> None:
     fake.hook = lambda api, message: DROP if api is Api.PRODUCE else None
@@ -128,7 +128,7 @@ def test_in_a_cycle_it_is_the_collector_that_finds_it(fake: FakeBroker, own_thre
     assert values(fake) == 1
 
 
-def test_closed_ones_say_nothing(fake: FakeBroker, own_threads: OwnThreads) -> None:
+def test_closed_clients_log_no_warning(fake: FakeBroker, own_threads: OwnThreads) -> None:
     with Producer(fake.address) as producer, Consumer(fake.address) as consumer:
         consumer.assign([TP])
         producer.send("events", b"x")
@@ -137,7 +137,7 @@ def test_closed_ones_say_nothing(fake: FakeBroker, own_threads: OwnThreads) -> N
     assert own_threads() == []
 
 
-def test_a_constructor_that_fails_leaves_nothing(fake: FakeBroker, own_threads: OwnThreads) -> None:
+def test_a_failing_constructor_frees_all_resources(fake: FakeBroker, own_threads: OwnThreads) -> None:
     for kind in (Producer, Consumer):
         with pytest.raises(Exception, match="nonsense"):
             kind(fake.address, nonsense=1)

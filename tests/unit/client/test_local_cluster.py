@@ -50,7 +50,7 @@ def test_a_program_that_ends_stops_its_cluster(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_what_is_refused_leaves_the_directory_free(tmp_path: Path) -> None:
+def test_a_refusal_unlocks_the_directory(tmp_path: Path) -> None:
     cluster(tmp_path).stop()
     with pytest.raises(InvalidConfigError, match="has 3 brokers: start all of them"):
         cluster(tmp_path, brokers=2)
@@ -58,7 +58,7 @@ def test_what_is_refused_leaves_the_directory_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("brokers", ["3", 1.0, 2.0, True, 0, 1000, [1]])
-def test_what_is_no_number_of_brokers_is_refused(tmp_path: Path, brokers: Any) -> None:
+def test_invalid_numbers_of_brokers_are_refused(tmp_path: Path, brokers: Any) -> None:
     with pytest.raises(InvalidConfigError, match=r"brokers = .*: 1 to"):
         start_local(tmp_path / "data", brokers=brokers)
     assert not (tmp_path / "data").exists()

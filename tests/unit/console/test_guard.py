@@ -43,12 +43,12 @@ def test_a_wildcard_is_no_name() -> None:
 
 
 @for_each("listen", ["127.0.0.1:8080", "localhost:0", "[::1]:8080", "127.0.0.2:1"])
-def test_where_only_this_machine_gets_to_there_is_nothing_to_say(listen: str) -> None:
+def test_a_loopback_address_needs_no_warning(listen: str) -> None:
     assert check_exposure(listen, parse_listen(listen)[0], allow_insecure=False) == ""
 
 
 @for_each("listen", ["0.0.0.0:8080", ":8080", "[::]:8080", "10.1.2.3:0", "host.example:8080"])
-def test_where_others_get_to_has_to_be_wanted_and_is_warned_of(listen: str) -> None:
+def test_a_reachable_address_needs_an_option_and_a_warning(listen: str) -> None:
     host = parse_listen(listen)[0]
     with pytest.raises(InvalidConfigError, match=r"without a password.*--allow-insecure"):
         check_exposure(listen, host, allow_insecure=False)
@@ -58,7 +58,7 @@ def test_where_others_get_to_has_to_be_wanted_and_is_warned_of(listen: str) -> N
 
 
 @for_each("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "console.example"])
-def test_who_asks_under_our_names_is_answered(host: str) -> None:
+def test_requests_under_our_host_names_are_answered(host: str) -> None:
     assert refusal("GET", Headers({"host": host}), HOSTS) is None
 
 

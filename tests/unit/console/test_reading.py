@@ -132,7 +132,7 @@ def test_every_record_comes_once_and_in_order(
         assert own == sorted(own, reverse=direction == OLDER)
 
 
-def test_a_spent_budget_is_told_and_gone_on_from() -> None:
+def test_a_spent_budget_is_reported_and_the_read_continues_from_it() -> None:
     times = {0: list(range(100))}
     bounds = {0: Bounds(0, 100)}
     found = look_through(reader(times), bounds, Cursor(NEWER, {0: 0}), 50, "0:99", budget(200))
@@ -163,7 +163,7 @@ def test_a_cursor_as_text() -> None:
             offsets_from_text(wrong)
 
 
-def test_what_a_filter_finds() -> None:
+def test_matches_of_a_filter() -> None:
     batch = pa.record_batch(
         {
             "b": pa.array([b"Hello", b"\xff\x00bin", None, b"x"]),

@@ -35,7 +35,7 @@ def test_hex_in_detail_has_offsets_and_letters() -> None:
     assert lines[1] == "00000010  4c 4d 4e 4f" + " " * 36 + "  LMNO"
 
 
-def test_what_is_cut_says_so_and_ends_at_a_character() -> None:
+def test_a_cut_value_is_marked_and_ends_at_a_character() -> None:
     text = "ü" * 1000
     cell = bytes_cell(text.encode()[:999], 2000)
     assert cell.is_cut
@@ -50,7 +50,7 @@ def test_of_a_large_value_only_the_beginning_is_looked_at() -> None:
     assert len(cell_of(pa.scalar(b"\xff" * 10_000_000), "auto", DETAIL_CHARS_MAX).text) < 2 * DETAIL_CHARS_MAX
 
 
-def test_invisible_characters_are_made_visible() -> None:
+def test_invisible_characters_become_visible() -> None:
     assert visible("a\x00b\x1b[31m") == "a\\u0000b\\u001b[31m"
     assert visible("user\u202egnp.exe") == "user\\u202egnp.exe"
     assert visible("zero\u200bwidth") == "zero\\u200bwidth"

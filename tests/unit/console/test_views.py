@@ -123,7 +123,7 @@ def test_partitions_that_want_a_look(changed: dict[str, object], words: str) -> 
     assert problems_of(topic) == [f"t-0 {words}"]
 
 
-def test_what_a_broker_that_is_down_explains_is_folded() -> None:
+def test_problems_explained_by_a_dead_broker_are_folded() -> None:
     two = PartitionDescription(0, 0, 0, 9, 9, 0, 9, 0, "", (0, 3), (0,))
     alone = PartitionDescription(1, -1, 0, -1, 0, 0, 0, 0, "", (3,), (3,))
     slow = PartitionDescription(2, 0, 0, 9, 9, 0, 9, 0, "", (0, 1), (0,))

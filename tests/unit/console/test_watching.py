@@ -130,7 +130,7 @@ def test_lag_is_remembered_round_after_round() -> None:
     assert list(watch.groups()) == ["g-1"]
 
 
-def test_what_cannot_be_asked_is_told_and_asked_again() -> None:
+def test_a_failed_query_is_reported_and_repeated() -> None:
     source = Groups(2)
     watch = GroupWatch(source, SetClock())
     source.gone = {"g-1"}

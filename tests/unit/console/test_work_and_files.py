@@ -110,6 +110,6 @@ def test_templates_keep_to_the_policy(template: Path) -> None:
     assert make_templates().get_template(template.name)
 
 
-def test_what_is_vendored_has_its_licence() -> None:
+def test_vendored_files_have_their_licence() -> None:
     assert (PACKAGE / "static" / "htmx.min.js").stat().st_size > 10_000
     assert "Permission to use" in (PACKAGE / "static" / "htmx.LICENSE.txt").read_text(encoding="utf-8")

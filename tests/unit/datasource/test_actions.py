@@ -34,7 +34,7 @@ def options(**more: Any) -> Any:
         ({"endingOffsets": '{"t": {"0": 4, "1": -1}}', "startingTimestamp": "1"}, FIXED),
     ],
 )
-def test_what_is_earliest_or_latest_is_open(given: dict[str, str], expected: Edges) -> None:
+def test_earliest_and_latest_are_open(given: dict[str, str], expected: Edges) -> None:
     assert edges_of(options(**given), T0) == expected
 
 

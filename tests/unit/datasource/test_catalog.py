@@ -71,7 +71,7 @@ def test_an_answer_about_another_partition_is_a_typed_error() -> None:
     forget(broker.address)
 
 
-def test_the_largest_long_is_asked_for_as_the_largest_time_there_is(fake: FakeBroker) -> None:
+def test_the_largest_long_means_the_largest_time(fake: FakeBroker) -> None:
     asked: list[Any] = []
 
     def hook(api: Api, message: Any) -> None:
@@ -105,7 +105,7 @@ def test_leaders_that_die_are_looked_for_anew() -> None:
         brokers.close()
 
 
-def test_partitions_that_do_not_exist_are_left_out(fake: FakeBroker) -> None:
+def test_partitions_that_do_not_exist_are_skipped(fake: FakeBroker) -> None:
     catalog = Catalog(ClusterAddress(fake.address), 0)
     missing = [TopicPartition("events", 1), TopicPartition("none", 0)]
     assert catalog.extents([TP0, *missing]) == {TP0: Extent(0, 42)}

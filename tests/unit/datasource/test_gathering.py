@@ -221,7 +221,7 @@ def test_a_damaged_batch_fails_the_read_wherever_it_stands() -> None:
         )
 
 
-def test_a_null_is_told_with_the_offsets_of_its_batch() -> None:
+def test_a_null_is_reported_with_the_offsets_of_its_batch() -> None:
     log = log_of([("small", 5, False), ("null values", 4, False), ("small", 5, False)])
     schema = project(FULL, StructType([StructField("value", BinaryType(), nullable=False)]))
     with pytest.raises(SchemaMismatchError, match=r"'value' .* events-3 has 1 nulls in offsets 105 to 108:"):

@@ -86,7 +86,7 @@ def test_one_that_no_coordinator_knows_is_named_by_its_producer(
     assert "sparklog transaction abort --topic t --partition 1 --producer-id 7" in caplog.text
 
 
-def test_there_is_no_warning_of_young_transactions_or_without_a_waiting_reader(
+def test_no_warning_of_young_transactions_or_without_a_waiting_reader(
     world: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader(world).look({T0: Extent(0, 3), T1: Extent(0, 9)})

@@ -54,7 +54,7 @@ SETTINGS_OF_TYPICAL_JOBS = {
 
 
 @for_each("name", SETTINGS_OF_TYPICAL_JOBS)
-def test_what_typical_jobs_set_is_accepted_in_both_directions(name: str) -> None:
+def test_options_of_typical_jobs_are_accepted_in_both_directions(name: str) -> None:
     given = {f"kafka.{name}": SETTINGS_OF_TYPICAL_JOBS[name]}
     for streaming in (True, False, None):
         parse_source_options(READ | given, streaming=streaming)
@@ -249,7 +249,7 @@ def test_providers_of_secrets_are_not_needed() -> None:
         {"kafka.enable.ssl.certificate.verification": "true"},
     ],
 )
-def test_what_asks_for_nothing_is_not_refused(option: dict[str, str]) -> None:
+def test_options_without_an_effect_are_not_refused(option: dict[str, str]) -> None:
     with_it = parse_source_options(READ | SECURED | option, streaming=True)
     assert with_it.address == parse_source_options(READ | SECURED, streaming=True).address
 
@@ -282,7 +282,7 @@ def test_a_reference_is_sent_as_it_is(tmp_path: Path) -> None:
         ({"kafka.sasl.oauthbearer.assertion.file": "/x"}, "not supported"),
     ],
 )
-def test_security_that_was_asked_for_is_never_left_out_silently(option: dict[str, str], message: str) -> None:
+def test_requested_security_is_never_ignored_silently(option: dict[str, str], message: str) -> None:
     for parse in (
         lambda: parse_source_options(READ | option, streaming=True),
         lambda: parse_sink_options(WRITE | option, streaming=True),
@@ -292,7 +292,7 @@ def test_security_that_was_asked_for_is_never_left_out_silently(option: dict[str
         assert "hush-7261" not in str(raised.value)
 
 
-def test_plaintext_says_that_nothing_else_counts_as_in_kafka() -> None:
+def test_plaintext_overrides_other_options_as_in_kafka() -> None:
     plain = SECURED | {"kafka.security.protocol": "plaintext"}
     parsed = parse_source_options(READ | plain, streaming=True)
     assert len(parsed.remarks) == len(SECURED) - 1

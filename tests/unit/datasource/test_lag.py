@@ -23,7 +23,7 @@ def test_of_all_forms_of_progress(form: Any, text: Any) -> None:
 
 
 @for_each("source", [{}, {"endOffset": "{}", "latestOffset": None}, {"endOffset": str(END), "latestOffset": "None"}])
-def test_nothing_is_known_before_the_first_batch(source: Any) -> None:
+def test_no_lag_before_the_first_batch(source: Any) -> None:
     assert offsets_behind_latest(source) == {}
 
 

@@ -95,7 +95,7 @@ def test_offsets_of_earlier_versions_are_read(installed: Any) -> None:
     assert installed.dumps(installed.loads(old)) == old
 
 
-def test_nothing_else_changes_for_the_runner(installed: Any) -> None:
+def test_the_runner_sees_no_other_change(installed: Any) -> None:
     assert installed.loads('{"_type": "ReadMaxRows", "max_rows": 3}') == {"_type": "ReadMaxRows", "max_rows": 3}
     assert installed.dumps({"a": None}) == '{"a": null}'
     assert installed.loads(b"[1]") == [1]
@@ -103,20 +103,20 @@ def test_nothing_else_changes_for_the_runner(installed: Any) -> None:
 
 
 @for_each("text", ['{"t": {"0": 1} }', '{"t": {"0": 1}        }', '{"t": {"0": 1}' + "\t " * 40 + "}", "{ }"])
-def test_white_space_of_others_says_nothing(text: str) -> None:
+def test_white_space_of_other_programs_has_no_meaning(text: str) -> None:
     read = OffsetJson().loads(text)
     assert type(read) is dict
     assert SourceOffset.from_dict(read).ids == {}
 
 
-def test_white_space_that_was_damaged_says_nothing(installed: Any) -> None:
+def test_damaged_white_space_has_no_meaning(installed: Any) -> None:
     text = installed.dumps(OFFSET.to_dict())
     middle = len(text) - 100
     damaged = text[:middle] + (" " if text[middle] == "\t" else "\t") + text[middle + 1 :]
     assert type(installed.loads(damaged)) is dict
 
 
-def test_white_space_that_unpacks_to_too_much_says_nothing() -> None:
+def test_white_space_that_unpacks_to_too_much_has_no_meaning() -> None:
     text = OffsetDict({"t": {"0": 1}}, {"x": "y" * 5_000}).text
     assert isinstance(OffsetJson().loads(text), OffsetDict)
     assert type(OffsetJson(beside_bytes_max=1_000).loads(text)) is dict

@@ -20,7 +20,7 @@ def test_the_text_is_kafkas_plus_ids_in_numeric_order() -> None:
     assert json.dumps(offset.to_dict()) == ('{"a": {"9": 3, "10": 2}, "b": {"0": 1}, "$ids": {"a": "ia", "b": "ib"}}')
 
 
-def test_a_round_through_json_changes_nothing() -> None:
+def test_a_round_trip_through_json_is_exact() -> None:
     offset = SourceOffset({TP("a", 10): 2, TP("a", 9): 3}, {"a": "ia"}, {TP("a", 9): 1, TP("a", 10): 0})
     text = json.dumps(offset.to_dict())
     again = SourceOffset.from_dict(json.loads(text))

@@ -63,7 +63,7 @@ def test_kafka_names_are_aliases() -> None:
     assert sink.producer == {"linger.ms": 7}
 
 
-def test_an_alias_given_with_another_value_is_refused() -> None:
+def test_an_alias_with_another_value_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match=r"sparklog.bootstrap.servers is given twice"):
         parse_source_options(READ | {"kafka.bootstrap.servers": "other:1"}, streaming=True)
 
@@ -80,7 +80,7 @@ def test_offsets_json() -> None:
     assert parsed.starting.per_partition == {"t": {0: 5, 1: -2, 2: -1}}
 
 
-def test_what_a_query_reports_can_be_given_back() -> None:
+def test_reported_offsets_are_accepted_as_options() -> None:
     at = SourceOffset({TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}, {"t": "id"}, {TopicPartition("t", 0): 0})
     assert parse_offsets(json.dumps(at.to_dict()), "startingOffsets", lowest=-2) == {"t": {0: 5, 1: 7}}
 
@@ -92,7 +92,7 @@ def test_timestamps_go_before_offsets() -> None:
     assert (one.kind, one.timestamp_ms) == ("timestamp", 1234)
 
 
-def test_what_spark_adds_itself_is_accepted() -> None:
+def test_options_that_spark_adds_are_accepted() -> None:
     added = {"path": "x", "queryname": "q", "checkpointlocation": "/c"}
     assert parse_source_options(READ | added, streaming=True) == parse_source_options(READ, streaming=True)
     assert parse_sink_options(WRITE | added, streaming=True) == parse_sink_options(WRITE, streaming=True)
@@ -211,13 +211,13 @@ def test_longs_as_a_job_for_the_jvm_gives_them() -> None:
         ({"kafka.key.serializer": "x"}, True, "kafka.key.serializer (only writes use it)"),
     ],
 )
-def test_what_means_nothing_in_a_read_has_no_effect(option: dict[str, str], streaming: bool, remark: str) -> None:
+def test_options_of_writes_have_no_effect_in_a_read(option: dict[str, str], streaming: bool, remark: str) -> None:
     parsed = parse_source_options(lower(READ | option), streaming=streaming)
     assert parsed.remarks[0] == remark
     assert replace(parsed, remarks=()) == parse_source_options(READ, streaming=streaming)
 
 
-def test_what_means_nothing_in_a_write_has_no_effect() -> None:
+def test_options_of_reads_have_no_effect_in_a_write() -> None:
     given = WRITE | {"topic": "t", "subscribe": "a", "startingOffsets": "earliest", "kafka.auto.offset.reset": "latest"}
     parsed = parse_sink_options(lower(given), streaming=True)
     assert parsed.remarks == (
@@ -318,7 +318,7 @@ def test_a_table_of_the_catalog_gets_the_remedy(parse: Any) -> None:
         parse({}, streaming=False)
 
 
-def test_a_subscription_knows_what_it_asks_for() -> None:
+def test_a_subscription_has_its_topics() -> None:
     assert Subscription(topics=("a", "b")).names("b") and not Subscription(topics=("a",)).names("b")
     assert Subscription(assign={"a": (0,)}).names("a") and not Subscription(assign={"a": (0,)}).names("b")
     pattern = Subscription(pattern="o")

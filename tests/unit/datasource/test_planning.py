@@ -28,7 +28,7 @@ def test_the_limit_is_shared_in_proportion_to_the_backlog() -> None:
     assert limit_end({A: 0, B: 100, C: 5}, {A: 600, B: 400, C: 105}, 100) == {A: 60, B: 130, C: 15}
 
 
-def test_a_share_is_floored_but_nothing_starves() -> None:
+def test_a_share_is_floored_but_no_partition_starves() -> None:
     assert limit_end({A: 0, B: 0}, {A: 1_000_000, B: 3}, 10) == {A: 9, B: 1}
 
 
@@ -70,7 +70,7 @@ ranges = st.lists(st.tuples(st.integers(0, 2**50), st.integers(0, 10_000)), max_
 
 
 @given(ranges, st.none() | st.integers(1, 40), st.none() | st.integers(1000, 20_000))
-def test_splitting_loses_nothing_and_repeats_nothing(
+def test_splitting_loses_and_repeats_no_offset(
     given_ranges: list[tuple[int, int]], wanted: int | None, most: int | None
 ) -> None:
     whole = [OffsetRange(TopicPartition("t", i), a, a + n) for i, (a, n) in enumerate(given_ranges)]
@@ -85,7 +85,7 @@ def test_splitting_loses_nothing_and_repeats_nothing(
         assert at == w.end
 
 
-def test_a_batch_that_is_all_there_is_read_as_it_stands() -> None:
+def test_a_complete_batch_is_read_unchanged() -> None:
     plan = readable_ranges({A: 2}, IDS, {A: 9, B: 4}, IDS, {A: Extent(0, 9), B: Extent(1, 9)}, IDS)
     # B is new: it is read from its first offset, and what had been removed before is no loss
     assert plan.ranges == [OffsetRange(A, 2, 9), OffsetRange(B, 1, 4)]

@@ -72,7 +72,7 @@ def test_the_command_names_its_changes(archive: Path, capsys: pytest.CaptureFixt
     assert "no python/lib/*.zip" in capsys.readouterr().err
 
 
-def test_what_is_no_archive_stays(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_no_archive_stay(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive.write_bytes(b"nothing")
     assert main([str(archive.parents[2])]) == 1
     assert "stays as it was" in capsys.readouterr().err

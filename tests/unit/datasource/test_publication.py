@@ -142,7 +142,7 @@ def test_every_task_must_have_reported() -> None:
         checked([EMPTY, None])
 
 
-def test_a_micro_batch_is_known_by_query_and_batch(coordinator: Coordinator) -> None:
+def test_a_micro_batch_is_identified_by_query_and_batch(coordinator: Coordinator) -> None:
     publisher: Publisher = pickle.loads(pickle.dumps(streaming()))
     assert publisher.transaction_of(PLACE) == ("query", 7, "run", 41)
     assert streaming().transaction_of(PLACE) == ("query", 7, "run", 42), "later runs have larger fencing tokens"
@@ -150,7 +150,7 @@ def test_a_micro_batch_is_known_by_query_and_batch(coordinator: Coordinator) -> 
         publisher.transaction_of(TaskPlace("", "", -1, 0, 0))
 
 
-def test_a_batch_write_has_a_name_of_its_own_or_the_given_one(coordinator: Coordinator) -> None:
+def test_a_batch_write_has_a_name_of_its_own_or_the_chosen_one(coordinator: Coordinator) -> None:
     first, second = batch(), batch()
     one, other = first.transaction_of(PLACE), second.transaction_of(PLACE)
     assert one is not None
@@ -166,7 +166,7 @@ def test_a_batch_write_has_a_name_of_its_own_or_the_given_one(coordinator: Coord
     ("lease_ms", "given", "timeout_ms"),
     [(0, {}, 3_600_000), (40, {}, TRANSACTION_TIMEOUT_MS_MAX), (40, {"sparklog.transaction.timeout.ms": "9"}, 9)],
 )
-def test_a_batch_write_with_a_lease_has_no_timeout_but_the_one_that_is_given(
+def test_a_batch_write_with_a_lease_has_only_the_chosen_timeout(
     coordinator: Coordinator, lease_ms: int, given: dict[str, str], timeout_ms: int
 ) -> None:
     coordinator.lease_ms = lease_ms
@@ -180,7 +180,7 @@ def test_a_batch_write_with_a_lease_has_no_timeout_but_the_one_that_is_given(
     assert coordinator.kept == [transaction], "streams have none, nor has what is no transaction"
 
 
-def test_at_least_once_asks_the_coordinator_nothing(coordinator: Coordinator) -> None:
+def test_at_least_once_sends_no_request_to_the_coordinator(coordinator: Coordinator) -> None:
     publisher = streaming(**{"sparklog.delivery.guarantee": "at-least-once"})
     assert coordinator.fencing_tokens == 40
     assert publisher.transaction_of(PLACE) is None
@@ -189,7 +189,7 @@ def test_at_least_once_asks_the_coordinator_nothing(coordinator: Coordinator) ->
     assert coordinator.asked == []
 
 
-def test_a_task_joins_or_is_told_that_all_is_done(coordinator: Coordinator) -> None:
+def test_a_task_joins_or_learns_that_the_batch_is_done(coordinator: Coordinator) -> None:
     publisher = streaming(**{"sparklog.transaction.timeout.ms": "1000"})
     coordinator.answer = Participant("id", 3, 0)
     assert publisher.join(BATCH) == Participant("id", 3, 0)
@@ -234,7 +234,7 @@ def test_a_batch_with_the_last_number_is_skipped_if_it_is_the_same(
         publisher.commit([EMPTY])
 
 
-def test_who_asks_a_broker_that_does_not_tell_skips_as_before(
+def test_a_broker_without_the_answer_lets_the_batch_be_skipped(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     for last in (LastCommit(-1, ""), LastCommit(7, "")):
@@ -275,7 +275,7 @@ def test_a_denial_names_the_option_that_sets_the_transactional_id(coordinator: C
         assert all(part in str(e.value) for part in (f"'{app_id}", origin, "set txnAppId to a name", "acl add"))
 
 
-def test_an_abort_needs_one_message_and_raises_nothing(
+def test_an_abort_needs_one_message_and_never_raises(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher = streaming()
@@ -299,7 +299,7 @@ def test_an_abort_without_a_message_goes_by_the_run_that_has_committed_last(coor
     assert coordinator.asked[1:] == [("abort", ("query", 8, "run", last.fencing_token), ())]
 
 
-def test_who_only_ends_a_batch_draws_no_fencing_token_until_it_needs_one(coordinator: Coordinator) -> None:
+def test_ending_a_batch_draws_a_fencing_token_only_when_needed(coordinator: Coordinator) -> None:
     options = parse_sink_options(WRITE, streaming=True)
     ends = stream_publisher(options, "/ended", ends_only=True)
     ends.commit([wrote(5), EMPTY])
@@ -314,7 +314,7 @@ def test_who_only_ends_a_batch_draws_no_fencing_token_until_it_needs_one(coordin
         ends.transaction_of(PLACE)
 
 
-def test_an_abort_that_gets_no_fencing_token_raises_nothing(
+def test_an_abort_without_a_fencing_token_does_not_raise(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends = stream_publisher(parse_sink_options(WRITE, streaming=True), "/away", ends_only=True)

@@ -144,7 +144,7 @@ def test_an_error_that_no_waiting_cures_fails_the_task_at_once(play: Any) -> Non
 
 
 @pytest.mark.parametrize("error", [DataLossError("the log starts at 8"), OffsetOutOfRangeError("below 8")])
-def test_a_gap_fails_the_task_or_is_left_out(
+def test_a_gap_fails_the_task_or_is_skipped(
     play: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: SparklogError
 ) -> None:
     with pytest.raises(DataLossError, match=r"t-0: some unread offsets of 4 to 9 .*failOnDataLoss"):

@@ -75,7 +75,7 @@ def test_metadata_columns_come_after_a_typed_topics_own() -> None:
     assert full(TYPED).arrow.names == EVERY_TYPE.names
 
 
-def test_columns_are_picked_in_the_order_given() -> None:
+def test_columns_are_picked_in_the_requested_order() -> None:
     picked = select(full(TYPED, metadata=True), ["_offset", "i64", "bool"])
     assert picked.arrow.names == ["_offset", "i64", "bool"]
     assert picked.stored_columns == ["i64", "bool"]
@@ -95,7 +95,7 @@ def test_an_envelopes_timestamp_is_read_from_the_log() -> None:
         (ENVELOPE, "valeu", "did you mean 'value'"),
     ],
 )
-def test_a_column_that_is_not_there_is_named(shape: TopicShape, name: str, message: str) -> None:
+def test_a_missing_column_is_named(shape: TopicShape, name: str, message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=message):
         select(full(shape), [name])
 
@@ -138,7 +138,7 @@ def test_topics_that_differ_are_named() -> None:
         common_shape({"a": other, "b": TopicShape("typed", pa.schema([("x", pa.int64()), ("y", pa.int64())]))})
 
 
-def test_what_may_join_a_query_that_began_without_a_topic() -> None:
+def test_topics_that_may_join_a_query_that_began_without_one() -> None:
     join_schema("t", ENVELOPE, {}, full(ENVELOPE))
     with pytest.raises(SchemaMismatchError, match="'t' is typed; the query began when no topic matched"):
         join_schema("t", TYPED, {}, full(ENVELOPE))

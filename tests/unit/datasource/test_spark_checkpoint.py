@@ -44,7 +44,7 @@ def test_a_location_can_be_a_url(checkpoint: Path) -> None:
     assert found == input_digest(checkpoint.as_uri(), "q", 0) == input_digest(f"file:{checkpoint}", "q", 0)
 
 
-def test_what_cannot_be_read_is_not_known(checkpoint: Path) -> None:
+def test_unreadable_files_have_no_checkpoint(checkpoint: Path) -> None:
     write(checkpoint, 0, "{}")
     for location, query, batch in [
         ("", "q", 0),

@@ -70,14 +70,14 @@ def test_all_methods_of_a_reader() -> None:
     assert os.environ[HIDE_TRACEBACK]
 
 
-def test_elsewhere_nothing_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_stay_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HIDE_TRACEBACK, raising=False)
     with pytest.raises(InvalidConfigError):
         fails(InvalidConfigError("no"))
     assert HIDE_TRACEBACK not in os.environ
 
 
-def test_a_stream_reader_that_cannot_be_made_says_why_when_it_is_used() -> None:
+def test_a_failed_construction_raises_at_the_first_use() -> None:
     reader = DefaultSource({"subscribe": "t", "endingOffsets": "latest"}).streamReader(StructType())
     assert isinstance(reader, FailedStreamReader)
     for use in (

@@ -131,7 +131,7 @@ def test_offsets_without_topic_ids_are_taken_as_they_are_with_a_warning(
     assert caplog.text.count("have no topic ids") == 1
 
 
-def test_nothing_new_gives_the_very_same_text_after_a_wait(catalog: FakeCatalog) -> None:
+def test_without_new_records_the_offset_text_stays_identical(catalog: FakeCatalog) -> None:
     catalog.set("t", (0, 5))
     r = reader(catalog)
     end = through_json(r.latestOffset(r.initialOffset(), ALL))
@@ -173,7 +173,7 @@ def test_a_first_batch_that_died_is_run_again_from_where_it_began(catalog: FakeC
     assert "$initial" not in following
 
 
-def test_the_initial_offset_stays_the_same_when_asked_twice(catalog: FakeCatalog) -> None:
+def test_the_initial_offset_is_stable(catalog: FakeCatalog) -> None:
     catalog.set("t", (0, 5))
     r = reader(catalog, startingOffsets="latest")
     first = r.initialOffset()
@@ -270,7 +270,7 @@ def test_available_now_ends_where_the_log_ended_when_it_began(catalog: FakeCatal
     assert catalog.waits == 0
 
 
-def test_available_now_from_latest_reads_nothing(catalog: FakeCatalog) -> None:
+def test_available_now_from_latest_reads_no_record(catalog: FakeCatalog) -> None:
     catalog.set("t", (0, 5))
     r = reader(catalog, startingOffsets="latest")
     r.prepareForTriggerAvailableNow()
@@ -298,7 +298,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize(("change", "message", "then_read"), LOSSES)
-def test_a_loss_stops_the_query_or_is_told_once(
+def test_a_loss_stops_the_query_or_is_reported_once(
     catalog: FakeCatalog, caplog: pytest.LogCaptureFixture, change: Any, message: str, then_read: list[Any]
 ) -> None:
     catalog.set("t", (0, 5))
@@ -378,7 +378,7 @@ def test_the_group_gets_the_checkpoints_committed_positions(
     assert told[2:] == [{TP0: 9}, {TP0: 9, TP1: 7}], "what failed is told the next time"
 
 
-def test_without_a_group_nothing_is_told(catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_group_no_offset_is_committed(catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cluster, "request", None)
     catalog.set("t", (0, 5))
     r = reader(catalog)

@@ -35,14 +35,14 @@ def properties(**options: str) -> dict[str, str]:
     return {"provider": "sparklog", "owner": "root", **options, **{f"option.{k}": v for k, v in options.items()}}
 
 
-def test_a_new_table_is_known_by_its_properties() -> None:
+def test_a_new_table_is_recognized_by_its_properties() -> None:
     assert of_new_table(properties(subscribe="t")) == {"subscribe": "t"}
     assert of_new_table({"subscribe": "t"}) is None
     assert of_new_table(properties(subscribe="t") | {"provider": "other"}) is None
     assert of_new_table(properties(subscribe="t", path="/x") | {"location": "/x"}) == {"subscribe": "t"}
 
 
-def test_what_is_only_written_is_read_as_well() -> None:
+def test_written_options_are_read_as_well() -> None:
     options = of_new_table(properties(topic="t", txnappid="a"))
     assert options == {"topic": "t", "txnappid": "a", "subscribe": "t"}
     assert readable(options) == {"subscribe": "t"}

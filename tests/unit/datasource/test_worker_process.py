@@ -18,7 +18,9 @@ def freezes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def test_a_process_that_spark_does_not_reuse_is_left_alone(freezes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_spark_does_not_reuse_stays_unchanged(
+    freezes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
     ImportedObjects().freeze()
     assert not freezes

@@ -58,7 +58,7 @@ def test_the_one_that_writes_asks_at_once(asked: list[str]) -> None:
     assert asked == ["topic", "fencing token"]
 
 
-def test_the_one_that_commits_asks_for_nothing_else(asked: list[str]) -> None:
+def test_the_committing_writer_sends_no_other_request(asked: list[str]) -> None:
     sent = pickle.loads(pickle.dumps(DefaultSource(GIVEN)))
     place = TaskPlace("query", "run", 7, 0, 0)
     stream_writer_of(sent).commit([SinkCommitMessage(place, TRANSACTION, producer_id=3)], 7)

@@ -102,7 +102,7 @@ def test_the_newest_rows_have_the_unavailable_values() -> None:
         ),
     ],
 )
-def test_a_value_that_nothing_has_is_refused_by_name(events: list[bytes], keys: Any) -> None:
+def test_a_value_without_a_source_is_refused_by_name(events: list[bytes], keys: Any) -> None:
     with pytest.raises(DeserializationError, match=rf"event {len(events) - 1}: the value of column 'doc' is unavail"):
         sparklog.unwrap_debezium(events, keys=keys, truncate="skip")
 
@@ -156,7 +156,7 @@ def test_deletions_take_their_key_from_the_record() -> None:
             sparklog.unwrap_debezium([event("d")], keys=[odd])
 
 
-def test_truncations_are_named_or_left_out() -> None:
+def test_truncations_are_named_or_skipped() -> None:
     truncation = event("t", source={"db": "shop", "schema": "public", "table": "orders"})
     with pytest.raises(DeserializationError, match=r"event 1: TRUNCATE of table 'shop\.public\.orders'"):
         sparklog.unwrap_debezium([event("c", None, {"id": 1}), truncation])
@@ -165,7 +165,7 @@ def test_truncations_are_named_or_left_out() -> None:
     ]
 
 
-def test_records_that_change_no_row_are_left_out() -> None:
+def test_records_that_change_no_row_are_skipped() -> None:
     left_out = [
         event("m", message={"prefix": "p", "content": "AA=="}),
         b'{"status": "BEGIN", "id": "571", "event_count": null, "data_collections": null}',

@@ -228,7 +228,7 @@ def test_an_arrow_message_of_another_program() -> None:
 
 
 @for_each("columns", [None, [0], [1, 3]])
-def test_decoding_damaged_bytes_raises_nothing_else(columns: list[int] | None) -> None:
+def test_decoding_damaged_bytes_raises_only_corruption_errors(columns: list[int] | None) -> None:
     """Without the checksum (check.crcs=false) damage may go unnoticed, but never ends in another exception."""
     for compression in b.COMPRESSIONS:
         data = bytearray(b.encode_batch(envelope_rows(0, 20), compression=compression, **FACTS))

@@ -82,7 +82,7 @@ def test_slices_of_larger_columns_are_honest() -> None:
 
 
 @for_each("name", LIES)
-def test_a_lie_is_told(name: str) -> None:
+def test_a_lie_is_reported(name: str) -> None:
     data = LIES[name]
     header = decode_header(data)
     with pytest.raises(CorruptBatchError):
@@ -115,7 +115,7 @@ def test_some_columns_of_a_lie_are_sound_or_not_read(name: str, columns: list[in
         column.validate(full=True)
 
 
-def test_lies_in_few_rows_are_told_too() -> None:
+def test_lies_in_few_rows_are_reported_too() -> None:
     for rows in (4, 5):
         for data in all_lies(rows).values():
             header = decode_header(data)
@@ -196,7 +196,7 @@ def test_sizes_that_no_number_holds_are_too_large() -> None:
         decode_batch(resealed(data), ENVELOPE_SCHEMA)
 
 
-def test_numbers_that_take_more_than_their_rows_are_damage_whatever_is_allowed() -> None:
+def test_numbers_beyond_their_rows_are_damage_under_any_limit() -> None:
     data = encoded(envelope(), "zstd")
     struct.pack_into("<q", data, buffer_place(data, 16)[0], 2**31)
     with pytest.raises(CorruptBatchError, match="'timestamp': a buffer of 2147483648 bytes") as caught:

@@ -56,7 +56,7 @@ def test_threads_that_need_a_struct_for_the_first_time_at_once() -> None:
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 
-def test_a_decoder_is_made_once() -> None:
+def test_a_decoder_is_created_once() -> None:
     class Point(msgspec.Struct):
         x: int
 

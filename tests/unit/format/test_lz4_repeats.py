@@ -28,7 +28,7 @@ def test_the_library_reads_them(size: int) -> None:
 
 
 @given(st.binary(min_size=8, max_size=8), st.integers(8, 200_000))
-def test_patterns_are_found_again(pattern: bytes, size: int) -> None:
+def test_patterns_are_recognized(pattern: bytes, size: int) -> None:
     frame = repeated(pattern, size)
     assert read(frame) == (pattern * (size // 8 + 1))[:size]
     assert len(frame) < 60 + size / 200
@@ -39,7 +39,7 @@ def test_patterns_are_found_again(pattern: bytes, size: int) -> None:
 
 
 @for_each("frame", [b"", b"\0" * 40, repeated(PATTERN, 800)[:19]])
-def test_other_frames_are_not_known(frame: bytes) -> None:
+def test_other_frames_are_not_recognized(frame: bytes) -> None:
     assert pattern_of(frame, 800) is None
     assert pattern_of(pa.Codec("lz4").compress(bytes(range(200)) * 4, asbytes=True), 800) is None
 

@@ -194,11 +194,11 @@ def test_memory_used_before_is_filled_completely() -> None:
     ],
     ids=["few", "some keys", "a null value", "headers", "headers of one", "empty headers", "no timestamps"],
 )
-def test_other_rows_are_left_to_arrow(rows: pa.RecordBatch) -> None:
+def test_other_rows_are_decoded_by_arrow(rows: pa.RecordBatch) -> None:
     assert encode_packed_batch(rows, schema_id=7) is None
 
 
-def test_other_batches_are_left_to_arrow() -> None:
+def test_other_batches_are_decoded_by_arrow() -> None:
     facts: dict[str, Any] = {"schema_id": 7, "min_timestamp_ms": 0, "max_timestamp_ms": 0}
     for rows in (rows_of(300), rows_of(300, key=b"k"), rows_of(3), typed_rows(0, 300)):
         for compression in COMPRESSIONS:
@@ -326,7 +326,7 @@ def test_entries_that_are_not_decoded_are_in_place_too(key: bytes | None, by: in
             assert decoded(data, columns) is None, number
 
 
-def test_what_stands_in_the_headers_children_is_looked_at() -> None:
+def test_the_headers_children_are_checked() -> None:
     data = bytearray(packed(rows_of(300)))
     body = len(data) - decode_header(data).body_length_bytes
     data[body + int(buffers_of(data)[8, 0]) + 8] = 1
@@ -379,7 +379,7 @@ def with_timestamps(frame: bytes) -> bytearray:
 
 
 @given(st.sampled_from([None, b"k"]), st.sampled_from([0, 1, 40]), st.data())
-def test_damage_is_corruption_and_nothing_else(key: bytes | None, run: int, draw: st.DataObject) -> None:
+def test_damage_raises_only_corruption_errors(key: bytes | None, run: int, draw: st.DataObject) -> None:
     data = bytearray(packed(rows_of(260, key=key, value_size=10, run=run)))
     for _ in range(draw.draw(st.integers(1, 4))):
         at = draw.draw(st.integers(0, len(data) - 1))

@@ -399,13 +399,13 @@ def test_other_names_are_no_segments(name: str) -> None:
     assert s.parse_segment_name(name) is None
 
 
-def test_marks_on_the_edge_of_a_search_step_are_found() -> None:
+def test_marks_on_the_edge_of_a_search_step_are_detected() -> None:
     for at in range((1 << 20) - 9, (1 << 20) + 2):
         data = bytes(at) + HEADER_MARK + bytes(20)
         assert s._find_all(reader(data), 0, len(data)).tolist() == [at]
 
 
-def test_scan_gives_up_on_bytes_made_to_look_like_batches() -> None:
+def test_scan_gives_up_on_bytes_that_resemble_batches() -> None:
     """The search has a budget; beyond it the answer is the one that cuts nothing."""
     data = unsealed(build(envelope_rows, 2, 2, "none"))
     tail = (b"\xff\xff\xff\xff\0\0\x20\0" + HEADER_MARK) * (1 << 18)

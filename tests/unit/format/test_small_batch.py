@@ -48,7 +48,7 @@ def test_they_equal_arrows_bytes(rows: SmallRows, transactional: bool) -> None:
 
 
 @given(small_rows())
-def test_what_was_written_is_read(rows: SmallRows) -> None:
+def test_written_batches_are_read(rows: SmallRows) -> None:
     data = encode_small_batch(rows, 7)
     header = decode_header(data)
     verify_batch(data, 0, header)
@@ -67,13 +67,13 @@ def test_what_was_written_is_read(rows: SmallRows) -> None:
     ],
     ids=str,
 )
-def test_others_are_left_to_arrow(given_rows: dict[str, Any]) -> None:
+def test_other_batches_take_arrows_path(given_rows: dict[str, Any]) -> None:
     columns = {name: given_rows.pop(name, default) for name, default in (("values", [b"v" * 99] * 2), ("keys", None))}
     data = by_arrow(SmallRows(columns["values"], columns["keys"], [0, 1]), **given_rows)
     assert decode_small_batch(data, 0, decode_header(data)) is None
 
 
-def test_batches_of_other_columns_are_left_to_arrow() -> None:
+def test_batches_of_other_columns_take_arrows_path() -> None:
     batch = pa.record_batch({"value": pa.array([b"1"], pa.binary())})
     data = encode_batch(batch, schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0)
     assert decode_small_batch(data, 0, decode_header(data)) is None
@@ -81,7 +81,7 @@ def test_batches_of_other_columns_are_left_to_arrow() -> None:
 
 @for_each("number", range(34))
 @for_each("by", [-8, -1, 1, 7, 1 << 20])
-def test_buffers_that_are_elsewhere_are_left_to_arrow(number: int, by: int) -> None:
+def test_buffers_at_other_places_take_arrows_path(number: int, by: int) -> None:
     """A buffer that does not begin at a multiple of 8, is too short for the rows, or not within the body; otherwise the
     result equals Arrow's."""
     data = encode_small_batch(SmallRows([b"abc", b"defg"], [b"k", b"l"], [1, 2]), 7)
@@ -106,7 +106,7 @@ def record_batch_position(data: memoryview) -> int:
 
 
 @given(small_rows(), st.data())
-def test_damage_is_corruption_and_nothing_else(rows: SmallRows, draw: st.DataObject) -> None:
+def test_damage_raises_only_corruption_errors(rows: SmallRows, draw: st.DataObject) -> None:
     good = encode_small_batch(rows, 7)
     header = decode_header(good)
     data = bytearray(good)

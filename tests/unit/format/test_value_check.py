@@ -102,7 +102,7 @@ def test_nulls_that_were_seen_before_do_not_vouch_for_others(codec: str) -> None
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_what_compressed_columns_hold_is_looked_at(codec: str) -> None:
+def test_values_of_compressed_columns_are_checked(codec: str) -> None:
     """Text, digits and nulls, in batches of so many rows that not all is decompressed."""
     n = 600
     price = pa.schema([("price", pa.decimal128(3, 0))])

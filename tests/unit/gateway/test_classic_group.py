@@ -67,7 +67,7 @@ class World:
         return members
 
 
-def test_a_first_member_leads_and_has_what_it_assigns() -> None:
+def test_a_first_member_leads_and_gets_its_own_assignment() -> None:
     world = World()
     world.join("a")
     joined = world.joined("a")
@@ -134,7 +134,7 @@ def test_a_leader_that_brings_no_assignment_is_removed() -> None:
     assert first not in world.group.members
 
 
-def test_who_leaves_is_missed_at_once() -> None:
+def test_a_departed_member_is_missed_at_once() -> None:
     world = World()
     first, second = world.stable("a", "b")
     error, replies = world.group.leave(first, None, 0)
@@ -154,7 +154,7 @@ def test_the_last_one_leaves_an_empty_group() -> None:
     assert world.group.check_commit("", None, -1, 0) is None
 
 
-def test_newer_clients_are_given_an_id_before_they_join() -> None:
+def test_newer_clients_get_an_id_before_they_join() -> None:
     world = World()
     world.join("a", needs_member_id=True)
     refused = world.answers["a"]
@@ -165,7 +165,7 @@ def test_newer_clients_are_given_an_id_before_they_join() -> None:
     assert world.answers["b"].error is Kafka.UNKNOWN_MEMBER_ID
 
 
-def test_an_id_that_is_not_used_is_forgotten_and_holds_up_nobody() -> None:
+def test_an_unused_id_is_forgotten_and_delays_no_member() -> None:
     world = World()
     world.join("a", needs_member_id=True)
     world.join("b")
@@ -188,7 +188,7 @@ def test_a_static_member_keeps_its_place() -> None:
     assert world.answers["s2"].assignment == b"mine"
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_members_that_do_not_fit_are_refused() -> None:
     world = World()
     world.stable("a")
     for changes, error in (
@@ -217,7 +217,7 @@ def test_commits_prove_the_generation() -> None:
     assert group.check_commit(first, None, 2, 0) is Kafka.REBALANCE_IN_PROGRESS
 
 
-def test_a_group_that_ends_answers_all_who_wait() -> None:
+def test_a_group_that_ends_answers_all_waiting_members() -> None:
     world = World()
     world.stable("a")
     world.join("b")
@@ -227,7 +227,7 @@ def test_a_group_that_ends_answers_all_who_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_each_request_is_answered_once_and_no_two_members_lead(seed: int) -> None:
+def test_each_request_is_answered_once_and_no_two_members_lead(seed: int) -> None:
     world, source, numbers = World(), random.Random(seed), count(1)
     waiting: set[str] = set()
     for _ in range(300):

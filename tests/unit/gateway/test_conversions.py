@@ -256,7 +256,7 @@ def test_a_cancelled_caller_waits_for_its_running_conversion() -> None:
     run(body)
 
 
-def test_more_memory_than_there_is_is_refused() -> None:
+def test_more_memory_than_available_is_refused() -> None:
     memory = InflatedMemory(4 * MIB)
     assert convert_within(memory, 4 * MIB, lambda: memory.held_bytes) == 4 * MIB
     with pytest.raises(MessageTooLargeError, match="more than 4194304"):

@@ -110,7 +110,7 @@ def test_connections_beyond_the_limits_are_closed() -> None:
     run(body, unknown_connections=2, protocol=SecurityProtocol.SASL_PLAINTEXT)
 
 
-def test_who_does_not_authenticate_is_closed_in_time_whatever_is_asked() -> None:
+def test_unauthenticated_connections_are_closed_in_time() -> None:
     async def body(server: GatewayServer, connect: Any) -> None:
         reader, writer = await connect()
         while True:
@@ -123,7 +123,7 @@ def test_who_does_not_authenticate_is_closed_in_time_whatever_is_asked() -> None
     run(body, authentication_s=0.3, protocol=SecurityProtocol.SASL_PLAINTEXT)
 
 
-def test_nothing_else_is_answered_before_the_authentication() -> None:
+def test_only_the_authentication_is_answered_first() -> None:
     async def body(server: GatewayServer, connect: Any) -> None:
         for data in (struct.pack(">hhih", 3, 0, 7, -1) + bytes(4), struct.pack(">i", 200_000)):
             reader, writer = await connect()
@@ -149,7 +149,7 @@ def test_a_defect_ends_one_connection(caplog: Any) -> None:
     assert "the gateway failed" in caplog.text
 
 
-def test_memory_is_given_in_the_order_in_which_it_was_asked_for() -> None:
+def test_memory_is_granted_in_the_order_of_requests() -> None:
     async def main() -> None:
         memory, order = MemoryBudget(100), []
 

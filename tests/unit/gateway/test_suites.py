@@ -38,7 +38,7 @@ def test_results_are_read_with_the_parts_of_tests() -> None:
     assert results(OUTPUT + "=== RUN   D\nSIGQUIT: quit\n") == ({"A"}, {"B", "B/inner", "D"}), "D has not ended"
 
 
-def test_tests_without_a_broker_are_left_out() -> None:
+def test_tests_without_a_broker_are_excluded() -> None:
     assert names_of(RUNNER) == ["0001_multiobj", "0011_produce_batch", "0051_elsewhere", "0098_consumer_txn"]
 
 

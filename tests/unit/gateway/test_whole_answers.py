@@ -166,7 +166,7 @@ def test_any_number_of_topics_has_metadata() -> None:
     assert [topic["name"] for topic in found["topics"]] == asked
 
 
-def test_an_unknown_id_of_a_topic_is_told_in_a_form_that_the_version_has() -> None:
+def test_an_unknown_topic_id_gets_an_error_of_the_version() -> None:
     def none(request: t.MetadataRequest) -> t.MetadataResponse:
         return t.MetadataResponse("c", 0, [], [])
 
@@ -204,7 +204,7 @@ def test_any_time_is_a_time_that_can_be_looked_up() -> None:
     assert codes == [Kafka.UNSUPPORTED_VERSION] * 2 + [Kafka.NONE] * 5
 
 
-def test_a_fenced_producer_is_told_as_kafka_tells_it() -> None:
+def test_a_fenced_producer_gets_kafkas_error() -> None:
     for api, version, code in (
         ("Produce", 12, Kafka.INVALID_PRODUCER_EPOCH),
         ("TxnOffsetCommit", 5, Kafka.INVALID_PRODUCER_EPOCH),

@@ -186,7 +186,7 @@ def test_the_newest_row_of_each_key() -> None:
     assert is_deletion(pa.table({"k": ["a"]}), ["k"], []).to_pylist() == [False]
 
 
-def test_rows_of_other_keys_are_left() -> None:
+def test_rows_of_other_keys_stay() -> None:
     table = pa.table({"k": pa.array([1, None, 0, 4]), "d": ["x", "x", "y", None], "v": [1, 2, 3, 4]})
     left = other_keys(table, pa.table({"k": pa.array([None, 4], pa.int64()), "d": ["x", None]}), ["k", "d"])
     assert left is not None

@@ -257,7 +257,7 @@ def test_disk_full_at_any_point_of_a_payload_over_three_segments(tmp_path: Path,
         assert found.reader.offset_for_timestamp(250) == (4, 300)
 
 
-def test_what_cannot_be_taken_back_at_once_is_taken_back_later(tmp_path: Path) -> None:
+def test_an_append_that_cannot_be_undone_at_once_is_undone_later(tmp_path: Path) -> None:
     files = LimitedFiles()
     log = open_log(tmp_path, files=files)
     append(log, records(1))
@@ -338,7 +338,7 @@ def test_a_flush_syncs_the_active_segment_too_but_only_new_data(tmp_path: Path) 
     assert (log.flushed_offset, log.recovery_point, files.synced) == (5, 5, FIRST[:1] * 2)
 
 
-def test_after_a_failed_fsync_nothing_is_appended(tmp_path: Path) -> None:
+def test_after_a_failed_fsync_appends_are_refused(tmp_path: Path) -> None:
     files = LimitedFiles()
     log = open_log(tmp_path, files=files)
     append(log, records(3))

@@ -139,7 +139,7 @@ def registered_and_killed(machine: Machine) -> None:
     kill(manager)
 
 
-def test_in_lives_that_were_not_noted_nothing_was_written(machine: Machine) -> None:
+def test_unrecorded_lives_wrote_no_record(machine: Machine) -> None:
     registered_and_killed(machine)
     assert lives_at_start(machine) == Lives()  # a new broker has nothing to vouch for
     started_and_killed(machine, Lives().then(17))
@@ -154,7 +154,7 @@ def test_in_lives_that_were_not_noted_nothing_was_written(machine: Machine) -> N
     assert lives_at_start(machine) == Lives((40,), (40, 17))
 
 
-def test_that_nothing_was_written_counts_if_all_directories_say_so(machine: Machine) -> None:
+def test_a_life_without_writes_needs_all_directories_as_witnesses(machine: Machine) -> None:
     started_and_killed(machine, Lives().then(17))
     manager = machine.start()
     note_registration(manager.directories.live[:1])
@@ -162,7 +162,7 @@ def test_that_nothing_was_written_counts_if_all_directories_say_so(machine: Mach
     assert lives_at_start(machine) == Lives((17,), (17,))
 
 
-def test_in_a_life_that_a_failing_disk_could_not_note_nothing_was_written(machine: Machine) -> None:
+def test_a_life_that_a_failing_disk_did_not_record_wrote_no_record(machine: Machine) -> None:
     """Found in lives: the broker gave up, and its disks counted as emptied."""
     started_and_killed(machine, Lives().then(17))
     manager = machine.start()
@@ -200,9 +200,7 @@ def test_only_so_many_lives_are_kept() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b'{"clean": [16], "flushed": [16]}', b'{"broker_epoch": 17}'])
-def test_a_directory_that_is_lost_or_of_another_life_vouches_for_nothing(
-    machine: Machine, content: bytes | None
-) -> None:
+def test_a_lost_or_foreign_directory_vouches_for_no_life(machine: Machine, content: bytes | None) -> None:
     started_and_killed(machine, Lives((17,), (17,)))
     path = machine.path / "b" / BROKER_EPOCH_FILE
     path.unlink()
@@ -211,7 +209,7 @@ def test_a_directory_that_is_lost_or_of_another_life_vouches_for_nothing(
     assert lives_at_start(machine) == Lives()
 
 
-def test_what_only_some_directories_know_does_not_count(machine: Machine) -> None:
+def test_a_life_in_only_some_directories_does_not_count(machine: Machine) -> None:
     """The power has gone while a registration was noted."""
     manager = machine.start()
     note_lives(manager.directories.live, Lives((17,), (17, 5)))
@@ -231,7 +229,7 @@ def place_of_the_other(machine: Machine) -> str:
     return "b" if found.name == "a" else "a"
 
 
-def test_disks_that_are_left_vouch_without_one_that_is_away(machine: Machine) -> None:
+def test_the_remaining_disks_vouch_without_an_absent_one(machine: Machine) -> None:
     """Found in lives: partitions all of whose brokers had started with a disk that failed, and came back whole, had no
     leader for good."""
     lived(machine, 17)
@@ -245,7 +243,7 @@ def test_disks_that_are_left_vouch_without_one_that_is_away(machine: Machine) ->
     assert lives_at_start(machine) == Lives((31, 29, 23, 17), (31, 29, 23, 17))
 
 
-def test_a_disk_that_was_away_has_nothing_of_a_life_that_it_took_part_in_alone(machine: Machine) -> None:
+def test_a_disk_that_was_away_vouches_for_no_life_of_its_own(machine: Machine) -> None:
     lived(machine, 17)
     lived(machine, 23, "a")
     lived(machine, 29, "b")
@@ -273,7 +271,7 @@ def test_a_disk_that_fails_in_a_life_may_come_back_after_others(machine: Machine
     assert lives_at_start(machine) == Lives((), (19, 17))
 
 
-def test_an_older_copy_of_a_disk_that_was_away_vouches_for_nothing_new(machine: Machine) -> None:
+def test_an_older_copy_of_an_absent_disk_vouches_for_no_newer_life(machine: Machine) -> None:
     lived(machine, 13)
     copy = (machine.path / "b" / BROKER_EPOCH_FILE).read_bytes()
     lived(machine, 17)
@@ -305,7 +303,7 @@ def test_a_disk_that_was_emptied_before_it_was_taken_away_is_not_missed(machine:
     assert lives_at_start(machine, left) == Lives((23, 17), (23, 17))
 
 
-def test_a_disk_that_is_added_had_nothing_to_lose(machine: Machine) -> None:
+def test_an_added_disk_cannot_have_lost_records(machine: Machine) -> None:
     lived(machine, 17)
     lived(machine, 23, "a", "b", "c")
     assert lives_at_start(machine, "a", "b", "c") == Lives((23, 17), (23, 17))

@@ -67,7 +67,7 @@ def test_a_reader_may_start_anywhere_also_in_a_gap(tmp_path: Path) -> None:
     log.close()
 
 
-def test_what_is_not_compacted_stays_as_it_is(tmp_path: Path) -> None:
+def test_uncompacted_segments_stay_unchanged(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     append_rows(log, [(A, b"1"), (B, b"1")])
     before = (log.directory / "00000000000000000000.arrow").stat().st_ino
@@ -363,7 +363,7 @@ def test_stamps_do_not_change_under_compaction(tmp_path: Path) -> None:
     log.close()
 
 
-def test_nothing_is_appended_to_a_compacted_segment(tmp_path: Path) -> None:
+def test_a_compacted_segment_takes_no_append(tmp_path: Path) -> None:
     """After a cut of everything behind a compacted segment, it is the last one."""
     log = open_keyed(tmp_path)
     append_rows(log, [(A, b"1"), (A, b"2")])

@@ -144,7 +144,7 @@ class _FailingFile:
 
 @pytest.mark.parametrize("fail_times", [1, 1 << 30])
 @pytest.mark.parametrize("splitting", [False, True])
-def test_a_disk_that_fails_at_any_call_loses_nothing(tmp_path: Path, splitting: bool, fail_times: int) -> None:
+def test_a_disk_that_fails_at_any_call_loses_no_record(tmp_path: Path, splitting: bool, fail_times: int) -> None:
     """Once or for good. The running log still reads its records, and so does the next start."""
     settings: dict[str, Any] = {"segment.bytes": 22_500} if splitting else ROLLING
     fail_at = 0
@@ -192,7 +192,7 @@ def test_half_of_a_split_does_not_count(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == names[:1]
 
 
-def test_a_file_left_by_a_failed_run_does_not_make_the_next_one_look_unfinished(tmp_path: Path) -> None:
+def test_a_file_of_a_failed_run_does_not_make_the_next_one_look_unfinished(tmp_path: Path) -> None:
     live = tmp_path / "live"
     files: CrashPoints[int] = CrashPoints(live, tmp_path / "copies", lambda: 0)
     log = open_keyed(live, {"segment.bytes": 22_500}, files=files)

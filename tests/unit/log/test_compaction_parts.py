@@ -32,7 +32,7 @@ def hashes_of(keys: list[bytes | None]) -> KeyHashes:
     return hash_keys([pa.array(keys, pa.binary())], SEEDS)
 
 
-def test_a_hash_depends_on_nothing_but_the_key() -> None:
+def test_a_hash_depends_on_the_key_alone() -> None:
     """Not on the other keys, the place, the buffer behind it, or the vectorised path taken."""
     rng = random.Random(1)
     keys: list[bytes | None] = [
@@ -205,7 +205,7 @@ def test_the_bucket_lets_through_its_rate_on_average() -> None:
     assert taken == pytest.approx(1000 * (now_s + 1), abs=1)
 
 
-def test_what_was_saved_up_is_bounded() -> None:
+def test_saved_credit_is_bounded() -> None:
     bucket = TokenBucket(1000, 0.0)
     assert bucket.take(1000, 100.0) == 0.0
     assert bucket.take(500, 100.0) == pytest.approx(0.5)

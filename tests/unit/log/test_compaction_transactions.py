@@ -92,7 +92,7 @@ def test_a_committed_marker_goes_when_newer_records_have_replaced_its_data(tmp_p
     log.close()
 
 
-def test_the_last_marker_of_a_known_producer_stays(tmp_path: Path, clock: ManualClock) -> None:
+def test_the_last_marker_of_a_live_producer_stays(tmp_path: Path, clock: ManualClock) -> None:
     log = open_keyed(tmp_path, SETTINGS, clock=clock)
     fill(log)
     compact(log)
@@ -140,7 +140,7 @@ def test_the_last_batch_of_a_producer_keeps_its_sequence(tmp_path: Path, clock: 
     log.close()
 
 
-def test_what_is_left_of_an_aborted_transaction_opens_none(tmp_path: Path, clock: ManualClock) -> None:
+def test_the_rest_of_an_aborted_transaction_opens_none(tmp_path: Path, clock: ManualClock) -> None:
     """All of the log is replayed, and a batch that has lost its rows comes before a marker that is gone."""
     log = open_keyed(tmp_path, SETTINGS, clock=clock)
     send_in_transaction(log, 7, 0, value=b"aborted")

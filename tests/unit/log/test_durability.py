@@ -40,12 +40,12 @@ def append(log: PartitionLog, count: int) -> None:
         (FlushPolicy(messages=5), -3, False),
     ],
 )
-def test_what_an_append_waits_for(policy: FlushPolicy, unflushed: int, due: bool) -> None:
+def test_conditions_of_an_acknowledgement(policy: FlushPolicy, unflushed: int, due: bool) -> None:
     assert policy.due_after_append(unflushed) == due
     assert policy.at_append == (policy.group or policy.messages >= 0)
 
 
-def test_by_default_nothing_waits(tmp_path: Path) -> None:
+def test_by_default_no_append_waits(tmp_path: Path) -> None:
     log, synced = opened(tmp_path, {})
     append(log, 50)
     assert (synced, log.flushed_offset) == ([], 1)
@@ -67,7 +67,7 @@ def test_appends_that_wait_share_one_fsync(tmp_path: Path) -> None:
     assert (log.flushed_offset, len(synced)) == (41, 1)
 
 
-def test_who_waits_for_a_running_fsync_does_not_repeat_it(tmp_path: Path) -> None:
+def test_a_waiter_for_a_running_fsync_does_not_repeat_it(tmp_path: Path) -> None:
     started, gate = threading.Event(), threading.Event()
 
     class SlowFiles(LimitedFiles):

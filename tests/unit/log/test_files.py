@@ -113,7 +113,7 @@ def test_a_lock_is_exclusive_until_closed(tmp_path: Path) -> None:
     again.close()
 
 
-def test_directories_made_together(tmp_path: Path) -> None:
+def test_directories_created_together(tmp_path: Path) -> None:
     wanted = {tmp_path / f"d{i}": {"meta": b"%d" % i, "empty": b""} for i in range(20)}
     FILES.make_directories(wanted)
     assert {p: {f.name: f.read_bytes() for f in p.iterdir()} for p in tmp_path.iterdir()} == wanted

@@ -38,7 +38,7 @@ def test_a_batch_sent_again_is_answered_with_its_first_offsets(log: PartitionLog
     assert log.log_end_offset == 5
 
 
-def test_the_last_five_batches_are_known_and_no_more(log: PartitionLog) -> None:
+def test_exactly_the_last_five_batches_are_remembered(log: PartitionLog) -> None:
     for n in range(6):
         send(log, produced(7, n))
     for n in range(1, 6):
@@ -94,7 +94,7 @@ def test_a_payload_of_repeated_and_new_batches(log: PartitionLog) -> None:
     assert (again.base_offsets, again.duplicate, again.last_offset) == ((0, 5, 7), True, 7)
 
 
-def test_nothing_is_written_when_one_batch_of_a_payload_is_refused(log: PartitionLog) -> None:
+def test_a_refused_batch_refuses_its_payload(log: PartitionLog) -> None:
     with pytest.raises(OutOfOrderSequenceError):
         send(log, produced(7, 0), produced(7, 1), produced(7, 3))
     assert log.log_end_offset == 0
@@ -117,7 +117,7 @@ def test_a_failed_write_leaves_the_producer_as_it_was(log: PartitionLog, monkeyp
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_all_five_batches_are_known_after_a_start(tmp_path: Path, clean: bool) -> None:
+def test_all_five_batches_are_remembered_after_a_start(tmp_path: Path, clean: bool) -> None:
     log = open_log(tmp_path)
     for n in range(7):
         send(log, produced(7, 2 * n, rows=2))
@@ -162,7 +162,7 @@ def test_truncation_takes_the_producers_back(log: PartitionLog) -> None:
 # --- who may write ---
 
 
-def test_a_producer_id_that_was_never_issued_leaves_nothing(log: PartitionLog) -> None:
+def test_a_producer_id_that_was_never_issued_adds_no_state(log: PartitionLog) -> None:
     for producer_id, transactional in ((10, False), (2**63 - 1, False), (10, True)):
         payload = produced(producer_id, 0, epoch=32_767, transactional=transactional)
         with pytest.raises(InvalidProducerIdMappingError, match="never issued"):
@@ -171,7 +171,7 @@ def test_a_producer_id_that_was_never_issued_leaves_nothing(log: PartitionLog) -
     log.appender.append(produced(9, 0), issued=range(10).__contains__)
 
 
-def test_who_is_known_needs_not_be_known_elsewhere(log: PartitionLog) -> None:
+def test_a_producer_with_state_needs_no_other_check(log: PartitionLog) -> None:
     send(log, produced(7, 0))
     log.appender.append(produced(7, 1), issued=lambda _: False)
 
@@ -237,7 +237,7 @@ def test_a_new_producer_takes_the_place_of_the_oldest(tmp_path: Path) -> None:
     assert [p.producer_id for p in log.producers()] == [0, *range(3, 12)]
 
 
-def test_who_has_only_ended_a_transaction_goes_first(tmp_path: Path) -> None:
+def test_a_producer_with_only_a_marker_goes_first(tmp_path: Path) -> None:
     log = few(tmp_path)
     for producer_id in range(9):
         send(log, produced(producer_id, 0))

@@ -61,7 +61,7 @@ REPLACEMENTS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("name", REPLACEMENTS)
-def test_what_is_exchanged_is_noticed_after_an_append(tmp_path: Path, name: str) -> None:
+def test_an_exchanged_file_is_noticed_after_an_append(tmp_path: Path, name: str) -> None:
     data = tmp_path / "data"
     manager = started(data)
     append(manager.get(TP), records(3))
@@ -108,7 +108,7 @@ def test_a_segment_that_is_opened_again_must_be_the_same_file(tmp_path: Path) ->
     manager.close()
 
 
-def test_no_new_segment_is_made_in_a_directory_that_was_exchanged(tmp_path: Path) -> None:
+def test_no_new_segment_is_created_in_an_exchanged_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
     manager = started(data)
     append(manager.get(TP), records(3))
@@ -205,7 +205,7 @@ def test_while_a_look_hangs_writes_wait_for_it(tmp_path: Path) -> None:
     lock.close()
 
 
-def test_a_look_that_lacks_memory_says_nothing_about_the_directory(tmp_path: Path) -> None:
+def test_a_check_without_memory_gives_no_verdict(tmp_path: Path) -> None:
     now_s = 0.0
     files = HangingFiles()
     lock = take_lock(files, tmp_path, "test")

@@ -84,7 +84,7 @@ def test_a_running_broker_s_directory_is_sound(data_dir: Path) -> None:
     assert verify([data_dir]).damage == []
 
 
-def test_nothing_is_written_and_no_lock_is_taken(data_dir: Path) -> None:
+def test_no_file_is_written_and_no_lock_is_taken(data_dir: Path) -> None:
     def state() -> dict[Path, tuple[int, int]]:
         return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in data_dir.rglob("*")}
 
@@ -141,7 +141,7 @@ def test_an_empty_directory_of_a_broker(tmp_path: Path) -> None:
     assert (report.damage, report.partitions, report.segments) == ([], 2, 0)
 
 
-def test_what_is_no_log(tmp_path: Path) -> None:
+def test_directories_that_are_no_log(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"x does not exist; name a log directory"):
         verify([tmp_path / "x"])
     with pytest.raises(StorageError, match="neither a log directory nor a partition"):

@@ -158,7 +158,7 @@ def test_an_epoch_that_could_not_be_written_is_written_before_its_first_record_a
     assert decode_epochs((tmp_path / FILE).read_bytes()) == [(0, 0), (1, 2)]
 
 
-def test_an_epoch_that_a_truncation_has_left_behind_in_the_file_is_not_taken_for_one_of_later_records(
+def test_a_truncated_epoch_in_the_file_does_not_apply_to_later_records(
     tmp_path: Path,
 ) -> None:
     """The disk was full, or the power went, when the file was to be written."""

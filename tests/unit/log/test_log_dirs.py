@@ -266,7 +266,7 @@ def test_the_log_of_a_failed_directory_is_offline_for_its_holder(tmp_path: Path)
 
 
 @pytest.mark.parametrize("number", [*sorted(SHORTAGE_ERRNOS), errno.ENOENT, errno.EACCES, errno.ENOSPC])
-def test_what_is_not_the_disks_fault_leaves_the_directory_alone(tmp_path: Path, number: int) -> None:
+def test_errors_that_are_not_the_disks_keep_the_directory_online(tmp_path: Path, number: int) -> None:
     files = BreakableFiles()
     manager = started(tmp_path, files=files)
     files.broken[tmp_path / "a" / "events-0"] = number  # one partition's files only
@@ -346,7 +346,7 @@ def test_a_disk_that_breaks_while_it_is_loaded(tmp_path: Path) -> None:
     manager.close()
 
 
-def test_without_any_directory_there_is_no_start(tmp_path: Path) -> None:
+def test_without_any_directory_the_start_fails(tmp_path: Path) -> None:
     files = BreakableFiles()
     for name in "ab":
         files.broken[tmp_path / name] = errno.EIO
@@ -355,7 +355,7 @@ def test_without_any_directory_there_is_no_start(tmp_path: Path) -> None:
     LogManager(tmp_path / "data").close()  # its lock is free again
 
 
-def test_a_missing_partition_directory_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_missing_partition_directory_is_not_created_again(tmp_path: Path) -> None:
     manager = started(tmp_path)
     append(manager.get(TPS[0]), records(3))
     manager.close()
@@ -367,7 +367,7 @@ def test_a_missing_partition_directory_is_not_made_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("away", ["not mounted", "not named"])
-def test_partitions_of_a_directory_that_is_away_are_not_made_anew(tmp_path: Path, away: str) -> None:
+def test_partitions_of_an_absent_directory_are_not_created_again(tmp_path: Path, away: str) -> None:
     manager = started(tmp_path)
     for tp in TPS:
         append(manager.get(tp), records(3))
@@ -391,7 +391,7 @@ def test_partitions_of_a_directory_that_is_away_are_not_made_anew(tmp_path: Path
 
 
 @pytest.mark.parametrize("how", ["its line", "the file", "unreadable"])
-def test_a_directory_that_is_given_up(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_directory_that_is_declared_lost(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     manager = started(tmp_path)
     append(manager.get(TPS[1]), records(3))
     assert manager.close()

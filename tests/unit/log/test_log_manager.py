@@ -49,7 +49,7 @@ def test_clean_stop_and_start(tmp_path: Path) -> None:
     manager.close()
 
 
-def test_after_a_kill_acknowledged_records_are_there(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_a_kill(tmp_path: Path) -> None:
     manager = started(tmp_path)
     for _ in range(10):
         append(manager.get(E1), records(5))
@@ -198,9 +198,7 @@ def test_a_deletion_cut_short_is_finished_after_the_start(tmp_path: Path) -> Non
     manager.close()
 
 
-def test_what_belongs_to_no_topic_is_left_alone_or_moved_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_directories_without_a_topic_stay_or_are_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager = started(tmp_path, spec("other"))
     append(manager.get(TopicPartition("other", 0)), records(3))
     manager.close()
@@ -228,14 +226,14 @@ def test_flush_goes_on_past_a_failing_log(tmp_path: Path, caplog: pytest.LogCapt
     kill(manager)
 
 
-def test_data_dir_id_is_known_after_load(tmp_path: Path) -> None:
+def test_data_dir_id_is_set_after_load(tmp_path: Path) -> None:
     manager = LogManager(tmp_path)
     with pytest.raises(StorageError, match="not loaded"):
         _ = manager.data_dir_id
     manager.close()
 
 
-def test_a_power_cut_while_partitions_are_made_leaves_loadable_directories() -> None:
+def test_a_power_cut_while_partitions_are_created_keeps_directories_loadable() -> None:
     specs = [spec("events", p) for p in range(3)]
     data_dir = Path("/data")
     for cut_at in itertools.count():

@@ -62,7 +62,7 @@ def test_a_bomb_is_too_large(tmp_path: Path) -> None:
     log.close()
 
 
-def test_the_work_that_a_payload_makes_is_known_before_it_is_looked_at() -> None:
+def test_the_work_of_a_payload_is_estimated_before_its_check() -> None:
     small, large = records(3), bomb(8 << 20)
     assert work_bytes(memoryview(small + small)) == 2 * len(small)
     assert work_bytes(memoryview(small + large)) >= (8 << 20) // INFLATED_PER_WRITTEN
@@ -253,7 +253,7 @@ def test_lookups_by_time_meet_a_schema_that_the_topic_does_not_have(tmp_path: Pa
     log.close()
 
 
-def test_a_lie_between_good_offsets_is_found_by_its_data_alone(tmp_path: Path) -> None:
+def test_a_lie_between_good_offsets_is_detected_by_its_data_alone(tmp_path: Path) -> None:
     """Just outside is enough: the bytes behind the data are another buffer."""
     good = encoded(envelope())
     lie = with_offset(good, 4, 300, 300 * 11 + 1)

@@ -70,7 +70,7 @@ def test_the_last_segment_file_is_missed_after_a_kill(tmp_path: Path, segments: 
 
 
 @pytest.mark.parametrize("segments", [1, 2])
-def test_a_repair_agrees_to_the_loss_and_no_offset_is_given_twice(tmp_path: Path, segments: int) -> None:
+def test_a_repair_accepts_the_loss_and_assigns_no_offset_twice(tmp_path: Path, segments: int) -> None:
     kill(filled(tmp_path, segments=segments))
     directory = tmp_path / "events-0"
     base, end = 3 * (segments - 1), 3 * segments
@@ -143,7 +143,7 @@ def test_after_a_clean_stop_the_first_files_are_missed(tmp_path: Path) -> None:
     assert not repair(directory, RealFiles(), dry_run=True).changed
 
 
-def test_what_retention_has_deleted_is_not_missed(tmp_path: Path) -> None:
+def test_deleted_segments_of_retention_are_not_missed(tmp_path: Path) -> None:
     manager = filled(tmp_path, segments=3)
     log = manager.get(E0)
     log.retention.delete_records(7)
@@ -161,7 +161,7 @@ def test_what_retention_has_deleted_is_not_missed(tmp_path: Path) -> None:
     assert manager.close()
 
 
-def test_what_a_power_cut_takes_is_no_damage() -> None:
+def test_losses_of_a_power_cut_are_no_damage() -> None:
     for seed in range(30):
         files = SimFiles()
         data = Path("/data")
@@ -191,7 +191,7 @@ def _emptied(data: Path) -> None:
 
 @pytest.mark.parametrize("lose", [_all, _all_and_checkpoint, _emptied])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_directory_that_was_made_is_missed(tmp_path: Path, lose: Callable[[Path], None], clean: bool) -> None:
+def test_a_created_directory_is_missed(tmp_path: Path, lose: Callable[[Path], None], clean: bool) -> None:
     manager = filled(tmp_path, segments=1)
     manager.checkpoint()
     manager.close() if clean else kill(manager)
@@ -213,14 +213,14 @@ def test_a_directory_that_was_made_is_missed(tmp_path: Path, lose: Callable[[Pat
     assert not started_offline(tmp_path)
 
 
-def test_a_directory_that_was_never_made_is_made(tmp_path: Path) -> None:
+def test_a_directory_that_was_never_created_is_created(tmp_path: Path) -> None:
     """A crash between the topic's entry in the store and its directories."""
     manager = started(tmp_path, made=False)
     assert append(manager.get(E0), records(1)) == 0
     assert manager.close()
 
 
-def test_what_a_crash_left_of_a_deleted_topic_goes_and_nothing_else(tmp_path: Path) -> None:
+def test_exactly_the_leftovers_of_a_deleted_topic_go(tmp_path: Path) -> None:
     old, other = "a" * 32, "b" * 32
     manager = LogManager(tmp_path)
     manager.load("c1", [spec(made=False, topic_id=old), spec(made=False, partition=1, topic_id=other)])
@@ -250,7 +250,7 @@ SWAPS = {
 
 @pytest.mark.parametrize("suffix", [".swap", ".cleaned"])
 @pytest.mark.parametrize("name", SWAPS)
-def test_a_misplaced_swap_file_removes_nothing(
+def test_a_misplaced_swap_file_removes_no_segment(
     tmp_path: Path, name: str, suffix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = tmp_path / "data"
@@ -270,7 +270,7 @@ def test_a_misplaced_swap_file_removes_nothing(
     assert manager.close()
 
 
-def test_a_swap_file_that_does_not_fit_between_the_segments_removes_nothing(tmp_path: Path) -> None:
+def test_a_swap_file_that_does_not_fit_between_the_segments_removes_none(tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     manager = filled(data, segments=3)
     assert manager.close()

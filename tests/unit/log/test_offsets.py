@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparklog.log.state.offsets import LogOffsets, OffsetOrderError
 
 
-def test_an_append_is_given_out_written_flushed_and_committed() -> None:
+def test_offsets_of_an_append_are_assigned_written_flushed_and_committed() -> None:
     o = LogOffsets()
     o.reserve(5)
     assert (o.appended, o.written) == (5, 0)
@@ -40,7 +40,7 @@ def test_an_append_is_given_out_written_flushed_and_committed() -> None:
         (lambda o: o.restart_at(-1), "log start -1"),
     ],
 )
-def test_a_move_out_of_order_names_all_offsets_and_changes_nothing(move: object, name: str) -> None:
+def test_a_move_out_of_order_names_all_offsets_without_a_change(move: object, name: str) -> None:
     o = LogOffsets(log_start=2, recovery_point=6, log_end=10, high_watermark=8)
     before = repr(o)
     with pytest.raises(OffsetOrderError) as e:
@@ -51,7 +51,7 @@ def test_a_move_out_of_order_names_all_offsets_and_changes_nothing(move: object,
     assert repr(o) == before
 
 
-def test_offsets_found_on_the_disk_are_checked() -> None:
+def test_offsets_read_from_the_disk_are_checked() -> None:
     with pytest.raises(OffsetOrderError):
         LogOffsets(log_start=3, recovery_point=2, log_end=10)
     with pytest.raises(OffsetOrderError):

@@ -14,7 +14,7 @@ from tests.support.log_managers import kill, spec
 from tests.support.logs import append, records
 
 
-def test_partitions_made_together_are_spread(tmp_path: Path) -> None:
+def test_partitions_created_together_are_spread(tmp_path: Path) -> None:
     manager = started(tmp_path, specs=[spec("other")])
     manager.create_partitions(FOUR)
     assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 3, "b": 2}
@@ -28,7 +28,7 @@ def test_partitions_made_together_are_spread(tmp_path: Path) -> None:
     assert again.close()
 
 
-def test_partitions_made_together_go_where_there_is_room(tmp_path: Path) -> None:
+def test_partitions_created_together_go_to_disks_with_room(tmp_path: Path) -> None:
     files = FullFiles()
     manager = started(tmp_path, specs=[], files=files)
     files.full = tmp_path / "a"
@@ -42,7 +42,7 @@ def test_partitions_made_together_go_where_there_is_room(tmp_path: Path) -> None
     assert manager.close()
 
 
-def test_of_partitions_made_together_a_leftover_of_another_topic_is_moved_aside(tmp_path: Path) -> None:
+def test_a_leftover_of_another_topic_is_moved_aside_when_partitions_are_created_together(tmp_path: Path) -> None:
     manager = started(tmp_path, specs=[spec("other", p) for p in range(2)])
     append(manager.get(TopicPartition("other", 0)), records(3))
     manager.close()
@@ -53,7 +53,7 @@ def test_of_partitions_made_together_a_leftover_of_another_topic_is_moved_aside(
     assert manager.close()
 
 
-def test_the_first_append_to_partitions_made_together_writes_no_epoch(tmp_path: Path) -> None:
+def test_the_first_append_to_partitions_created_together_writes_no_epoch(tmp_path: Path) -> None:
     specs = [spec("other", p) for p in range(3)]
     manager = started(tmp_path, specs=[])
     manager.create_partitions(specs)

@@ -129,7 +129,7 @@ def test_a_snapshot_beyond_the_end_is_not_believed(tmp_path: Path) -> None:
     assert state(log) == expected
 
 
-def test_what_a_truncation_cut_off_does_not_come_back(tmp_path: Path) -> None:
+def test_truncated_state_does_not_come_back(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL)
     send_in_transaction(log, 7, 0)
     end(log, 7, 1, commit=False)

@@ -68,7 +68,7 @@ def test_a_sealed_segment_is_looked_up_with_one_read(tmp_path: Path, monkeypatch
         assert (found.base_offset, found.next_offset) == (header.base_offset, header.next_offset)
 
 
-def test_nothing_yet_and_out_of_range(tmp_path: Path) -> None:
+def test_an_empty_read_and_an_offset_out_of_range(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.reader.read(0, 100) is None
     append(log, records(5))
@@ -153,7 +153,7 @@ def test_is_tail_means_appended_by_this_process(tmp_path: Path) -> None:
     assert tails == [False, True, True]
 
 
-def test_locate_covers_exactly_the_wanted_batches(tmp_path: Path) -> None:
+def test_locate_covers_exactly_the_requested_batches(tmp_path: Path) -> None:
     log = filled(tmp_path)
     for start, end in [(0, 180), (1, 2), (17, 120), (100, 100), (179, 500), (0, 1)]:
         ranges = log.reader.locate(start, end)

@@ -49,7 +49,7 @@ def test_every_file_of_a_stopped_log_opens_in_arrow_tools(tmp_path: Path) -> Non
     assert pl.scan_ipc(paths[:-1]).collect()["value"].to_list() == [v for _, v in expected[:-3]]
 
 
-def test_a_crash_loses_nothing_that_was_written(tmp_path: Path) -> None:
+def test_a_crash_loses_no_written_record(tmp_path: Path) -> None:
     log = open_log(tmp_path, {"segment.bytes": 4096})
     for _ in range(20):
         append(log, records(3, value=b"x" * 100))
@@ -118,7 +118,7 @@ def test_a_flipped_bit_at_the_tail_is_cut_but_in_the_middle_it_is_corrupt(tmp_pa
             assert log.log_end_offset == 7
 
 
-def test_below_the_recovery_point_nothing_is_cut(tmp_path: Path) -> None:
+def test_below_the_recovery_point_no_record_is_cut(tmp_path: Path) -> None:
     path, data, _last = crashed(tmp_path)
     path.write_bytes(data[:-3])
     with pytest.raises(LogCorruptError, match="had all offsets below 7"):
@@ -200,7 +200,7 @@ def test_a_gap_or_overlap_takes_the_log_offline_untouched(tmp_path: Path, clean:
     assert paths[1].read_bytes() == torn
 
 
-def test_the_head_of_a_file_a_crash_left_is_removed_at_every_length(tmp_path: Path) -> None:
+def test_the_head_of_a_crashed_file_is_removed_at_every_length(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, records(3))
     log.appender.roll()
@@ -271,7 +271,7 @@ def test_missing_files_are_noticed(tmp_path: Path) -> None:
     assert open_log(tmp_path, clean=False, high_watermark=3).high_watermark == 0
 
 
-def test_leftovers_are_removed_and_others_left_alone(tmp_path: Path) -> None:
+def test_leftovers_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, records(3))
     log.close()

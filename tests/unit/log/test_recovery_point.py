@@ -49,7 +49,7 @@ def crashed(tmp_path: Path, batches: int = 6, size: int = 100_000) -> PartitionL
     return log
 
 
-def test_what_is_below_the_recovery_point_is_not_read(tmp_path: Path) -> None:
+def test_records_below_the_recovery_point_are_not_read(tmp_path: Path) -> None:
     crashed(tmp_path)
     paths = segment_files(tmp_path)
     assert len(paths) == 3
@@ -96,7 +96,7 @@ def several(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("left", ["nothing", "zeros", "head", "garbage"])
-def test_segments_a_power_cut_left_empty_behind_a_torn_one_go(tmp_path: Path, left: str) -> None:
+def test_segments_emptied_by_a_power_cut_behind_a_torn_one_go(tmp_path: Path, left: str) -> None:
     paths = several(tmp_path)
     whole = paths[2].read_bytes()
     contents = {"nothing": b"", "zeros": bytes(4096), "head": whole[:1000], "garbage": whole[:1000] + b"\x11" * 999}
@@ -177,7 +177,7 @@ def test_a_damaged_footer_does_not_stop_appends(tmp_path: Path) -> None:
     assert pa.ipc.open_file(pa.memory_map(str(path))).num_record_batches == 3
 
 
-def test_a_log_of_which_a_power_cut_left_nothing_begins_again(tmp_path: Path) -> None:
+def test_a_log_emptied_by_a_power_cut_begins_again(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, records(3))
     segment_files(tmp_path)[0].unlink()
@@ -186,7 +186,7 @@ def test_a_log_of_which_a_power_cut_left_nothing_begins_again(tmp_path: Path) ->
     assert append(log, records(3)) == 0
 
 
-def test_of_a_small_segment_everything_is_asked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_segment_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, *wanted: asked.append(wanted))
     log = open_log(tmp_path)

@@ -176,7 +176,7 @@ def test_a_segment_without_any_good_batch_goes(tmp_path: Path) -> None:
     assert offsets(open_log(tmp_path)) == [0, 1, 2, 6, 7, 8]
 
 
-def test_a_damaged_head_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_head_is_rebuilt(tmp_path: Path) -> None:
     path, at = one_segment(tmp_path, sealed=False)
     good = path.read_bytes()
     path.write_bytes(b"XRROW1" + good[6:])
@@ -272,7 +272,7 @@ def test_adjacent_losses_are_one_gap(tmp_path: Path) -> None:
     assert offsets(log) == [6, 7, 8]
 
 
-def test_a_log_whose_first_segments_were_given_up_is_read_from_the_next_one_on(tmp_path: Path) -> None:
+def test_a_log_without_its_first_segments_is_read_from_the_next_one_on(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for _ in range(4):
         append(log, records(3))
@@ -318,7 +318,7 @@ def test_a_lost_marker_can_be_written_again(tmp_path: Path) -> None:
     assert log.last_stable_offset == log.log_end_offset == 8
 
 
-def test_what_is_known_of_producers_below_the_loss_stays(tmp_path: Path) -> None:
+def test_producer_state_below_the_loss_stays(tmp_path: Path) -> None:
     """Their batches may be gone for long: only the snapshot tells of them."""
     log = open_log(tmp_path)
     send(log, produced(1, 0, rows=3))

@@ -64,7 +64,7 @@ def test_a_follower_knows_the_producers_and_their_transactions(tmp_path: Path) -
     assert (again.duplicate, again.base_offset) == (True, 0)
 
 
-def test_what_is_not_committed_is_for_followers_only(tmp_path: Path) -> None:
+def test_uncommitted_records_are_for_followers_only(tmp_path: Path) -> None:
     leader, _ = pair(tmp_path)
     leader.appender.append(records(3))
     assert leader.reader.read(0, 1000) is None
@@ -77,7 +77,7 @@ def test_what_is_not_committed_is_for_followers_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["gap", "before", "checksum", "cut", "epoch", "schema", "hole", "empty", "falling"])
-def test_what_does_not_follow_on_the_log_is_refused_as_a_whole(tmp_path: Path, what: str) -> None:
+def test_batches_that_do_not_follow_the_log_are_refused_as_a_whole(tmp_path: Path, what: str) -> None:
     leader, follower = pair(tmp_path)
     pieces = []
     for i in range(4):
@@ -115,7 +115,7 @@ def _stamped(tmp_path: Path, offset: int, *, epoch: int, schema_id: int = 1) -> 
     return bytes(payload)
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_no_partial_append(tmp_path: Path) -> None:
     leader, _ = pair(tmp_path)
     for _ in range(3):
         leader.appender.append(records(2, value=b"x" * 400))
@@ -148,7 +148,7 @@ def test_an_epoch_begins_without_records(tmp_path: Path) -> None:
     assert open_log(tmp_path).epochs.entries == ((1, 0), (4, 3))
 
 
-def test_with_group_flush_nothing_is_durable_before_the_fsync(tmp_path: Path) -> None:
+def test_with_group_flush_no_record_is_durable_before_the_fsync(tmp_path: Path) -> None:
     log = open_log(tmp_path, {"flush.mode": "group"})
     log.appender.append(records(3))
     assert (log.durable_end_offset, log.log_end_offset) == (0, 3)

@@ -78,7 +78,7 @@ def test_a_timestamp_in_the_future_or_none_keeps_the_segment() -> None:
     assert run(segments((50, None), (50, 0)), RetentionPolicy(True, 0, -1)).count == 0
 
 
-def test_nothing_above_the_high_watermark_goes() -> None:
+def test_no_record_above_the_high_watermark_goes() -> None:
     assert run(THREE, RetentionPolicy(True, 0, 0), high_watermark=119).count == 1
     assert run(THREE, RetentionPolicy(True, 0, 0), high_watermark=120).count == 2
     assert run(THREE, KEEP_ALL, log_start=130, high_watermark=119).count == 1
@@ -125,7 +125,7 @@ def test_no_more_timestamps_are_looked_up_than_need_be() -> None:
     log_start=st.integers(0, 90),
     cut=st.integers(0, 80),
 )
-def test_what_goes_against_the_rules_as_they_are_told(
+def test_deletions_against_the_written_rules(
     shapes: list[tuple[int, int]], policy: RetentionPolicy, log_start: int, cut: int
 ) -> None:
     found = segments(*((size, NOW_MS - age) for size, age in shapes))

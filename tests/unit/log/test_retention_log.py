@@ -89,7 +89,7 @@ def test_a_compacted_topic_keeps_its_old_segments(tmp_path: Path) -> None:
     assert log.log_start_offset == 40
 
 
-def test_what_is_not_replicated_stays(tmp_path: Path) -> None:
+def test_unreplicated_records_stay(tmp_path: Path) -> None:
     log = open_log(tmp_path, {"retention.ms": 0}, clock=ManualClock(10_000))
     append(log, records(10))
     log.appender.roll()
@@ -157,7 +157,7 @@ def test_the_next_batch_may_have_another_schema(tmp_path: Path) -> None:
     assert len(read_all(log)) == 1
 
 
-def test_slices_and_files_told_before_outlive_the_deletion(tmp_path: Path) -> None:
+def test_slices_and_files_handed_out_before_outlive_the_deletion(tmp_path: Path) -> None:
     log = filled(tmp_path, {"retention.ms": 0, "file.delete.delay.ms": 500})
     whole = log.reader.read(0, 1 << 20)
     assert whole is not None
@@ -198,7 +198,7 @@ def test_delete_records_is_exact_inside_a_batch(tmp_path: Path) -> None:
     assert append(log, records(1)) == 40
 
 
-def test_files_below_the_log_start_go_at_the_start_whatever_state_they_are_in(tmp_path: Path) -> None:
+def test_files_below_the_log_start_go_at_the_start_in_any_state(tmp_path: Path) -> None:
     log = filled(tmp_path, segments=5)
     log.close()
     first, second, third, *_ = segment_files(tmp_path)
@@ -369,7 +369,9 @@ def test_a_start_after_deletion_finds_the_log_start_in_the_checkpoint(tmp_path: 
         assert append(log, records(1)) == 10
 
 
-def test_nothing_expired_costs_no_lock_and_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_expired_segments_retention_is_silent_and_takes_no_lock(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = filled(tmp_path)
     with log._state.write_lock:
         assert log.retention.retain() == ExpiredSegments(0)
@@ -417,7 +419,7 @@ def test_files_located_while_retention_overtakes_have_no_gap(tmp_path: Path, mon
     assert [r.base_offset for r in log.reader.locate(3, 40)] == [0, 10, 20, 30]
 
 
-def test_what_a_delta_table_lacks_is_kept(tmp_path: Path) -> None:
+def test_records_that_a_delta_table_lacks_are_kept(tmp_path: Path) -> None:
     """Until a worker reports, and from the table's next offset on: by retention, and by deletion on request."""
     log = filled(tmp_path, {"retention.ms": 0, "lake.location": "/lake"})
     assert log.retention.held_from == 0

@@ -58,7 +58,7 @@ ROLLS: dict[str, tuple[dict[str, Any], list[Step]]] = {
 
 
 @pytest.mark.parametrize("cause", ROLLS)
-def test_a_crash_anywhere_in_a_roll_loses_nothing_acknowledged(tmp_path: Path, cause: str) -> None:
+def test_a_crash_anywhere_in_a_roll_loses_no_acknowledged_record(tmp_path: Path, cause: str) -> None:
     settings, steps = ROLLS[cause]
     done: list[bytes] = []
     live, copies = tmp_path / "live", tmp_path / "copies"

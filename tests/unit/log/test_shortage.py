@@ -100,7 +100,7 @@ ACTIONS: dict[str, Callable[[PartitionLog], object]] = {
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_whatever_is_interrupted_nothing_is_lost_and_the_log_recovers(tmp_path: Path, name: str) -> None:
+def test_any_interruption_is_recovered_without_a_loss(tmp_path: Path, name: str) -> None:
     """The descriptors run out at each opening of the action in turn; then there are some again."""
     for left in range(60):
         directory = tmp_path / str(left)
@@ -139,7 +139,7 @@ def test_whatever_is_interrupted_nothing_is_lost_and_the_log_recovers(tmp_path: 
     raise AssertionError("the action never came to its end")
 
 
-def test_what_is_written_but_cannot_be_fsynced_is_no_lost_append(tmp_path: Path) -> None:
+def test_an_append_without_fsync_is_no_lost_append(tmp_path: Path) -> None:
     files = ShortFiles()
     log = open_log(tmp_path, {"flush.messages": 1}, files=files)
     info = log.appender.append(records(1))

@@ -34,7 +34,7 @@ def failing() -> FailingStore:
     return FailingStore(memory_store().url)
 
 
-def test_what_is_only_in_the_store_is_read_as_if_it_were_local(tmp_path: Path) -> None:
+def test_records_only_in_the_store_are_read_like_local_ones(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     tiered.fill(3)
     assert tiered.tier() == TierResult(copied=3, released=3)
@@ -84,7 +84,7 @@ def test_the_largest_timestamp_may_be_in_the_store(tmp_path: Path) -> None:
     tiered.log.close()
 
 
-def test_a_caller_that_must_not_wait_is_told_to_go_elsewhere(tmp_path: Path) -> None:
+def test_a_caller_that_must_not_wait_is_referred_to_another_path(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     tiered.fill(1)
     tiered.tier()
@@ -125,7 +125,7 @@ def test_the_active_segment_and_unsynced_data_are_not_copied(tmp_path: Path) -> 
     tiered.log.close()
 
 
-def test_nothing_above_the_high_watermark_is_copied(tmp_path: Path) -> None:
+def test_no_record_above_the_high_watermark_is_copied(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     log = tiered.log
     for _ in range(2):
@@ -206,7 +206,7 @@ def test_deleted_records_leave_the_store(tmp_path: Path) -> None:
     tiered.log.close()
 
 
-def test_a_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None:
+def test_a_deleted_topic_keeps_no_object_in_the_store(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     tiered.fill(3)
     tiered.tier()
@@ -216,7 +216,7 @@ def test_a_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None:
     assert not (tiered.log.directory / "remote-log.journal").exists()
 
 
-def test_a_flipped_byte_is_an_error_and_nothing_is_returned(tmp_path: Path) -> None:
+def test_a_flipped_byte_is_an_error_without_a_result(tmp_path: Path) -> None:
     store = failing()
     tiered = Tiered(tmp_path, store)
     tiered.fill(1)
@@ -280,7 +280,7 @@ def test_a_failed_copy_is_cleaned_and_done_again(tmp_path: Path) -> None:
     tiered.log.close()
 
 
-def test_what_a_failed_copy_leaves_is_cleaned_later(tmp_path: Path) -> None:
+def test_leftovers_of_a_failed_copy_are_cleaned_later(tmp_path: Path) -> None:
     store = failing()
     tiered = Tiered(tmp_path, store)
     tiered.fill(1)
@@ -418,7 +418,7 @@ def test_a_local_file_that_comes_back_after_a_power_cut_is_removed(tmp_path: Pat
     tiered.log.close()
 
 
-def test_what_a_power_cut_may_take_is_not_copied(tmp_path: Path) -> None:
+def test_records_at_risk_of_a_power_cut_are_not_copied(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     append(tiered.log, records(3))
     tiered.log.appender.roll()
@@ -513,7 +513,7 @@ def test_an_upload_that_silently_lost_bytes_is_not_taken(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("first_segment_is_lost", [False, True])
-def test_a_log_that_goes_on_elsewhere_begins_there_also_after_a_crash_before_the_checkpoint(
+def test_a_log_that_continues_elsewhere_begins_at_its_end_after_a_crash_before_the_checkpoint(
     tmp_path: Path, first_segment_is_lost: bool
 ) -> None:
     """A new replica begins where its leader's log does. It has no journal yet, and misses none."""

@@ -67,7 +67,7 @@ def filled(tmp_path: Path, compression: str = "none") -> tuple[Tiered, FailingSt
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_only_the_wanted_column_is_fetched(tmp_path: Path, compression: str) -> None:
+def test_only_the_requested_column_is_fetched(tmp_path: Path, compression: str) -> None:
     tiered, store = filled(tmp_path, compression)
     segment = tiered.log.tier.state.finished[0]
     reader = ColumnReader(store, segment, ENVELOPE_SCHEMA)
@@ -85,7 +85,7 @@ def test_only_the_wanted_column_is_fetched(tmp_path: Path, compression: str) -> 
     tiered.log.close()
 
 
-def test_a_flipped_byte_in_a_column_is_found(tmp_path: Path) -> None:
+def test_a_flipped_byte_in_a_column_is_detected(tmp_path: Path) -> None:
     tiered, store = filled(tmp_path)
     reader = ColumnReader(store, tiered.log.tier.state.finished[0], ENVELOPE_SCHEMA)
     store.flips = lambda key: True

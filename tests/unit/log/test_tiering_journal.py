@@ -75,7 +75,7 @@ def test_any_cut_gives_a_state_that_was(events: list[Event], data: st.DataObject
     assert decode_journal(encode_journal(state))[0].events() == state.events()
 
 
-def test_damage_before_good_records_is_told(tmp_path: Path) -> None:
+def test_damage_before_good_records_is_reported(tmp_path: Path) -> None:
     content = bytearray(MAGIC + encode_record(started(0)) + encode_record(finished(0)))
     content[len(MAGIC) + 12] ^= 1
     (tmp_path / JOURNAL_FILE).write_bytes(content)
@@ -96,7 +96,7 @@ def test_a_torn_end_is_cut_and_written_over(tmp_path: Path) -> None:
     assert Journal(RealFiles(), tmp_path).state.copies == {}
 
 
-def test_an_append_that_fails_changes_nothing(tmp_path: Path) -> None:
+def test_a_failed_append_makes_no_change(tmp_path: Path) -> None:
     files = LimitedFiles()
     journal = Journal(files, tmp_path)
     journal.append(started(0))

@@ -160,7 +160,9 @@ def test_without_any_snapshot_the_journal_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["snapshots", "all"])
-def test_what_spans_the_store_and_the_local_part_is_known_without_snapshots(tmp_path: Path, lost: str) -> None:
+def test_producers_across_the_store_and_the_local_part_are_restored_without_snapshots(
+    tmp_path: Path, lost: str
+) -> None:
     tiered = Tiered(tmp_path)
     log = tiered.log
     send_in_transaction(log, 7, 0, value=b"spans")  # 0, released

@@ -85,7 +85,7 @@ def test_a_flipped_bit_in_an_index_changes_no_answer(tmp_path: Path) -> None:
             path.write_bytes(good)
 
 
-def test_what_lies_above_the_high_watermark_is_hidden(tmp_path: Path) -> None:
+def test_records_above_the_high_watermark_are_hidden(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, batch([100]), batch([120]))
     log.appender.append(batch([500]))
@@ -96,7 +96,7 @@ def test_what_lies_above_the_high_watermark_is_hidden(tmp_path: Path) -> None:
     assert log.reader.offset_of_max_timestamp() == (2, 500)
 
 
-def test_nothing_below_the_log_start_is_found(tmp_path: Path) -> None:
+def test_records_below_the_log_start_are_not_looked_up(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, batch([900, 100, 200]), batch([150]))
     log.close()

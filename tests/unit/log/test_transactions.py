@@ -174,7 +174,7 @@ def test_a_delayed_marker_of_a_kept_epoch_does_not_end_the_next_transaction(log:
     assert log.aborted_transactions(0, 4) == [(7, 2, 3)]
 
 
-def test_a_marker_of_a_kept_epoch_makes_a_guard_void_where_nothing_is_open(log: PartitionLog) -> None:
+def test_a_marker_of_a_kept_epoch_voids_a_guard_without_an_open_transaction(log: PartitionLog) -> None:
     send_in_transaction(log, 7, 0)
     end(log, 7, 0, commit=True, keeps_epoch=True)
     guard = log.appender.begin_verification(7, 0)
@@ -265,7 +265,7 @@ def test_aborted_ranges_are_those_that_overlap(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_all_of_it_is_known_after_a_start(tmp_path: Path, clean: bool) -> None:
+def test_all_transactions_are_restored_at_a_start(tmp_path: Path, clean: bool) -> None:
     log = open_log(tmp_path, {"segment.bytes": 4096})
     for n in range(10):
         send_in_transaction(log, 7, 0, epoch=n, value=b"x" * 500)

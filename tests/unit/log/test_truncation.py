@@ -83,7 +83,7 @@ def test_a_log_is_cut_before_its_first_record_and_inside_deleted_ones(tmp_path: 
         log.reader.read(4, 1)
 
 
-def test_nothing_is_found_by_time_in_a_log_that_was_cut_to_its_start(tmp_path: Path) -> None:
+def test_a_log_that_was_cut_to_its_start_has_no_times(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.retention.delete_records(9)
     assert log.truncation.truncate_to(9) == 9
@@ -93,7 +93,7 @@ def test_nothing_is_found_by_time_in_a_log_that_was_cut_to_its_start(tmp_path: P
         log = open_log(tmp_path, log_start_offset=9)
 
 
-def test_epochs_are_forgotten_also_when_there_is_nothing_to_cut(tmp_path: Path) -> None:
+def test_epochs_are_forgotten_also_without_a_cut(tmp_path: Path) -> None:
     """An election without records, then a truncation to the log end: without this the follower asks for ever."""
     log = open_log(tmp_path)
     append(log, 3, 1)
@@ -165,7 +165,7 @@ def test_a_log_cut_in_a_gap_of_compaction_ends_before_the_gap(tmp_path: Path, of
     assert stored(log) == [*whole, Stored(end, b"n", b"2")]
 
 
-def test_what_is_appended_after_a_cut_is_compacted_though_lower_offsets_were_before(tmp_path: Path) -> None:
+def test_records_appended_after_a_cut_are_compacted(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     append_rows(log, [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")])
     append_rows(log, [(b"a", b"2"), (b"b", b"2")])

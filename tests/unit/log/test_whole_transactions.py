@@ -75,7 +75,7 @@ def test_ends_never_go_back(ends: dict[int, int], more: dict[int, int], commits:
     assert all(lowered[p] <= atomic_ends(later, commits).ends[p] for p in ends)
 
 
-def test_commits_are_found_from_an_append_time_on(tmp_path: Path) -> None:
+def test_commits_are_listed_from_an_append_time_on(tmp_path: Path) -> None:
     """Several segments; the times of the appends are 1, 2, ..., one per batch or marker."""
     clock = ManualClock(0)
     log = open_log(tmp_path, {"segment.bytes": 4096}, clock=clock)
@@ -103,7 +103,7 @@ def test_commits_are_found_from_an_append_time_on(tmp_path: Path) -> None:
         assert log.reader.commits(36 * number // 12, NEVER_MS) == behind, "by the offset alone"
 
 
-def test_the_newest_commit_is_known_without_reading(tmp_path: Path) -> None:
+def test_the_newest_commit_is_remembered_without_reading(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert not log.has_commits_behind(0)
     send_in_transaction(log, 7, 0)
@@ -122,7 +122,7 @@ def test_the_newest_commit_is_known_without_reading(tmp_path: Path) -> None:
     assert not log.has_commits_behind(log.last_stable_offset)
 
 
-def test_transactions_of_a_kept_epoch_are_told_apart_by_their_begin() -> None:
+def test_transactions_of_a_kept_epoch_differ_by_their_begin() -> None:
     def identity(epoch: int, marker_epoch: int, started_ms: int) -> tuple[int, int]:
         data = encode_marker(
             ENVELOPE_SCHEMA, schema_id=0, producer_id=7, producer_epoch=marker_epoch, coordinator_epoch=0,

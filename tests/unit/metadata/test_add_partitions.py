@@ -29,7 +29,7 @@ def test_the_topic_is_the_same_but_for_its_number(open_store: Callable[[], Contr
 
 
 @pytest.mark.parametrize("total", [2, 1, 0, -1, PARTITIONS_MAX + 1])
-def test_what_is_not_more_or_too_many_is_refused(open_store: Callable[[], ControlledStore], total: int) -> None:
+def test_fewer_and_too_many_partitions_are_refused(open_store: Callable[[], ControlledStore], total: int) -> None:
     store = open_store()
     made = store.create_topic(TopicSpec("t", 2))
     with pytest.raises(InvalidPartitionsError, match=r"can only be added|use 1 to"):

@@ -42,7 +42,7 @@ def test_settings_are_set_changed_and_taken_back(open_store: Callable[[], Contro
         ({"message.timestamp.type": "LogAppendTime"}, "cannot be changed.*create a new topic"),
     ],
 )
-def test_what_is_refused_changes_nothing(
+def test_a_refused_change_has_no_effect(
     open_store: Callable[[], ControlledStore], changes: dict[str, object | None], says: str
 ) -> None:
     store = open_store()
@@ -85,7 +85,7 @@ def test_an_unknown_topic_is_named(open_store: Callable[[], ControlledStore]) ->
     store.close()
 
 
-def test_a_typed_topic_keeps_what_else_it_has(open_store: Callable[[], ControlledStore]) -> None:
+def test_a_typed_topic_keeps_its_other_settings(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
     made = store.create_topic(TopicSpec("t", 1, schema, ["id"], "at"))

@@ -69,7 +69,7 @@ def load(nodes: Nodes) -> Any:
 
 
 @for_each("going", range(4))
-def test_a_topic_that_is_deleted_meanwhile_is_not_there(going: int) -> None:
+def test_a_topic_that_is_deleted_meanwhile_is_absent(going: int) -> None:
     nodes = Nodes(going)
     image = load(nodes)
     assert list(image.topics) == ["stays"]

@@ -49,7 +49,7 @@ def test_nodes_outlive_a_session_and_ephemeral_ones_do_not(tmp_path: Path) -> No
     second.close()
 
 
-def test_the_zxids_of_a_process_that_was_killed_are_not_given_out_again(tmp_path: Path) -> None:
+def test_zxids_of_a_killed_process_are_not_issued_again(tmp_path: Path) -> None:
     killed = opened(tmp_path)
     epochs = [killed.create(f"/e{i}", b"", ephemeral=True).result().czxid for i in range(5)]
     second = opened(tmp_path)
@@ -99,7 +99,7 @@ def test_a_callback_may_wait_for_further_calls(tmp_path: Path) -> None:
     assert seen == [True, "/b", ["a", "b"]]
 
 
-def test_what_cannot_be_written_has_not_happened() -> None:
+def test_a_failed_write_has_no_effect() -> None:
     """A full disk: nothing is there, now or after a restart, and later calls go on."""
     simulation = Simulation(1)
     machine = SimMachine(simulation, "m")
@@ -120,7 +120,7 @@ def test_what_cannot_be_written_has_not_happened() -> None:
     assert node is not None and (node.data, node.version) == (b"", 0)
 
 
-def test_a_power_cut_leaves_all_of_a_transaction_or_nothing() -> None:
+def test_a_power_cut_keeps_transactions_whole() -> None:
     for seed in range(20):
         simulation = Simulation(seed)
         machine = SimMachine(simulation, "m")

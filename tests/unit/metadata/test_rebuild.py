@@ -114,7 +114,7 @@ def test_everything_is_as_it_was(lost: tuple[Path, dict[str, Topic], str]) -> No
     assert len(list(data.glob(f"{METADATA_FILE}.*.old"))) == 1
 
 
-def test_without_topic_json_what_the_segments_say(lost: tuple[Path, dict[str, Topic], str]) -> None:
+def test_without_topic_json_the_segments_decide(lost: tuple[Path, dict[str, Topic], str]) -> None:
     data, topics, _ = lost
     for path in data.rglob(TOPIC_FILE):
         path.unlink()
@@ -159,7 +159,7 @@ def test_a_missing_partition_is_missed_after_it_too(lost: tuple[Path, dict[str, 
     with_broker(data, check)
 
 
-def test_while_a_broker_runs_nothing_is_written(tmp_path: Path) -> None:
+def test_while_a_broker_runs_no_file_is_written(tmp_path: Path) -> None:
     data = tmp_path / "data"
 
     async def scenario(broker: Broker) -> None:
@@ -213,7 +213,7 @@ def test_users_and_acls_come_from_the_old_store_or_from_a_copy(
 
 
 @pytest.mark.parametrize("damage", ["", "this is no database"])
-def test_lost_acls_leave_nothing_open(lost: tuple[Path, dict[str, Topic], str], damage: str) -> None:
+def test_lost_acls_open_no_access(lost: tuple[Path, dict[str, Topic], str], damage: str) -> None:
     """Not even where a resource without ACLs is for everybody."""
     data, _, _ = lost
     if damage:

@@ -124,7 +124,7 @@ def rid(key: str, kind: str = "users") -> RecordId:
     return RecordId(kind, key)
 
 
-def test_what_is_put_is_there_after_reopening(store: RecordStore) -> None:
+def test_stored_records_survive_reopening(store: RecordStore) -> None:
     keys = ["alice", "CN=a/b,O=x y", "..", ".", "%2F", "ü", "x" * KEY_CHARS_MAX, "a+b", "zookeeper"]
     store.change({rid(key, kind): f"{kind} {key}".encode() for key in keys for kind in RecordKind})
     before = store.records()
@@ -154,7 +154,7 @@ def test_a_change_replaces_and_takes_away_together(store: RecordStore) -> None:
     ],
     ids=["kind", "empty key", "long key", "control character", "long value"],
 )
-def test_what_cannot_be_a_record_is_refused_with_all_of_its_change(store: RecordStore, changes: RecordChanges) -> None:
+def test_an_invalid_record_refuses_its_whole_change(store: RecordStore, changes: RecordChanges) -> None:
     with pytest.raises(InvalidConfigError):
         store.change({rid("good"): b"1", **changes})
     assert store.records() == {}
@@ -198,7 +198,7 @@ def test_a_late_image_takes_no_record_back() -> None:
     assert image.apply(ClusterDelta(security={rid("a"): b"1"}), Version(1, 4)).security == {rid("a"): b"2"}
 
 
-def test_a_secret_that_is_there_stays(store: RecordStore) -> None:
+def test_an_existing_secret_stays(store: RecordStore) -> None:
     """Two brokers create one at the same time: everything derived from the first one stays valid."""
     secret, other = RecordId(RecordKind.SECRETS, "s"), RecordId(RecordKind.USERS, "u")
     store.change({secret: b"first"})

@@ -48,7 +48,7 @@ def test_an_envelope_topic(open_store: Callable[[], ControlledStore]) -> None:
     store.close()
 
 
-def test_schema_ids_are_never_given_out_twice(open_store: Callable[[], ControlledStore]) -> None:
+def test_schema_ids_are_never_issued_twice(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     schema = pa.schema([("a", pa.int32())])
     first = store.create_topic(TopicSpec("a", schema=schema))
@@ -74,7 +74,7 @@ def test_a_typed_topic_has_the_canonical_schema(open_store: Callable[[], Control
     store.close()
 
 
-def test_everything_is_there_after_reopening(open_store: Callable[[], ControlledStore]) -> None:
+def test_all_topics_survive_reopening(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     store.create_topic(TopicSpec("b", 2, SCHEMA, ["id"], "at", {"segment.ms": 5}))
     store.create_topic(TopicSpec("a"))
@@ -137,7 +137,7 @@ def test_delete_and_create_again_gives_a_new_id(open_store: Callable[[], Control
         ),
     ],
 )
-def test_what_cannot_be_a_topic_is_refused(
+def test_an_invalid_topic_is_refused(
     open_store: Callable[[], ControlledStore], spec: TopicSpec, error: type[SparklogError], message: str
 ) -> None:
     store = open_store()
@@ -200,7 +200,7 @@ def test_a_newer_schema_gets_a_newer_id_and_the_old_ones_stay(open_store: Callab
     store.close()
 
 
-def test_a_refused_change_of_schema_changes_nothing(open_store: Callable[[], ControlledStore]) -> None:
+def test_a_refused_change_of_schema_has_no_effect(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     topic = store.create_topic(TopicSpec("t", 1, pa.schema([("id", pa.int32()), ("n", pa.string())]), ["id"]))
     store.create_topic(TopicSpec("envelope"))
@@ -215,7 +215,7 @@ def test_a_refused_change_of_schema_changes_nothing(open_store: Callable[[], Con
     store.close()
 
 
-def test_producer_ids_are_never_given_out_twice(open_store: Callable[[], ControlledStore]) -> None:
+def test_producer_ids_are_never_issued_twice(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     assert [store.ids.take_producer_ids(n) for n in (1000, 5, 1000)] == [0, 1000, 1005]
     other = IdBlocks(store.coordination)  # as another broker of the cluster
@@ -261,7 +261,7 @@ class Blocks:
         return first
 
 
-def test_only_ids_that_somebody_was_given_are_issued() -> None:
+def test_only_granted_ids_count_as_issued() -> None:
     blocks = Blocks()
     ids = ProducerIds(blocks.take)
     assert not ids.is_issued(0)
@@ -286,7 +286,7 @@ def test_an_owned_id_is_issued_if_its_number_is() -> None:
     assert ids.next() == number + 1
 
 
-def test_ids_that_are_in_use_are_not_given_out_again() -> None:
+def test_ids_in_use_are_not_issued_again() -> None:
     """The store was restored from an older copy; and somebody has written with an id that he had made up."""
     blocks = Blocks(2000)
     ids = ProducerIds(blocks.take, blocks.end)
@@ -341,7 +341,7 @@ def test_ids_of_other_brokers_leave_a_block_as_it_is() -> None:
     assert [ids.next() for _ in range(BLOCK_IDS)][-1] == 9 * BLOCK_IDS + 1
 
 
-def test_nobody_waits_for_a_store_that_is_away_but_who_needs_it() -> None:
+def test_only_dependent_calls_wait_for_an_absent_store() -> None:
     is_back = threading.Event()
 
     def take_block(count: int, at_least: int) -> int:
@@ -359,7 +359,7 @@ def test_nobody_waits_for_a_store_that_is_away_but_who_needs_it() -> None:
         assert not ids.is_issued(43)
 
 
-def test_the_next_block_is_there_before_the_one_at_hand_is_used_up() -> None:
+def test_the_next_block_is_reserved_before_the_current_one_ends() -> None:
     blocks = Blocks(7)
     ids = ProducerIds(blocks.take, blocks.end)
     assert ids.wants_block and ids.at_hand() is None

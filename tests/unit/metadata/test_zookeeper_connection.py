@@ -11,7 +11,7 @@ from sparklog.metadata.zookeeper import ZooKeeper
 
 
 @pytest.mark.parametrize(("losses", "timeout_ms"), [(2, 60_000), (1_000_000, 300)])
-def test_a_connection_that_breaks_at_once_is_made_again_until_the_limit(
+def test_a_connection_that_breaks_at_once_is_repeated_until_the_limit(
     losses: int, timeout_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[str] = []

@@ -59,7 +59,7 @@ def test_which_quotas_users_and_settings() -> None:
     assert detail_of(Api.ALTER_BROKER_CONFIGS, AlterBrokerConfigsRequest(-1, {"a": 1})) == "all brokers: a=1"
 
 
-def test_long_requests_are_told_in_part() -> None:
+def test_long_requests_are_shortened() -> None:
     request = CreateAclsRequest([acl("n" * 65_536)] * ACLS_PER_REQUEST_MAX)
     detail = detail_of(Api.CREATE_ACLS, request)
     assert detail.endswith(f"; and {ACLS_PER_REQUEST_MAX - ITEMS_MAX} more")

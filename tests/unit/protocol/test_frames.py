@@ -80,11 +80,11 @@ KAFKA_FIRST = st.builds(
 
 
 @given(KAFKA_FIRST)
-def test_the_first_request_of_a_kafka_client_is_known(data: bytes) -> None:
+def test_the_first_request_of_a_kafka_client_is_recognized(data: bytes) -> None:
     assert "Kafka" in f.foreign_protocol(data)
 
 
-def test_an_answer_of_an_http_server_is_known() -> None:
+def test_an_answer_of_an_http_server_is_recognized() -> None:
     for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n"):
         with pytest.raises(InvalidRequestError, match="the server speaks HTTP"):
             f.decode_response_prefix(answer, LIMIT)

@@ -45,7 +45,7 @@ def test_a_version_has_the_fields_that_are_not_newer() -> None:
     assert [newest_field_version(t) for t in (Inner, Outer, m.DeleteRecordsRequest)] == [2, 2, 0]
 
 
-def test_what_must_not_be_ignored_is_refused() -> None:
+def test_fields_that_must_not_be_ignored_are_refused() -> None:
     with pytest.raises(
         UnsupportedVersionError,
         match=r"version 0 of Outer, .* has no field 'must': upgrade the other side to version 1",
@@ -56,7 +56,7 @@ def test_what_must_not_be_ignored_is_refused() -> None:
     )
 
 
-def test_what_came_in_place_of_newer_fields_is_forgotten() -> None:
+def test_values_in_place_of_newer_fields_are_dropped() -> None:
     found = copy.deepcopy(FULL)
     forget_newer(found, 1)
     assert found == Outer(Inner("a"), [Inner("b")], {"c": Inner("c")}, 7)

@@ -67,7 +67,7 @@ def test_every_api_has_an_entry() -> None:
     assert {Api.LIST_GROUPS, Api.LIST_TRANSACTIONS} <= set(FILTERED)
 
 
-def test_whatever_creates_deletes_or_alters_is_in_the_audit_log() -> None:
+def test_every_api_that_creates_deletes_or_alters_is_audited() -> None:
     changes = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
     assert {api for api, spec in APIS.items() if any(r.operation in changes for r in spec.permissions)} == {
         api for api, spec in APIS.items() if spec.is_audited
@@ -259,7 +259,7 @@ def pieces_of(api: Api) -> list[Any]:
 
 
 @for_each("api", FILTERED)
-def test_answers_show_nothing_that_cannot_be_described(api: Api) -> None:
+def test_answers_show_only_resources_that_can_be_described(api: Api) -> None:
     """With no rights, no name of a resource is left in a piece; with all, it is as it was."""
     pieces = pieces_of(api)
     assert visible(api, pieces, lambda *_: True) == pieces
@@ -280,6 +280,6 @@ def test_answers_show_nothing_that_cannot_be_described(api: Api) -> None:
         assert name not in left
 
 
-def test_who_may_describe_the_cluster_sees_all_groups() -> None:
+def test_describe_on_the_cluster_shows_all_groups() -> None:
     pieces = pieces_of(Api.LIST_GROUPS)
     assert visible(Api.LIST_GROUPS, pieces, sees(tuple(CLUSTER))) == pieces  # type: ignore[arg-type]

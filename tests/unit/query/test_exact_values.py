@@ -68,7 +68,7 @@ def test_all_types_of_duckdb_are_exact() -> None:
             values.to_arrow_reader(10).read_all().validate(full=True)
 
 
-def test_other_columns_are_left_alone() -> None:
+def test_other_columns_stay_unchanged() -> None:
     connection = duckdb.connect()
     relation = connection.sql("SELECT [1] AS a, {'b': 'c'} AS b, MAP {1: 2} AS c, union_value(n := 1) AS d, {} AS e")
     assert with_exact_values(relation) is relation

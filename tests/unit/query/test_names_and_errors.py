@@ -65,7 +65,7 @@ def test_an_unknown_table_gets_the_nearest_topics() -> None:
     assert "of topics with key columns and of envelope topics only" in str(other)
 
 
-def test_names_that_need_quotes_are_told() -> None:
+def test_names_that_need_quotes_are_named() -> None:
     error = explained("ParserException", "Parser Error: near -", "FROM my-topic", TOPICS, {})
     assert str(error).endswith('\nA name that is no identifier stands in double quotes: "my-topic"')
     assert "double" not in str(explained("ParserException", "Parser Error", 'FRM "my-topic"', TOPICS, {}))

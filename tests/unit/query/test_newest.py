@@ -83,7 +83,7 @@ def test_recognised(connection: duckdb.DuckDBPyConnection, sql: str, expected: t
         "SELECT 1",
     ],
 )
-def test_left_alone(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+def test_statements_that_stay_unchanged(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     assert found(connection, sql) == []
 
 

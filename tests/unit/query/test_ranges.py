@@ -139,7 +139,7 @@ def test_the_floor_is_kept_by_filters_above_it_only() -> None:
     assert given.begun_at(70) == OffsetRange(0, 70, 100, 10)
 
 
-def test_the_columns_of_a_filter_are_found() -> None:
+def test_columns_of_a_filter() -> None:
     assert Filter(None, SCHEMA).columns == ()
     assert Filter((pc.field("n") > 3) & (OFFSET > 1), SCHEMA).columns == ("_offset", "n")
     assert Filter(pc.field("s", "a") > 3, SCHEMA).columns == ("s",)
@@ -167,7 +167,7 @@ def test_narrowing_keeps_every_number_that_may_do(pieces: list[tuple[int, int]],
 
 
 @given(st.data())
-def test_a_fickle_answer_loses_nothing_that_it_admits_for_every_interval(data: st.DataObject) -> None:
+def test_a_fickle_answer_keeps_every_row_that_it_admits_for_all_intervals(data: st.DataObject) -> None:
     """`ask` may say yes for a part though it knew better about the whole, and the other way round."""
     always = data.draw(st.sets(st.integers(0, 500), max_size=5))
 

@@ -35,5 +35,5 @@ def test_by_header(given: BatchHeader, expected: bool) -> None:
     assert may_have_time(given, TIMES) is expected
 
 
-def test_what_cannot_be_counted_in_us_is_at_the_edge() -> None:
+def test_times_beyond_microseconds_are_at_the_edge() -> None:
     assert may_have_time(header(2**62, 2**62), [Interval(TIME_MS_MAX, TIME_MS_MAX)])

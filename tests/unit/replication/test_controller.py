@@ -154,7 +154,7 @@ def test_a_topic_is_placed_led_and_published() -> None:
         (ControlledShutdown("x", 1, 9), errors.StaleBrokerEpochError),
     ],
 )
-def test_requests_that_are_refused_change_nothing(request_: Any, error: type) -> None:
+def test_refused_requests_make_no_change(request_: Any, error: type) -> None:
     cluster = Cluster()
     cluster.create([[1, 2]])
     before = cluster.image
@@ -224,7 +224,7 @@ def test_the_only_replica_leads_after_a_crash() -> None:
 
 
 @pytest.mark.parametrize("configs", [{}, {"flush_mode": "group"}])
-def test_an_empty_machine_with_an_old_id_leads_nothing(configs: dict[str, Any]) -> None:
+def test_an_empty_machine_with_an_old_id_leads_no_partition(configs: dict[str, Any]) -> None:
     """Flushed data of the old machine are not on the new one."""
     cluster = Cluster()
     cluster.create([[1]], **configs)
@@ -246,7 +246,7 @@ def test_a_broker_vouches_for_lives_that_no_controller_has_seen_the_end_of() -> 
 
 
 @pytest.mark.parametrize(("last_written", "isr"), [(0, (1,)), (-1, ())])
-def test_a_life_in_which_nothing_was_written_is_no_emptied_disk(last_written: int, isr: tuple[int, ...]) -> None:
+def test_a_life_without_writes_is_no_emptied_disk(last_written: int, isr: tuple[int, ...]) -> None:
     """The broker died before its life was noted."""
     cluster = Cluster()
     cluster.create([[1, 2]], flush_mode="group")
@@ -371,7 +371,7 @@ def test_a_failed_disk_hands_its_partitions_over() -> None:
     assert cluster.partition().leader == -1
 
 
-def test_failed_and_full_disks_stay_known_after_a_refused_write() -> None:
+def test_failed_and_full_disks_stay_recorded_after_a_refused_write() -> None:
     """The brokers repeat their reports to another controller only."""
     cluster = Cluster()
     cluster.create([[1, 2]])
@@ -390,7 +390,7 @@ def full(broker: int, *, is_full: bool = True) -> DirectoryFull:
     return DirectoryFull("f", broker, 10 + broker, (TP,), is_full)
 
 
-def test_a_full_disk_hands_its_partitions_over_until_there_is_room() -> None:
+def test_a_full_disk_hands_its_partitions_over_until_it_has_room() -> None:
     cluster = Cluster()
     cluster.create([[1, 2, 3]], **MIN_2)
     assert cluster.ask(full(1)) == 1
@@ -424,7 +424,7 @@ def test_a_full_disk_keeps_partitions_without_room_elsewhere() -> None:
     assert cluster.partition() == replace(before, partition_epoch=cluster.partition().partition_epoch)
 
 
-def test_whoever_has_room_is_elected_first() -> None:
+def test_replicas_with_room_are_elected_first() -> None:
     cluster = Cluster()
     cluster.create([[1, 2, 3]])
     cluster.tell(full(2))
@@ -595,7 +595,7 @@ def test_the_throttle_ends_with_the_last_reassignment() -> None:
     assert cluster.image.throttle_bytes == 0
 
 
-def test_as_many_replicas_as_there_are_brokers_for() -> None:
+def test_as_many_replicas_as_brokers() -> None:
     """The requesting broker may not know yet that a broker has gone."""
     cluster = Cluster(4)
     cluster.stop(4)

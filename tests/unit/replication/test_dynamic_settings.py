@@ -58,7 +58,7 @@ def test_a_change_is_refused_as_a_whole(changes: dict[str, object | None], hint:
         altered_configs({}, 1, {"num.partitions": 3, **changes})
 
 
-def test_a_value_of_another_release_is_left_out() -> None:
+def test_a_value_of_another_release_is_skipped() -> None:
     stored: dict[str, Value] = {
         "broker/*/num.io.threads": 3,
         "broker/*/new.setting": 1,

@@ -65,7 +65,7 @@ class Cluster:
         return step.answer[0].error_code
 
 
-def test_a_partition_is_given_out_only_when_it_has_been_let_go() -> None:
+def test_a_partition_is_assigned_only_after_its_revocation() -> None:
     c = Cluster()
     assert c.beat("a", 0) == (1, "0123")
     assert c.beat("b", 0) == (2, ""), "a has everything still"
@@ -93,7 +93,7 @@ def test_a_member_that_waits_asks_more_often() -> None:
     assert settled.heartbeat_interval_ms == 200
 
 
-def test_a_lost_answer_is_given_again() -> None:
+def test_a_lost_answer_is_repeated() -> None:
     c = Cluster()
     c.beat("a", 0)
     c.beat("b", 0)
@@ -120,7 +120,7 @@ def test_an_overtaken_heartbeat_is_refused() -> None:
     assert c.beat("a", 1, sequence=4) == (1, None)
 
 
-def test_who_does_not_let_go_in_time_is_out() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_expelled() -> None:
     c = Cluster()
     c.beat("a", 0, rebalance_timeout_ms=2_000)
     c.beat("b", 0)
@@ -186,7 +186,7 @@ def test_an_absent_static_member_releases_partitions_that_it_no_longer_owns() ->
     assert c.beat("b", 0) == (2, "23"), "nobody has to be waited for"
 
 
-def test_a_member_that_begins_anew_has_nothing() -> None:
+def test_a_member_that_restarts_has_no_partitions() -> None:
     c = Cluster()
     c.beat("a", 0)
     assert c.beat("a", 0) == (1, "0123"), "its first answer was lost"

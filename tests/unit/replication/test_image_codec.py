@@ -32,7 +32,7 @@ DELTA = ClusterDelta(
 )
 
 
-def test_what_is_sent_arrives() -> None:
+def test_sent_images_arrive() -> None:
     image = ClusterImage().apply(DELTA, Version(3, 170))
     assert decode_image(encode(image)) == image
     assert decode_delta(encode(DELTA)) == DELTA
@@ -40,7 +40,7 @@ def test_what_is_sent_arrives() -> None:
 
 
 @for_each("decode", [decode_image, decode_delta, decode_partition])
-def test_what_is_no_image_is_refused(decode: object) -> None:
+def test_malformed_images_are_refused(decode: object) -> None:
     data = encode(ClusterImage().apply(DELTA, Version(3, 170)))
     for spoiled in (b"", b"\xc1", data[:-1], data + b"x", encode(PARTITION)[:5]):
         with pytest.raises(InvalidRequestError):

@@ -19,12 +19,12 @@ def tp(number: int) -> TopicPartition:
     return TopicPartition("t", number)
 
 
-def test_what_is_even_stays() -> None:
+def test_an_even_placement_stays() -> None:
     current = {tp(0): (1, 2), tp(1): (2, 3), tp(2): (3, 1)}
     assert plan_moves(current, NO_RACKS) == {}
 
 
-def test_a_drained_broker_is_replaced_in_its_place_and_nothing_else_moves() -> None:
+def test_a_drained_broker_is_replaced_in_its_place_and_no_other_replica_moves() -> None:
     current = {tp(0): (4, 1), tp(1): (2, 3), tp(2): (1, 4), tp(3): (1, 2)}
     assert plan_moves(current, NO_RACKS, balanced=False) == {tp(0): (3, 1), tp(2): (1, 2)}
 

@@ -40,13 +40,13 @@ class Log:
 LED_BY_2 = PartitionImage((1, 2), 2, 5, 7, (1, 2))
 
 
-def test_nothing_is_cut_before_the_leader_has_answered() -> None:
+def test_no_record_is_cut_before_the_leaders_answer() -> None:
     follower = Follower(LED_BY_2, Log())
     assert follower.become(0) == [Fetch(1, 2, 5, 10, 0)]
     assert follower.last_epoch() == 2
 
 
-def test_without_a_leader_nothing_is_asked_and_no_answer_is_waited_for() -> None:
+def test_without_a_leader_no_request_is_sent_or_awaited() -> None:
     follower = Follower(PartitionImage((1, 2), -1, 5, 7, (2,)), Log(), first_fetch=3)
     assert follower.become(0) == []
     assert follower.handle(FetchAnswer(3, 5, 20, 0), 0) == []

@@ -92,7 +92,7 @@ def test_an_epoch_begins_at_the_log_end_even_without_records() -> None:
     assert Leader(1, 11, image(), log, 0).become(0) == [BeginEpoch(5, 10)]
 
 
-def test_who_does_not_lead_is_no_leader() -> None:
+def test_a_follower_acts_not_as_leader() -> None:
     with pytest.raises(ValueError, match="does not lead"):
         Leader(2, 12, image(), Log(), 0)
 
@@ -107,7 +107,7 @@ def test_the_high_watermark_is_the_smallest_end_of_the_isr_and_never_goes_back()
     assert leader.high_watermark == 2
 
 
-def test_producers_are_answered_when_the_high_watermark_is_there() -> None:
+def test_producers_are_answered_when_the_high_watermark_reaches_them() -> None:
     log = Log()
     leader = lead(log)
     append(leader, log, 2)
@@ -152,7 +152,7 @@ def test_out_of_range_names_the_bounds() -> None:
     assert (refused.log_start_offset, refused.log_end_offset) == (5, 10)
 
 
-def test_a_divergence_is_answered_and_changes_nothing() -> None:
+def test_a_divergence_is_answered_without_a_change() -> None:
     log = Log(log_end_offset=10, epochs=LeaderEpochs([(0, 0), (3, 6)]))  # type: ignore[list-item]
     leader = lead(log)
     (answer,) = fetch(leader, 2, 9, last=2)
@@ -238,7 +238,7 @@ def test_a_newer_partition_epoch_voids_a_proposal() -> None:
     assert leader.maximal_isr == {1, 2}
 
 
-def test_who_joins_has_everything_below_the_epoch_start() -> None:
+def test_a_joining_replica_has_all_records_below_the_epoch_start() -> None:
     log = Log(log_end_offset=10, high_watermark=4)
     leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2))))
     assert only(fetch(leader, 3, 5), ProposeIsr) == []
@@ -263,7 +263,7 @@ def test_a_life_that_is_not_the_registered_one_does_not_join() -> None:
 
 @for_each("life", [-1, 0, 12, 14, 1 << 62])
 @for_each("registered", [True, False])
-def test_what_a_life_says_that_is_not_known_counts_for_nothing(life: int, registered: bool) -> None:
+def test_claims_of_an_unknown_life_do_not_count(life: int, registered: bool) -> None:
     """The life may be invented: records that it claims would be committed, and do not exist."""
     log = Log()
     leader = lead(log, image(eligible=ALIVE if registered else {1: 11, 2: 12}))
@@ -288,7 +288,7 @@ def test_a_follower_that_stops_goes_on_until_it_has() -> None:
     assert refusal(fetch(leader, 3, 1, life=14)) is errors.StaleBrokerEpochError
 
 
-def test_below_min_insync_nothing_is_appended_and_the_high_watermark_stands_still() -> None:
+def test_below_min_insync_appends_are_refused_and_the_high_watermark_stands_still() -> None:
     log = Log()
     leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1,))))
     with pytest.raises(errors.NotEnoughReplicasError):
@@ -331,7 +331,7 @@ def test_a_leader_elected_again_keeps_its_knowledge_unless_another_may_have_led(
     assert leader.followers[2].log_end_offset == known
 
 
-def test_a_removed_and_added_replica_is_known_by_its_later_fetches_only() -> None:
+def test_a_removed_and_added_replica_counts_by_its_later_fetches_only() -> None:
     """It may have begun with an empty log, and this leader has heard of both changes at once."""
     log = Log(log_end_offset=5)
     leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2))))

@@ -118,7 +118,7 @@ def test_an_older_store_gets_the_copys_content() -> None:
     assert stored.apply(difference(stored, after), Version(5, 1)).topics == after.topics
 
 
-def test_partitions_that_a_topic_has_gained_come_back_and_are_told() -> None:
+def test_added_partitions_are_restored_and_reported() -> None:
     small, large = topic("t"), replace(topic("t"), partitions=(PARTITION,) * 4)
     other = replace(topic("settings"), configs={"retention.ms": 1})
     gone = {"id-gone": DeletedTopic("gone", 0)}
@@ -158,7 +158,7 @@ def test_a_store_that_is_not_older_gets_only_topics_that_were_put_aside() -> Non
     assert list(delta.topics) == ["lost"] and not delta.configs and not delta.deleted
 
 
-def test_the_copy_on_the_disk_is_whole_or_nothing() -> None:
+def test_the_copy_on_the_disk_is_whole_or_absent() -> None:
     copy = ImageCopy("c", image(topic("t"), known={1: 5}), {"id-x": topic("x")})
     data = encode_copy(copy)
     assert decode_copy(data) == copy

@@ -119,7 +119,7 @@ def test_an_end_is_answered_when_the_last_marker_is_in() -> None:
     assert desk.answers[end] == ProducerIdAndEpoch(me.producer_id, me.producer_epoch + 1)
 
 
-def test_a_transaction_of_nothing_ends_without_markers_and_still_has_a_new_epoch() -> None:
+def test_an_empty_transaction_ends_without_markers_and_with_a_new_epoch() -> None:
     desk = Desk()
     me = desk.init()
     assert desk.ask(End("id", *me, False)) == ProducerIdAndEpoch(me.producer_id, me.producer_epoch + 1)
@@ -373,7 +373,7 @@ def test_a_run_that_goes_on_gives_up_the_version_before() -> None:
     assert isinstance(desk.answers[waiting], JoinAnswer)
 
 
-def test_an_operator_hears_how_many_markers_there_were() -> None:
+def test_an_operator_gets_the_number_of_markers() -> None:
     desk = Desk()
     me = desk.init()
     desk.ask(AddPartitions("id", *me, (T0, T1)))
@@ -475,7 +475,7 @@ def test_a_lease_begins_anew_with_the_broker_and_does_not_prolong_the_timeout() 
 
 
 @for_each("key", [b"", b"\x93\x01\xa5plain\xa2id", b"\x93\x00\xa5other\xa2id", b"\x90"])
-def test_a_record_of_a_newer_broker_is_told(key: bytes) -> None:
+def test_a_record_of_a_newer_broker_is_reported(key: bytes) -> None:
     with pytest.raises(LogCorruptError):
         Desk().coordinator.replay(key, b"\x90")
 
@@ -483,7 +483,7 @@ def test_a_record_of_a_newer_broker_is_told(key: bytes) -> None:
 # --- how much is kept ---
 
 
-def test_what_is_refused_leaves_nothing() -> None:
+def test_a_refused_request_has_no_effect() -> None:
     desk = Desk()
     refused = (
         InitProducer("", 1),

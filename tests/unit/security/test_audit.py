@@ -34,7 +34,7 @@ def test_the_line() -> None:
 
 
 @given(st.text(max_size=50), st.text(max_size=50))
-def test_nobody_writes_a_second_line(name: str, detail: str) -> None:
+def test_no_text_starts_a_second_line(name: str, detail: str) -> None:
     line = audit_line(DENIAL._replace(principal=Principal("User", f"a\n{name}\u2028"), detail=detail + "\r\n{}\x85"))
     assert line.splitlines() == [line[:-1]]
     assert line.isascii()

@@ -46,7 +46,7 @@ def may(
     return AclAuthorizer(acls).allowed(Peer(who, host), operation, Resource(TOPIC, name))
 
 
-def test_nobody_may_do_anything_without_an_acl() -> None:
+def test_without_an_acl_every_operation_is_denied() -> None:
     authorizer = AclAuthorizer()
     for resource_type in ResourceType:
         for operation in OPERATIONS[resource_type]:
@@ -90,7 +90,7 @@ def test_a_denial_wins_wherever_it_stands() -> None:
     assert may([acl(), acl(permission=DENY, host="10.0.0.2")])
 
 
-def test_what_an_operation_implies() -> None:
+def test_operations_implied_by_an_operation() -> None:
     for operation in (O.READ, O.WRITE, O.DELETE, O.ALTER):
         assert may([acl(operation=operation)], O.DESCRIBE)
         assert not may([acl(operation=O.DESCRIBE)], operation)
@@ -103,7 +103,7 @@ def test_what_an_operation_implies() -> None:
     assert may([acl(operation=O.WRITE), acl(operation=O.READ, permission=DENY)], O.DESCRIBE)
 
 
-def test_everyone_if_no_acl_is_found() -> None:
+def test_everyone_without_an_acl() -> None:
     authorizer = AclAuthorizer([acl("t", principal=BOB)], allow_everyone_if_no_acl_found=True)
     peer = Peer(ALICE, HOST)
     assert authorizer.allowed(peer, O.DELETE, Resource(TOPIC, "free"))
@@ -229,7 +229,7 @@ def test_decides_as_the_naive_model(
 
 
 @given(st.lists(ACLS, max_size=8), st.sampled_from([ALICE, BOB]), st.sampled_from(TOPIC_OPERATIONS))
-def test_by_type_is_true_exactly_if_there_can_be_such_a_resource(
+def test_by_type_is_true_exactly_if_such_a_resource_can_exist(
     acls: list[Acl], principal: Principal, operation: Operation
 ) -> None:
     """Candidates: every name in an ACL, and its successor that no ACL names."""

@@ -17,13 +17,13 @@ HOSTILE = ["a\nb", "a\r", "\x1b[2J", "\u202eabc", "\u2028", "a\x00", "\x85", "x"
 
 
 @for_each("text", ["", "etl-1", "Lagerbestände 7", "x" * CLIENT_ID_CHARS_MAX])
-def test_what_may_be_one(text: str) -> None:
+def test_valid_client_ids(text: str) -> None:
     assert check_client_id(text) == text
     assert client_id_of(HandshakeRequest("sparklog-python", client_id=text)) == (text or "sparklog-python")
 
 
 @for_each("text", HOSTILE, ids=lambda t: ascii(t)[:12])
-def test_what_may_be_none(text: str) -> None:
+def test_invalid_client_ids(text: str) -> None:
     for make in (Producer, Consumer, Admin):
         with pytest.raises(InvalidConfigError, match=r"client\.id"):
             make("127.0.0.1:1", client_id=text)
@@ -32,7 +32,7 @@ def test_what_may_be_none(text: str) -> None:
             client_id_of(hello)
 
 
-def test_who_has_none_shakes_hands_as_before() -> None:
+def test_a_client_without_an_id_uses_the_shorter_handshake() -> None:
     """An older broker gets the same bytes as before."""
     assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "b", ""))) == ["a", "b", ""]
     assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "", "", "c"))) == ["a", "", "", "c"]

@@ -35,7 +35,7 @@ def resolved(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
     return SecuritySettings(given).resolve(environment or {})
 
 
-def test_nothing_is_plaintext() -> None:
+def test_no_connection_is_plaintext() -> None:
     assert client_security(None) == client_security({}) == resolved({}) == PLAINTEXT
     assert resolved({"security.protocol": "PLAINTEXT"}) == PLAINTEXT
     assert resolved({"security.protocol": "ssl"}).protocol is SecurityProtocol.SSL  # Kafka does not mind either
@@ -78,7 +78,7 @@ def test_an_empty_setting_is_none() -> None:
     assert resolved({"enable.ssl.certificate.verification": "True"}) == PLAINTEXT, "so it is anyway"
 
 
-def test_settings_of_kafka_that_mean_nothing_here() -> None:
+def test_settings_of_kafka_without_a_meaning_here() -> None:
     assert resolved(dict.fromkeys(WITHOUT_EFFECT, "x")) == PLAINTEXT
 
 
@@ -141,7 +141,7 @@ def test_oauthbearer() -> None:
         ({"sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not supported"),
     ],
 )
-def test_what_is_refused(given: dict[str, str], message: str) -> None:
+def test_refused_arguments(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message) as raised:
         resolved(given)
     assert PASSWORD not in str(raised.value)

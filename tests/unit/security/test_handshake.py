@@ -100,7 +100,7 @@ def test_a_peer_that_authenticates_is_let_through() -> None:
 
 
 @for_each("before", [[], [HandshakeRequest()], [ChooseMechanism(SCRAM)], [ChooseMechanism(SCRAM), SaslToken(b"hello")]])
-def test_nothing_is_answered_before_the_peer_is_known(before: list[Event]) -> None:
+def test_no_request_is_answered_before_the_peer_is_authenticated(before: list[Event]) -> None:
     auth = connection()
     for event in before:
         auth.receive(event, 0)
@@ -112,7 +112,7 @@ def test_nothing_is_answered_before_the_peer_is_known(before: list[Event]) -> No
     assert (auth.principal, auth.deadline_ms, auth.expire(10**12)) == (None, None, [])
 
 
-def test_handshakes_before_the_peer_is_known_are_few() -> None:
+def test_handshakes_before_the_authentication_are_limited() -> None:
     auth = connection()
     assert auth.receive(HandshakeRequest(), 0) == auth.receive(HandshakeRequest(), 0) == [LetThrough()]
     failure(auth.receive(HandshakeRequest(), 0))
@@ -129,7 +129,7 @@ def test_messages_out_of_order_fail() -> None:
     assert isinstance(failure(auth.receive(SaslToken(b"hello"), 0)).error, IllegalSaslStateError)
 
 
-def test_the_listener_decides_which_mechanisms_there_are() -> None:
+def test_the_listener_decides_about_mechanisms() -> None:
     effect = failure(connection().receive(ChooseMechanism("OAUTHBEARER"), 0))
     assert isinstance(effect.error, UnsupportedSaslMechanismError)
     assert effect.mechanisms == RULES.mechanisms
@@ -140,7 +140,7 @@ def test_the_listener_decides_which_mechanisms_there_are() -> None:
         ListenerRules("X", ("GSSAPI",))
 
 
-def test_a_failure_tells_the_peer_nothing_and_the_log_no_secret() -> None:
+def test_a_failure_has_no_reason_for_the_peer_and_no_secret_in_the_log() -> None:
     auth = connection()
     auth.receive(ChooseMechanism(SCRAM), 0)
     effect = failure(auth.receive(SaslToken(b"hunter2"), 0))
@@ -172,7 +172,7 @@ def test_a_session_ends_with_its_credential_or_with_the_listeners_limit() -> Non
     assert isinstance(lifetime(0, b"alice@1000"), Fail)  # expired as it is shown
 
 
-def test_after_the_session_nothing_is_answered_and_waiting_requests_end() -> None:
+def test_after_the_session_no_request_is_answered_and_waiting_ones_end() -> None:
     auth = connection()
     log_in(auth, 0, b"alice@5000")
     assert auth.deadline_ms == 5_000
@@ -208,7 +208,7 @@ def test_authenticating_again_cannot_change_principal_or_mechanism_and_is_limite
         assert auth.principal is None
 
 
-def test_who_does_not_authenticate_in_time_is_cut_off() -> None:
+def test_peers_that_do_not_authenticate_in_time_are_cut_off() -> None:
     auth = connection()
     auth.receive(ChooseMechanism(SCRAM), 0)
     assert auth.deadline_ms == 30_000

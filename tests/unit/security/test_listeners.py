@@ -48,7 +48,7 @@ def test_several_listeners() -> None:
     assert str(listeners.bound[2]) == "PLAINTEXT://[::1]:0"
 
 
-def test_what_is_not_said() -> None:
+def test_defaults_of_listeners() -> None:
     listeners = parse_listeners("SASL_SSL://0.0.0.0:9292,SSL://127.0.0.1:1", own_host="broker-1")
     assert [str(a) for a in listeners.advertised] == ["SASL_SSL://broker-1:9292", "SSL://127.0.0.1:1"]
     assert listeners.inter_broker == listeners.bound[0]
@@ -85,7 +85,7 @@ def test_settings_that_are_refused(settings: tuple[str, ...], part: str) -> None
 
 
 @given(st.text("PLAINTEXT:/[]0.a,19 ", max_size=40))
-def test_nothing_else_is_raised(text: str) -> None:
+def test_only_config_errors_are_raised(text: str) -> None:
     try:
         parse_listeners(text)
     except InvalidConfigError:

@@ -202,7 +202,7 @@ def test_messages_of_another_mechanism_than_the_chosen_one_fail(chosen: str, spo
 
 
 @for_each("mechanism", MECHANISMS)
-def test_a_mechanism_that_the_listener_does_not_have_is_refused_whatever_is_sent(mechanism: str) -> None:
+def test_a_mechanism_that_the_listener_does_not_have_is_refused_with_any_message(mechanism: str) -> None:
     rest = tuple(m for m in MECHANISMS if m != mechanism)
     auth = Authentication(ListenerRules("CLIENTS", rest, tls=True), server, 0)
     (effect,) = auth.receive(ChooseMechanism(mechanism), 0)
@@ -238,7 +238,7 @@ def test_a_recorded_exchange_opens_no_other_connection(mechanism: str) -> None:
         again.respond(proof, 0)
 
 
-def test_a_recorded_token_opens_nothing_after_its_end() -> None:
+def test_a_recorded_token_opens_no_connection_after_its_end() -> None:
     exchange = server(OAUTHBEARER)
     step = exchange.respond(first_message(OAUTHBEARER), 5_000)
     assert step.principal is None

@@ -211,7 +211,7 @@ def test_a_key_is_used_for_its_own_algorithm_only() -> None:
         verifier.verify(token(algorithm="RS256"), NOW_MS)
 
 
-def test_keys_that_no_token_is_signed_with_are_left_out() -> None:
+def test_keys_that_sign_no_token_are_skipped() -> None:
     """A set that also has keys for encryption, or of curves that come later, is the issuer's usual one."""
     odd = [
         public(OTHER_KEY, "r", alg="RSA-OAEP"),
@@ -243,7 +243,7 @@ def test_a_token_that_ends_in_the_middle_is_refused() -> None:
             server.respond(b"\x01", NOW_MS)
 
 
-def test_two_keys_of_one_id_open_nothing() -> None:
+def test_two_keys_of_one_id_open_no_connection() -> None:
     """Which of them is meant cannot be told; a set that an attacker may add to would let the attacker in."""
     for first, second in ((RSA_KEY, OTHER_KEY), (OTHER_KEY, RSA_KEY)):
         verifier = TokenVerifier(json.dumps({"keys": [public(first, "r"), public(second, "r")]}), RULES)

@@ -107,7 +107,7 @@ def test_names_of_all_scripts_are_allowed() -> None:
         assert check_name(name) == name
 
 
-def test_nobody_is_authenticated_as_anonymous() -> None:
+def test_no_peer_is_authenticated_as_anonymous() -> None:
     """Every peer without authentication has this principal: ACLs and quotas name it, users cannot have it."""
     assert parse_principal("User:ANONYMOUS") == ANONYMOUS
     assert quota_record(Entity(user="ANONYMOUS"), {QuotaKey.PRODUCER_BYTE_RATE: 1.0})[1] is not None
@@ -152,7 +152,7 @@ def test_a_name_in_another_form_logs_in_as_the_user_that_it_stands_for() -> None
                 PlainServer({strange: credential}.get, unknown).respond(plain_message(strange, Secret("pencil")), 0)
 
 
-def test_what_is_stored_of_strange_names_can_be_read_and_removed(caplog: pytest.LogCaptureFixture) -> None:
+def test_records_of_strange_names_can_be_read_and_removed(caplog: pytest.LogCaptureFixture) -> None:
     """One ACL of a name that is refused now must not make all ACLs unreadable: everybody would be denied."""
     for name in STRANGE_NAMES:
         if name in ("", "*"):

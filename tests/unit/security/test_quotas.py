@@ -137,7 +137,7 @@ COSTS = st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 5_000)), max_si
 
 
 @given(COSTS, st.integers(1, 2_000), st.integers(1, 3_000))
-def test_whoever_obeys_keeps_the_rate_over_every_span(
+def test_an_obedient_client_keeps_the_rate_over_every_span(
     requests: list[tuple[int, int]], per_second: int, burst: int
 ) -> None:
     rate = Rate(per_second, burst)
@@ -155,7 +155,7 @@ def test_whoever_obeys_keeps_the_rate_over_every_span(
 
 
 @given(COSTS, st.integers(1, 2_000))
-def test_nobody_waits_longer_than_needed(requests: list[tuple[int, int]], per_second: int) -> None:
+def test_no_client_waits_longer_than_needed(requests: list[tuple[int, int]], per_second: int) -> None:
     rate = Rate(per_second, per_second)
     bucket, now_ms = full(rate, 0), 0
     for pause_ms, cost in requests:
@@ -167,7 +167,7 @@ def test_nobody_waits_longer_than_needed(requests: list[tuple[int, int]], per_se
             assert charge(bucket, rate, 0, now_ms + wait_ms - 1)[1] == 1
 
 
-def test_a_clock_that_goes_back_takes_nothing_away() -> None:
+def test_a_clock_that_goes_back_takes_no_credit_away() -> None:
     rate = Rate(1000, 1000)
     assert charge(Bucket(500, 1_000), rate, 0, 0) == (Bucket(500, 1_000), 0)
 
@@ -261,7 +261,7 @@ def test_a_peer_that_connects_in_a_loop_does_not_slow_another(events: list[tuple
             assert outcome == told(alone, ip, now_ms)
 
 
-def test_a_peer_that_is_refused_takes_nothing_of_the_rate_of_all() -> None:
+def test_a_refused_peer_uses_no_part_of_the_common_rate() -> None:
     table = QuotaTable({Entity(ip="10.0.0.1"): {RATE: 1}})
     connections = Connections(ConnectionLimits(creation_rate=100), table)
     for _ in range(1_000):
@@ -339,7 +339,7 @@ def test_an_invalid_rate_is_refused_with_the_remedy(limit: float) -> None:
 
 
 @for_each("rate", [5e-324, 1e-300, 0.001, 0.1])
-def test_a_connection_is_never_left_alone_for_longer_than_its_client_waits(rate: float) -> None:
+def test_a_connection_is_never_muted_longer_than_its_client_waits(rate: float) -> None:
     connections = Connections(
         ConnectionLimits(), QuotaTable({Entity(ip="10.0.0.1"): {QuotaKey.CONNECTION_CREATION_RATE: rate}})
     )

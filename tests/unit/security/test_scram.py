@@ -63,7 +63,7 @@ def test_the_example_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
-def test_unknown_users_look_like_known_ones_with_a_wrong_password(mechanism: str) -> None:
+def test_unknown_users_look_like_real_ones_with_a_wrong_password(mechanism: str) -> None:
     def attempt(name: str) -> tuple[dict[str, str], str]:
         client, broker = ScramClient(mechanism, name, Secret("wrong")), server(mechanism)
         first = broker.respond(client.first(), 0).challenge
@@ -90,7 +90,7 @@ def credentials_of(shapes: dict[tuple[int, int], int]) -> list[ScramCredential]:
     ]
 
 
-def test_unknown_users_have_the_shapes_of_known_ones() -> None:
+def test_unknown_users_have_the_shapes_of_real_ones() -> None:
     """An attacker that tries names sees iterations and the size of the salt. A number that only unknown names have
     would reveal unknown names; one that they never have would reveal known ones."""
     for shapes in (
@@ -138,7 +138,7 @@ def test_plain_works_as_long_for_unknown_names(monkeypatch: pytest.MonkeyPatch) 
     assert [c.iterations for c in worked] == [16_384, 16_384]
 
 
-def test_no_proof_opens_a_made_up_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proof_opens_an_invented_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even one that fits: the user is not known."""
     fitting = CREDENTIALS[SCRAM_SHA_256]["user"]
     monkeypatch.setattr(UnknownUsers, "credential", lambda *_: fitting)
@@ -149,7 +149,7 @@ def test_no_proof_opens_a_made_up_credential(monkeypatch: pytest.MonkeyPatch) ->
         broker.respond(proof, 0)
 
 
-def test_a_recorded_exchange_proves_nothing() -> None:
+def test_a_recorded_exchange_is_no_proof() -> None:
     client, broker = ScramClient(SCRAM_SHA_256, "user", PASSWORD), server()
     first = client.first()
     proof = client.respond(broker.respond(first, 0).challenge)
@@ -194,7 +194,7 @@ def test_the_channel_binding_flag_cannot_be_changed_on_the_way() -> None:
         broker.respond(proof, 0)
 
 
-def test_the_client_refuses_a_broker_that_makes_its_work_cheap_or_endless_or_knows_nothing() -> None:
+def test_the_client_refuses_a_broker_with_cheap_or_endless_work_or_without_a_proof() -> None:
     for answer in (b"i=1", b"i=4095", b"i=9000000", b"i=99999999999", b"x", b"\xff"):
         client = ScramClient(SCRAM_SHA_256, "user", PASSWORD)
         nonce = client.first().split(b"r=")[1]
@@ -207,7 +207,7 @@ def test_the_client_refuses_a_broker_that_makes_its_work_cheap_or_endless_or_kno
 
 
 @given(st.lists(st.binary(max_size=80) | st.text("nrpc=,abuse", max_size=40).map(str.encode), max_size=4))
-def test_garbage_is_a_failed_authentication_and_nothing_else(messages: list[bytes]) -> None:
+def test_garbage_is_only_a_failed_authentication(messages: list[bytes]) -> None:
     for exchange in (server(), PlainServer(CREDENTIALS[SCRAM_SHA_256].get, UNKNOWN[SCRAM_SHA_256])):
         for message in messages:
             try:

@@ -94,7 +94,7 @@ def greeting(server: dict[str, Any], client: dict[str, Any], host: str = "localh
         return name
 
 
-def test_a_server_is_known_by_name_and_by_address() -> None:
+def test_a_server_is_verified_by_name_and_by_address() -> None:
     assert greeting(settings(BROKER), settings(None)) == "nobody"
     assert greeting(settings(BROKER), settings(None), "127.0.0.1") == "nobody"
 
@@ -171,7 +171,7 @@ def test_tls_1_1_is_refused() -> None:
             assert cipher[0].startswith("ECDHE-")
 
 
-def test_a_plain_client_gets_nothing() -> None:
+def test_a_plain_client_gets_no_bytes() -> None:
     context = server_context(settings(BROKER))
     with serving(lambda: context) as port, socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
         plain.sendall(b"\x0c\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0")
@@ -315,7 +315,7 @@ def test_secure_setup_makes_a_cluster_that_works(tmp_path: Path) -> None:
     assert password.reveal() not in repr(made)
 
 
-def test_secure_setup_overwrites_nothing(tmp_path: Path) -> None:
+def test_secure_setup_overwrites_no_file(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     before = tmp_path.stat().st_mode
     with pytest.raises(InvalidConfigError, match="not empty"):

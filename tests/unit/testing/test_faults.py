@@ -29,7 +29,7 @@ def child(fault: str, mark: Path | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", LOOP], env=variables, stdout=subprocess.PIPE, text=True)
 
 
-def test_nothing_happens_unarmed() -> None:
+def test_unarmed_faults_have_no_effect() -> None:
     reach("here")
 
 

@@ -102,7 +102,7 @@ def test_jobs_of_one_thread_keep_their_order(simulation: Simulation) -> None:
     assert ran == list(range(20))
 
 
-def test_a_killed_process_does_nothing_any_more(simulation: Simulation) -> None:
+def test_a_killed_process_stops_at_once(simulation: Simulation) -> None:
     victim, other = simulation.loop("victim"), simulation.loop("other")
     ticks: list[str] = []
 
@@ -137,7 +137,7 @@ def test_a_job_may_fail(simulation: Simulation) -> None:
         simulation.complete(loop, work())
 
 
-def test_what_can_never_happen_is_said(simulation: Simulation) -> None:
+def test_impossible_waits_are_reported(simulation: Simulation) -> None:
     loop = simulation.loop("a")
     with pytest.raises(SimulationStuckError, match="no event is left"):
         simulation.complete(loop, asyncio.Event().wait())

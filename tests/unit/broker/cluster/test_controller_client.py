@@ -49,7 +49,7 @@ def told(*answers: SparklogError | str) -> str:
     return result
 
 
-def test_it_is_asked_again_until_there_is_one() -> None:
+def test_it_is_repeated_until_a_controller_exists() -> None:
     assert told(*MOVING, *MOVING, "made") == "made"
 
 
@@ -141,7 +141,7 @@ def test_a_failed_attempt_is_logged_if_the_next_one_fails(
     assert [record.args for record in caplog.records] == [(str(MOVING[which]),) for which in logged]
 
 
-def test_a_controller_that_hangs_is_given_up_when_it_is_replaced() -> None:
+def test_a_controller_that_hangs_is_abandoned_when_it_is_replaced() -> None:
     client = Hanging(3)
 
     async def ask() -> None:

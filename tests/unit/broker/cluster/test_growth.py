@@ -128,7 +128,7 @@ def test_after_a_crash_anywhere_the_next_start_continues(
     check_grown(data, before, connected(server))
 
 
-def test_what_is_not_empty_is_refused_and_nothing_changes(single: tuple[Path, Stored]) -> None:
+def test_a_target_that_is_not_empty_is_refused_without_a_change(single: tuple[Path, Stored]) -> None:
     data, before = single
     coordination = connected(SimZooKeeper(3))
     wait_for(coordination.create("/zookeeper", b""))
@@ -142,7 +142,7 @@ def test_what_is_not_empty_is_refused_and_nothing_changes(single: tuple[Path, St
         grow(config, coordination, real_environment())
 
 
-def test_while_a_broker_runs_nothing_is_copied(tmp_path: Path) -> None:
+def test_while_a_broker_runs_no_file_is_copied(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with at_work(load_config(None, data_dir=str(tmp_path))):
             coordination = connected(SimZooKeeper(4))

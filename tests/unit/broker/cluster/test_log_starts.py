@@ -53,7 +53,7 @@ def test_one_checkpoint_is_for_all_that_wait() -> None:
     assert run(logs, [lambda: all_written(logs)]) == ([(0, True), (1, True)], 1)
 
 
-def test_who_is_not_in_the_checkpoint_is_told_so() -> None:
+def test_a_replica_outside_the_checkpoint_is_reported() -> None:
     logs = [Log(5, 0), Log(7, 3)]
 
     def full() -> None:

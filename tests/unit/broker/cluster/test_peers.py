@@ -132,7 +132,7 @@ def test_after_any_failure_the_next_request_has_a_connection_of_its_own(
     assert asyncio.run(play([spoiled, good], scene)) in (1, 2)
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_listener() -> None:
     async def scene() -> None:
         with pytest.raises(BrokerNotAvailableError, match="no connection to the broker at 127"):
             await ask(Peer("127.0.0.1:1", answer_bytes_max=1 << 16))
@@ -151,7 +151,7 @@ def test_an_api_that_the_peer_does_not_have() -> None:
     asyncio.run(play([], scene, hello=old))
 
 
-def test_who_waits_for_a_turn_and_gives_up_takes_nothing_along() -> None:
+def test_a_cancelled_wait_for_a_turn_takes_no_other_request_along() -> None:
     async def scene(peer: Peer) -> None:
         first = asyncio.ensure_future(ask(peer))
         second = asyncio.ensure_future(ask(peer))
@@ -163,13 +163,13 @@ def test_who_waits_for_a_turn_and_gives_up_takes_nothing_along() -> None:
     asyncio.run(play([good, good], scene))
 
 
-def test_a_session_is_given_up_early_enough_for_the_longest_wait() -> None:
+def test_a_session_is_ended_early_enough_for_the_longest_wait() -> None:
     assert due_after_s(2) == 1
     assert due_after_s(30) == 30 - LONGEST_WAIT_S
     assert due_after_s(3_600) == 3_600 * RENEWED_AFTER
 
 
-def test_a_broker_whose_address_is_not_known_is_away() -> None:
+def test_a_broker_without_an_address_is_unreachable() -> None:
     async def scene() -> None:
         with pytest.raises(BrokerNotAvailableError, match="is not registered"):
             await Peer("", answer_bytes_max=1 << 20).request(

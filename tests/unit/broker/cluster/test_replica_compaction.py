@@ -68,7 +68,7 @@ def test_a_replica_that_is_new_to_a_compacted_topic_joins_the_isr(tmp_path: Path
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_was_copied_with_gaps_is_there_after_a_restart_and_is_appended_to(tmp_path: Path, clean: bool) -> None:
+def test_a_copy_with_gaps_survives_a_restart_and_is_appended_to(tmp_path: Path, clean: bool) -> None:
     group = Group(tmp_path)
     group.leave(3)
     rewrite_keys(group, 10)
@@ -171,7 +171,7 @@ def test_a_follower_that_is_cut_in_a_gap_of_compaction_copies_the_batch_below_to
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_an_undone_record_had_replaced_is_there_again(tmp_path: Path, restarts: bool) -> None:
+def test_a_record_replaced_by_an_undone_one_returns(tmp_path: Path, restarts: bool) -> None:
     """Compaction has removed it from the replicas that had both; the one that leads has only the older record."""
     group = Group(tmp_path)
     group.append(keyed_batch([(b"a", b"1"), (b"b", b"1")]))
@@ -404,7 +404,7 @@ def test_a_copy_that_is_cut_in_a_gap_keeps_all_that_lies_before(tmp_path: Path) 
     assert stored(group[3]) == want
 
 
-def test_compacted_segments_of_a_follower_hold_nothing_else(tmp_path: Path) -> None:
+def test_compacted_segments_of_a_follower_equal_the_leaders(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.leave(3)
     rewrite_keys(group, 5)
@@ -420,7 +420,7 @@ def test_compacted_segments_of_a_follower_hold_nothing_else(tmp_path: Path) -> N
     assert all(a.next_offset == b.base_offset for a, b in zip(group[3].segments, group[3].segments[1:], strict=False))
 
 
-def test_nothing_of_the_model_is_lost_over_changing_leaders(tmp_path: Path) -> None:
+def test_the_model_survives_changing_leaders(tmp_path: Path) -> None:
     group = Group(tmp_path, {"segment.bytes": 4096})
     model: list[Stored] = []
     for turn in range(6):

@@ -110,7 +110,7 @@ def test_the_next_request_names_the_last_answers_records() -> None:
     run(scene)
 
 
-def test_what_is_not_carried_out_soon_is_not_waited_for() -> None:
+def test_effects_that_take_long_are_not_waited_for() -> None:
     async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[FetchEvent]) -> None:
         fetcher.ask(following(A), fetch())
         fetcher.ask(following(B), fetch())

@@ -155,7 +155,7 @@ class Follower:
         return {r.partition: r for r in message.results}
 
 
-def test_what_is_there_is_answered_once(leading: Leading) -> None:
+def test_available_records_are_answered_once(leading: Leading) -> None:
     async def scene() -> None:
         follower = Follower(leading)
         leading.append(0)
@@ -171,7 +171,7 @@ def test_what_is_there_is_answered_once(leading: Leading) -> None:
     asyncio.run(scene())
 
 
-def test_what_is_idle_stays_armed_and_is_answered_when_something_comes(leading: Leading) -> None:
+def test_an_idle_fetch_stays_armed_and_is_answered_when_records_come(leading: Leading) -> None:
     async def scene() -> None:
         follower = Follower(leading)
         await follower.ask((0, 0), (1, 0), (2, 0))
@@ -192,7 +192,7 @@ def test_what_is_idle_stays_armed_and_is_answered_when_something_comes(leading: 
     asyncio.run(scene())
 
 
-def test_what_all_in_sync_replicas_have_is_committed_and_told(leading: Leading) -> None:
+def test_records_of_all_in_sync_replicas_are_committed_and_announced(leading: Leading) -> None:
     async def scene() -> None:
         two, three = Follower(leading, 2), Follower(leading, 3)
         leading.append(0)
@@ -210,7 +210,7 @@ def test_what_all_in_sync_replicas_have_is_committed_and_told(leading: Leading) 
     asyncio.run(scene())
 
 
-def test_what_does_not_fit_comes_next(leading: Leading) -> None:
+def test_batches_beyond_the_limit_come_next(leading: Leading) -> None:
     async def scene() -> None:
         follower = Follower(leading)
         for partition in range(3):
@@ -224,7 +224,7 @@ def test_what_does_not_fit_comes_next(leading: Leading) -> None:
     asyncio.run(scene())
 
 
-def test_a_batch_that_is_larger_than_the_room_left_comes_next(leading: Leading) -> None:
+def test_a_batch_larger_than_the_remaining_room_comes_next(leading: Leading) -> None:
     """Nothing else may ever happen in its partition: its producer waits for the followers."""
 
     async def scene() -> None:
@@ -277,7 +277,7 @@ def test_a_new_session_ends_the_wait_of_the_one_before(leading: Leading) -> None
 
 
 @pytest.mark.parametrize("leader", [2, -1])
-def test_whoever_waits_is_told_that_another_leads(leading: Leading, leader: int) -> None:
+def test_waiting_fetches_learn_of_another_leader(leading: Leading, leader: int) -> None:
     async def scene() -> None:
         follower = Follower(leading)
         request = follower.request(wait_ms=60_000)
@@ -338,7 +338,7 @@ def test_a_follower_that_has_waited_long_does_not_lag_at_the_next_append(leading
     asyncio.run(scene())
 
 
-def test_a_leader_that_was_unsure_for_a_while_is_told_again_by_those_that_wait(leading: Leading) -> None:
+def test_waiting_followers_report_again_to_a_leader_that_was_unsure(leading: Leading) -> None:
     """Its leader epoch is the same, but the followers' fetch positions are forgotten: an idle partition that was not
     named again would not return to the ISR before the next append."""
     key = TopicPartition("events", 0)
@@ -375,7 +375,7 @@ def test_an_older_image_brings_no_leadership_back_that_an_answer_has_ended(leadi
     replica.check_leads()
 
 
-def test_what_was_proposed_counts_on_when_a_leader_was_unsure_for_a_while(leading: Leading) -> None:
+def test_proposals_stay_valid_when_a_leader_was_unsure_for_a_while(leading: Leading) -> None:
     """It may be stored: a proposed member may be elected, so nothing is acknowledged without it."""
     image = PartitionImage((1, 2, 3), 1, EPOCH, 8, (1, 3))
     replica, log = leading.replica(0), leading.log(0)

@@ -91,7 +91,7 @@ def test_a_replica_retains_on_its_own_and_never_behind_its_high_watermark(tmp_pa
     assert group.image.isr == (1, 2, 3)
 
 
-def test_a_disk_that_is_full_shrinks_the_isr_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_shrinks_the_isr_without_a_loss(tmp_path: Path) -> None:
     disks: dict[str, LimitedFiles] = {}
 
     def open_log(directory: Path, settings: dict[str, Any], **more: object) -> PartitionLog:

@@ -182,7 +182,7 @@ def test_the_leader_deletes_expired_copies_and_the_others_forget_them(tmp_path: 
         assert group.copies() == (3 if broker == 2 else 1)
 
 
-def test_what_a_dead_leader_has_copied_is_deleted_by_the_next_one(tmp_path: Path) -> None:
+def test_copies_of_a_dead_leader_are_deleted_by_the_next_one(tmp_path: Path) -> None:
     group = filled(tmp_path)
     group.tier(1)
     group.leave(1)
@@ -276,7 +276,7 @@ def test_a_copy_stays_when_its_maker_has_lost_the_records(tmp_path: Path, how: s
     assert group.copies() == 1
 
 
-def test_a_store_that_fails_stops_nothing_but_tiering(tmp_path: Path) -> None:
+def test_a_failing_store_stops_only_tiering(tmp_path: Path) -> None:
     store = FailingStore("memory://replica-tiering-fails")
     group = filled(tmp_path, store=store)
     store.fails = lambda what, key: what == "write"
@@ -304,7 +304,7 @@ class AnswersLost(ObjectStore):
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_copy_that_others_may_have_found_is_not_deleted_when_its_maker_knows_of_no_end(
+def test_a_copy_that_others_may_use_is_not_deleted_by_a_leader_that_missed_its_end(
     tmp_path: Path, dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = filled(tmp_path, store=AnswersLost(f"memory://answers-lost-{dies}"))
@@ -323,7 +323,7 @@ def test_a_copy_that_others_may_have_found_is_not_deleted_when_its_maker_knows_o
     assert stored(group[3]) == want
 
 
-def test_a_follower_whose_retention_is_ahead_deletes_nothing_that_its_leader_shows(tmp_path: Path) -> None:
+def test_a_follower_with_earlier_retention_deletes_no_segment_of_its_leader(tmp_path: Path) -> None:
     group = filled(tmp_path)
     group.tier(1)
     want = stored(group[1])

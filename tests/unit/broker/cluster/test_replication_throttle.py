@@ -7,12 +7,12 @@ from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
 from sparklog.replication.cluster_image import PartitionImage
 
 
-def test_without_a_rate_nothing_waits() -> None:
+def test_without_a_rate_no_fetch_waits() -> None:
     quota = Quota(lambda: 0)
     assert quota.wait_ms() == 0
 
 
-def test_what_was_taken_is_made_up_for() -> None:
+def test_borrowed_bytes_are_paid_back() -> None:
     now = [0]
     quota = Quota(lambda: now[0])
     quota.set_rate(1_000)

@@ -113,7 +113,7 @@ def test_topics_beyond_the_limit_are_others(tmp_path: Path) -> None:
     run(tmp_path, scenario, metrics_topics_max=1)
 
 
-def test_partitions_where_asked_for(tmp_path: Path) -> None:
+def test_partitions_by_option(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         for name, partitions in (("a", 4), ("b", 2), ("c", 1)):
             await broker.topics.create(TopicSpec(name, partitions))
@@ -137,7 +137,7 @@ def test_partitions_where_asked_for(tmp_path: Path) -> None:
     run(tmp_path, scenario, metrics_partitions_max=3)
 
 
-def test_lag_is_told_by_group_and_topic(tmp_path: Path) -> None:
+def test_lag_is_reported_by_group_and_topic(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.topics.create(TopicSpec("a", 2))
         await broker.topics.create(TopicSpec("b", 1))
@@ -218,7 +218,7 @@ def test_open_transactions_and_the_records_behind_them(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_a_fetch_waits_is_no_work(tmp_path: Path) -> None:
+def test_the_wait_of_a_fetch_is_no_work(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.topics.create(TopicSpec("a", 1))
         waiting = asyncio.ensure_future(read(broker, "a", 0, wait_ms=20_000))
@@ -273,7 +273,7 @@ def test_offline_partitions(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_before_the_broker_is_there(tmp_path: Path) -> None:
+def test_before_the_broker_is_ready(tmp_path: Path) -> None:
     body = Renderer(Histogram(), time.monotonic, lambda _: None).scrape(Exposition.TEXT, None, False)
     assert b"\nsparklog_ready 0.0\n" in body
     assert b"kafka_" not in body

@@ -36,7 +36,7 @@ def image(leader: int, epoch: int, *isr: int, recovering: bool = False) -> Parti
     return PartitionImage((1, 2, 3), leader, epoch, epoch, isr, recovering=recovering)
 
 
-def test_what_is_counted() -> None:
+def test_counted_states() -> None:
     counted = ReplicationCounters()
     for before, after in (
         (image(1, 3, 1, 2, 3), image(1, 3, 1, 2)),

@@ -68,5 +68,5 @@ def test_any_bytes_are_a_request_or_refused(head: bytes) -> None:
         ("x-application/openmetrics-text", Exposition.TEXT),
     ],
 )
-def test_the_form_that_is_asked_for(accept: str, exposition: Exposition) -> None:
+def test_the_requested_form(accept: str, exposition: Exposition) -> None:
     assert wanted_by(accept) is exposition

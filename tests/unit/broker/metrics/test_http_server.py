@@ -105,7 +105,7 @@ def test_a_second_request_on_the_connection_is_not_read() -> None:
     run(scenario)
 
 
-def test_a_peer_that_does_not_finish_its_request_is_told_so() -> None:
+def test_an_unfinished_request_gets_an_error() -> None:
     async def scenario(ask: Ask, _: HttpServer) -> None:
         assert (await ask(b"GET /ok HTTP/1.1\r\n")).startswith(b"HTTP/1.1 408 ")
 

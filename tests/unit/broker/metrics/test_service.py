@@ -66,7 +66,7 @@ def test_ready_between_recovery_and_the_stop(tmp_path: Path) -> None:
     run(scenario, its_config)
 
 
-def test_who_asks_meanwhile_gets_the_same_answer(tmp_path: Path) -> None:
+def test_concurrent_requests_get_the_same_answer(tmp_path: Path) -> None:
     async def scenario(service: MetricsService) -> None:
         go_on, calls = threading.Event(), []
 

@@ -86,7 +86,7 @@ def test_the_allowed_items_of_a_request_are_done_and_each_result_has_its_place(t
     run(tmp_path, scenario)
 
 
-def test_a_produce_that_cuts_its_payload_wrongly_is_refused_whatever_is_denied(tmp_path: Path) -> None:
+def test_a_produce_with_wrong_lengths_is_refused_with_and_without_denials(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.grant(ALICE, [(Op.WRITE, topic("public"))])
         request = m.ProduceRequest(
@@ -223,9 +223,7 @@ def test_an_acl_that_cannot_be_read_may_be_a_denial(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_an_acl_of_a_name_that_is_refused_now_denies_nobody_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_acl_of_a_refused_name_denies_no_other_user(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old = b'["topic","literal","secret","User: admin","*","Read","Deny"]'
 
     async def scenario(world: World) -> None:
@@ -274,7 +272,7 @@ def test_acls_are_added_listed_and_removed(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_acls_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_acls_survive_a_restart(tmp_path: Path) -> None:
     async def first(world: World) -> None:
         await world.grant(ALICE, [(Op.READ, topic("secret"))])
 
@@ -299,7 +297,7 @@ def test_a_broker_without_an_authorizer_keeps_no_acls(tmp_path: Path) -> None:
     run(tmp_path, scenario, authorizer="")
 
 
-def test_the_local_socket_is_for_peers_on_the_same_host_that_are_known(tmp_path: Path) -> None:
+def test_the_local_socket_is_for_authenticated_peers_on_the_same_host(tmp_path: Path) -> None:
     """A peer that is not known by its address authenticates there, too."""
 
     async def scenario(world: World) -> None:

@@ -60,7 +60,7 @@ def test_acts_and_denials_have_a_line_each(tmp_path: Path) -> None:
     assert {(line["host"], line["listener"], line["client_id"]) for line in found} == {(HOST, "CLIENTS", "tests")}
 
 
-def test_what_is_denied_in_part_is_an_act_and_a_denial(tmp_path: Path) -> None:
+def test_a_partial_denial_is_an_act_and_a_denial(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = await World.begin(tmp_path, **{"audit.log.file": "audit.log"})
         for name in ("a", "b"):
@@ -77,7 +77,7 @@ def test_what_is_denied_in_part_is_an_act_and_a_denial(tmp_path: Path) -> None:
     assert found == [denied, ("act", "User:mallory", "DELETE_RECORDS", "", "topic:a", "NONE"), denied]
 
 
-def test_a_topic_that_is_made_at_the_first_write_has_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_auto_created_topic_has_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         world = await World.begin(tmp_path, **{"audit.log.file": "audit.log", "auto.create.topics.enable": True})
         topic = Resource(ResourceType.TOPIC, "made")

@@ -91,7 +91,7 @@ class Stranger:
         self.refusals.append(error)
 
 
-def test_who_has_a_certificate_that_cannot_be_read_is_refused_and_not_anonymous(world: World) -> None:
+def test_an_unreadable_certificate_is_refused_and_not_anonymous(world: World) -> None:
     async def greet() -> Stranger:
         authenticator = Authenticator(
             world.security, asyncio.get_running_loop(), SystemClock(), world.users, {}, world.threads
@@ -114,7 +114,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
-def test_scram_hashes_nothing_here_and_needs_no_thread(world: World, mechanism: str) -> None:
+def test_scram_verification_hashes_no_password_and_needs_no_thread(world: World, mechanism: str) -> None:
     async def talk(ask: Any) -> None:
         client = ScramClient(mechanism, "alice", PASSWORD)
         await ask(SaslHandshakeRequest(mechanism))

@@ -147,7 +147,7 @@ def test_a_clock_that_is_set_ahead_ends_them_soon(tmp_path: Path) -> None:
     assert peer.state is State.CLOSED
 
 
-def test_connections_that_are_gone_are_not_told_of(tmp_path: Path) -> None:
+def test_closed_connections_are_not_reported(tmp_path: Path) -> None:
     door = Door(tmp_path)
     peer = door.comes(certificate(1))
     peer.close()

@@ -129,7 +129,7 @@ def test_a_producer_id_belongs_to_its_first_principal_after_a_restart_too(tmp_pa
     run(tmp_path, scenario)
 
 
-def test_nobody_writes_outside_a_transaction_as_its_producer(tmp_path: Path) -> None:
+def test_no_client_writes_outside_a_transaction_as_its_producer(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         made = await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest("till-a"))
         for _ in range(2):

@@ -85,7 +85,7 @@ def test_every_api_is_in_the_matrix() -> None:
 
 
 @pytest.mark.parametrize(("api", "about"), CASES, ids=IDS)
-def test_who_may_nothing_changes_nothing_and_learns_nothing(
+def test_a_user_without_rights_makes_no_change_and_learns_no_name(
     stage: Stage, api: Api, about: Callable[[Names], Any]
 ) -> None:
     async def scenario() -> None:
@@ -141,7 +141,7 @@ def test_every_single_need_counts(stage: Stage, api: Api, about: Callable[[Names
 
 
 @pytest.mark.parametrize(("api", "about"), CASES, ids=IDS)
-def test_who_may_all_of_it_is_not_denied(tmp_path: Path, api: Api, about: Callable[[Names], Any]) -> None:
+def test_a_user_with_all_rights_is_not_denied(tmp_path: Path, api: Api, about: Callable[[Names], Any]) -> None:
     """On a broker of its own: it is done."""
 
     async def scenario() -> None:

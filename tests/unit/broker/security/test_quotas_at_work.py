@@ -70,7 +70,7 @@ def test_only_the_client_above_its_quota_has_to_wait(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_fetch_in_debt_gets_no_records_and_costs_nothing(tmp_path: Path) -> None:
+def test_a_fetch_in_debt_gets_no_records_and_has_no_cost(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = await furnished(tmp_path)
         await limit(world, None, "tests", consumer_byte_rate=1.0)
@@ -164,7 +164,7 @@ def test_brokers_among_themselves_have_no_quota(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_fails_or_cannot_be_decoded_costs_its_sender(tmp_path: Path) -> None:
+def test_failing_and_malformed_requests_cost_their_sender(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = await furnished(tmp_path)
         await limit(world, "alice", request_percentage=0.000_001)
@@ -197,7 +197,7 @@ def test_bytes_of_a_write_that_fails_count(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_quotas_are_there_after_a_restart_and_wrong_ones_are_refused(tmp_path: Path) -> None:
+def test_quotas_survive_a_restart_and_wrong_ones_are_refused(tmp_path: Path) -> None:
     async def first() -> None:
         world = await furnished(tmp_path)
         now = await limit(world, "", producer_byte_rate=5.0, consumer_byte_rate=7.0)

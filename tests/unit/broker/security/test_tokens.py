@@ -121,7 +121,7 @@ def test_an_issuer_that_hangs_or_is_away_costs_a_moment_and_no_keys() -> None:
     assert world.log_in(1)
 
 
-def test_only_https_and_only_known_authorities(tmp_path: Path) -> None:
+def test_only_https_and_only_trusted_authorities(tmp_path: Path) -> None:
     from sparklog.security.https import fetch
 
     with pytest.raises(InvalidConfigError, match="https://"):

@@ -76,7 +76,7 @@ def test_added_partitions_count_for_the_topics_owner(tmp_path: Path) -> None:
     in_world(tmp_path, scenario)
 
 
-def test_topics_that_are_made_at_once_do_not_slip_through_together(tmp_path: Path) -> None:
+def test_simultaneous_creations_do_not_exceed_the_quota(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await limit(world, "", max_topics=3)
         codes = await asyncio.gather(*(create(world, ALICE, f"t{i}") for i in range(10)))
@@ -86,7 +86,7 @@ def test_topics_that_are_made_at_once_do_not_slip_through_together(tmp_path: Pat
     in_world(tmp_path, scenario)
 
 
-def test_topics_made_at_the_first_write_count(tmp_path: Path) -> None:
+def test_auto_created_topics_count(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await limit(world, "alice", max_topics=1)
         asked = t.MetadataRequest(["one", "two"], create_missing=True)
@@ -97,7 +97,7 @@ def test_topics_made_at_the_first_write_count(tmp_path: Path) -> None:
     in_world(tmp_path, scenario)
 
 
-def test_nobody_makes_topics_at_the_cost_of_another(tmp_path: Path) -> None:
+def test_topics_count_for_their_own_creator(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await limit(world, "alice", max_topics=1)
         await limit(world, "mallory", max_topics=1)
@@ -109,7 +109,7 @@ def test_nobody_makes_topics_at_the_cost_of_another(tmp_path: Path) -> None:
     in_world(tmp_path, scenario)
 
 
-def test_what_fails_takes_no_room(tmp_path: Path) -> None:
+def test_failed_creations_take_no_room(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await limit(world, "alice", max_topics=2, max_partitions=9)
         assert await create(world, ALICE, "a", 2) == 0

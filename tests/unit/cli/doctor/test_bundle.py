@@ -44,7 +44,7 @@ def assert_clean(texts: dict[str, str]) -> None:
         assert base64.b64encode(CREDENTIAL.stored_key).decode() not in text, name
 
 
-def test_settings_with_secrets_are_known_by_their_names() -> None:
+def test_settings_with_secrets_are_recognized_by_their_names() -> None:
     assert {
         "zookeeper.password", "ssl.key.password", "ssl.keystore.key", "ssl.key.pem", "sasl.jaas.config", "sasl.scram.initial.credentials",
         "sasl.password", "sasl.oauthbearer.client.secret", "remote.log.storage.options",
@@ -142,7 +142,7 @@ def test_no_secret_gets_into_a_bundle(
     assert_clean({"process": json.dumps(Scrubber(known_secrets(None, None, settings, ENVIRONMENT)).value(process))})
 
 
-def test_every_secret_of_a_configuration_is_known(planted: dict[str, Path]) -> None:
+def test_every_secret_of_a_configuration_is_recognized(planted: dict[str, Path]) -> None:
     known = {s.reveal() for s in known_secrets(load_config(planted["config"]), None, None, {})}
     assert {"pl4nt-zookeeper.password", "pl4nt-access", "pl4nt-inner", "pl4nt-from-environment"} <= known
 

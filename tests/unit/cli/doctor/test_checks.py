@@ -320,7 +320,7 @@ def test_the_page_lists_every_check() -> None:
     assert sorted(re.findall(r"`([\w-]+)`", first_cells)) == sorted(check.name for check in CHECKS)
 
 
-def test_nothing_is_found_where_nothing_is_wrong_or_known() -> None:
+def test_healthy_and_unknown_states_give_no_finding() -> None:
     assert examine(WELL, CHECKS) == []
     assert examine(Facts(), CHECKS) == []
 

@@ -88,7 +88,7 @@ def test_foreign_files_and_files_that_were_set_aside(data_dir: Path) -> None:
     assert not found.stopped_clean
 
 
-def test_damage_is_told_by_partition(data_dir: Path) -> None:
+def test_damage_is_reported_by_partition(data_dir: Path) -> None:
     paths = segments(data_dir)
     for path in paths:
         flip(path, path.stat().st_size // 2)
@@ -98,14 +98,14 @@ def test_damage_is_told_by_partition(data_dir: Path) -> None:
     assert all("position" in message for _, message in found.damage)
 
 
-def test_large_directories_are_read_when_asked_to(data_dir: Path) -> None:
+def test_large_directories_are_read_by_option(data_dir: Path) -> None:
     found = directory_facts(data_dir, deep=None, verified_bytes_max=10)
     assert found.damage is None
     assert found.size_bytes > 10
     assert directory_facts(data_dir, deep=True).damage == ()
 
 
-def test_what_is_no_data_directory(tmp_path: Path) -> None:
+def test_directories_without_data(tmp_path: Path) -> None:
     assert "does not exist" in data_dir_facts(tmp_path / "none").problem
     (tmp_path / "file").write_text("x")
     assert "no directory" in data_dir_facts(tmp_path / "file").problem
@@ -153,7 +153,7 @@ def test_the_file_system_of_a_path(path: str, expected: tuple[str, str]) -> None
     assert mounted_at(Path(path), "") == ("", "")
 
 
-def test_who_holds_a_lock() -> None:
+def test_the_holder_of_a_lock() -> None:
     assert holder_of((0xFE, 0, 9995221), LOCKS) == 2542
     assert holder_of((0xFE, 10, 42), LOCKS) == 13239
     assert holder_of((0xFE, 0, 42), LOCKS) is None, "a lock of another kind"

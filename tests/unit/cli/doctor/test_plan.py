@@ -44,7 +44,7 @@ def amounts(load: Load) -> dict[str, int]:
     return {need.name: need.amount for need in plan(load, Machine(), smallest_limit)}
 
 
-def test_a_plan_of_a_known_load() -> None:
+def test_a_plan_of_a_measured_load() -> None:
     load = Load(2_000, 496, 7 * 86_400_000, replicas=3, brokers=3, readers=12, groups=2)
     found = amounts(load)
     assert found["partitions of all topics"] == 12

@@ -49,7 +49,7 @@ def test_a_page() -> None:
         ("a{b 1", "no metrics page"),
     ],
 )
-def test_what_is_no_page_of_a_broker_is_said(text: str, words: str) -> None:
+def test_a_page_of_another_server_is_reported(text: str, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         page.broker_page(page.read_series(text))
 

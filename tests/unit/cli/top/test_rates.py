@@ -58,7 +58,7 @@ def test_records_per_second(before: TopicSample | None, now: TopicSample, expect
     assert topic_row(before, now).records_per_s == expected
 
 
-def test_what_is_wrong_with_a_topic_is_said() -> None:
+def test_problems_of_a_topic_are_named() -> None:
     row = topic_row(None, TopicSample("id", (1, -1), 0, offline=1, unwritable=2, under_replicated=3))
     assert row.trouble == "1 offline, 2 cannot be written, 3 under-replicated"
 
@@ -82,7 +82,7 @@ def test_a_sample_of_something_else_makes_no_rate(before: Snapshot) -> None:
     assert model(before, snapshot(3)).over_s is None
 
 
-def test_what_the_metrics_page_adds() -> None:
+def test_additions_of_the_metrics_page() -> None:
     brokers = (BrokerSample(1, "a:1", True, 4), BrokerSample(2, "b:1", False, 3))
     page = PAGE._replace(requests_total=140, errors_total=6, bytes_in={"t": 5000}, bytes_out={"t": 80})
     topics = {"t": TopicSample("id", (1,), 0)}

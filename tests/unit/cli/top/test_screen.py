@@ -46,7 +46,7 @@ def test_an_absent_broker_is_reported_and_the_last_sample_stays() -> None:
     assert "rates over 2.0 s" in text(drawn(after(back, snapshot(16)), SIZE))
 
 
-def test_a_broker_that_was_never_there() -> None:
+def test_a_broker_that_never_ran() -> None:
     assert "nobody listens" in text(drawn(states(Failure("nobody listens", 5)), SIZE))
 
 
@@ -84,7 +84,7 @@ def test_samples_and_failures_come_from_the_thread() -> None:
     answers.put(snapshot(9))
 
 
-def test_who_draws_slowly_gets_the_newest() -> None:
+def test_a_slow_screen_gets_the_newest_state() -> None:
     taken = iter(range(1, 1_000_000))
     enough = threading.Event()
 

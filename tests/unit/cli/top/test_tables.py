@@ -45,7 +45,7 @@ def test_all_four_tables() -> None:
     assert "shop plain Ongoing 1 min 15 s 1 min 0 s beyond its timeout" in lines
 
 
-def test_bytes_are_shown_if_they_are_known() -> None:
+def test_bytes_are_shown_if_measured() -> None:
     row = TopicRow("rides", 4, 1, 2048.0, 0.0, 0, None, "")
     assert "in/s" in text(render(EMPTY._replace(topics=(row,)), Order.lag))
     assert "in/s" not in text(render(EMPTY._replace(topics=topics(1)), Order.lag))
@@ -75,13 +75,13 @@ def test_a_short_table_leaves_its_room_to_the_others() -> None:
     assert share_out(1000, [5, 5]) == [5, 5]
 
 
-def test_without_a_terminal_there_is_a_limit_too() -> None:
+def test_a_limit_holds_without_a_terminal_too() -> None:
     found = text(render(EMPTY._replace(topics=topics(ROWS_MAX + 7)), Order.lag))
     assert "and 7 more topics" in found
     assert found.count("topic-") == ROWS_MAX
 
 
-def test_what_was_not_looked_at_is_said() -> None:
+def test_skipped_parts_are_named() -> None:
     found = text(render(EMPTY._replace(topics=topics(1), topics_left_out=5, groups_left_out=1), Order.lag))
     assert "and 5 more topics, not shown" in found
     assert "1 group, not shown" in found

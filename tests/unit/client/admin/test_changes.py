@@ -81,7 +81,7 @@ def broker() -> Iterator[TopicBroker]:
     "mishaps",
     [[DROP], [DROP_AFTER], [DROP, DROP_AFTER, DROP], [NotControllerError.code], [BrokerShuttingDownError.code, DROP]],
 )
-def test_a_topic_is_made_once_and_deleted_once_whatever_cuts_the_requests_off(
+def test_a_topic_is_created_once_and_deleted_once_despite_lost_requests(
     broker: TopicBroker, mishaps: list[str | int]
 ) -> None:
     admin = Admin(broker.address)
@@ -124,7 +124,7 @@ def test_another_topic_that_has_got_the_name_is_not_deleted(broker: TopicBroker)
     assert broker.deleted == ["id-events"]
 
 
-def test_a_topic_that_is_not_known_by_its_old_id_any_more_is_deleted(broker: TopicBroker) -> None:
+def test_a_topic_without_its_old_id_is_deleted(broker: TopicBroker) -> None:
     """The broker that was asked for the id did not know the newest topic yet."""
     admin = Admin(broker.address)
 
@@ -137,7 +137,7 @@ def test_a_topic_that_is_not_known_by_its_old_id_any_more_is_deleted(broker: Top
     assert broker.deleted == ["new"]
 
 
-def test_what_is_refused_at_once_raises(broker: TopicBroker) -> None:
+def test_an_immediate_refusal_raises(broker: TopicBroker) -> None:
     admin = Admin(broker.address)
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.delete_topic("nowhere")
@@ -149,7 +149,7 @@ def test_what_is_refused_at_once_raises(broker: TopicBroker) -> None:
         admin.add_partitions("large", 4)
 
 
-def test_another_broker_is_asked_when_one_is_gone(broker: TopicBroker) -> None:
+def test_another_broker_gets_the_request_when_one_is_gone(broker: TopicBroker) -> None:
     other = TopicBroker()
     other.topics, other.made = broker.topics, broker.made
     addresses = f"{broker.address},{other.address}"
@@ -164,7 +164,7 @@ def test_another_broker_is_asked_when_one_is_gone(broker: TopicBroker) -> None:
         other.close()
 
 
-def test_who_has_made_a_change_asks_for_metadata_that_have_it(broker: TopicBroker) -> None:
+def test_after_a_change_the_client_requests_metadata_with_it(broker: TopicBroker) -> None:
     admin = Admin(broker.address)
     admin.list_topics()
     assert broker.of(Api.METADATA)[-1].at_least == NO_VERSION
@@ -174,7 +174,7 @@ def test_who_has_made_a_change_asks_for_metadata_that_have_it(broker: TopicBroke
 
 
 @pytest.mark.parametrize("is_cluster", [False, True])
-def test_a_change_that_times_out_names_the_controller_if_there_is_one(broker: TopicBroker, is_cluster: bool) -> None:
+def test_a_change_that_times_out_names_the_controller_of_a_cluster(broker: TopicBroker, is_cluster: bool) -> None:
     servers = f"{broker.address},127.0.0.1:1" if is_cluster else broker.address
     broker.mishaps = [RequestTimedOutError.code] * 1000
     with (

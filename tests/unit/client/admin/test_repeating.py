@@ -20,7 +20,7 @@ errors = st.sampled_from(sorted(ERRORS.values(), key=lambda c: c.code)).map(lamb
 attempts = st.lists(st.tuples(errors, st.booleans()), max_size=8)
 
 
-def test_a_refusal_is_one_and_after_an_unclear_attempt_says_that_the_change_is_made() -> None:
+def test_a_refusal_after_an_unclear_attempt_means_that_the_change_took_effect() -> None:
     assert RepeatPolicy((GONE,)).after(GONE("no"), sent=True) is NextStep.RAISE
     deletion = RepeatPolicy((GONE,))
     assert deletion.after(BrokerNotAvailableError("cut"), sent=True) is NextStep.AGAIN
@@ -28,7 +28,7 @@ def test_a_refusal_is_one_and_after_an_unclear_attempt_says_that_the_change_is_m
     assert deletion.after(InvalidPartitionsError("no"), sent=True) is NextStep.RAISE
 
 
-def test_a_change_that_was_not_sent_is_asked_for_again_and_has_made_nothing() -> None:
+def test_a_change_that_was_not_sent_is_repeated_and_had_no_effect() -> None:
     for creation in (RepeatPolicy((TopicAlreadyExistsError,)), RepeatPolicy((TopicAlreadyExistsError,), once=True)):
         assert creation.after(BrokerNotAvailableError("refused"), sent=False) is NextStep.AGAIN
         assert creation.after(TopicAlreadyExistsError("another one"), sent=True) is NextStep.RAISE
@@ -36,7 +36,7 @@ def test_a_change_that_was_not_sent_is_asked_for_again_and_has_made_nothing() ->
 
 
 @given(attempts, st.sampled_from([(), (GONE,), (GONE, InvalidPartitionsError)]), st.booleans())
-def test_what_follows_from_any_attempts(
+def test_the_outcome_of_any_attempts(
     failed: list[tuple[SparklogError, bool]], made_if: tuple[type[SparklogError], ...], once: bool
 ) -> None:
     repeating, was_unclear = RepeatPolicy(made_if, once=once), False

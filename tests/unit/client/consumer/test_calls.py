@@ -77,7 +77,7 @@ def test_a_second_thread_is_refused_by_every_method_while_the_first_one_is_insid
     assert consumer.assignment() == [TP0], "the next thread may come when the first one is outside"
 
 
-def test_the_reading_calls_end_by_a_wakeup_and_lose_nothing(fake: FakeBroker, consumer: Consumer) -> None:
+def test_the_reading_calls_end_by_a_wakeup_without_a_loss(fake: FakeBroker, consumer: Consumer) -> None:
     for call in (
         lambda: consumer.poll(60_000),
         lambda: consumer.poll_batches(60_000),
@@ -199,9 +199,7 @@ def test_another_thread_that_closes_does_not_commit_records_in_work(
 
 
 @pytest.mark.parametrize("reading", ["poll", "poll_batches", "loop"])
-def test_a_block_that_an_exception_leaves_commits_nothing(
-    fake: FakeBroker, committed: list[dict[int, int]], reading: str
-) -> None:
+def test_a_block_that_raises_commits_no_offset(fake: FakeBroker, committed: list[dict[int, int]], reading: str) -> None:
     fill(fake, 1)
     for raised in (FailedError, KeyboardInterrupt, SystemExit, GeneratorExit):
         with pytest.raises(raised), Consumer(fake.address, **GROUP) as consumer:

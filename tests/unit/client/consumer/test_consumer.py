@@ -62,7 +62,7 @@ def test_a_poll_gives_as_many_small_batches_as_are_here(fake4: FakeBroker) -> No
         assert all(found == list(range(len(found))) for found in by_partition)
 
 
-def test_what_comes_before_an_error_is_given_first(fake4: FakeBroker) -> None:
+def test_records_before_an_error_are_returned_first(fake4: FakeBroker) -> None:
     fill(fake4, 3, rows=1)
     fake4.append(batch([0], value=b"no number"), "events", 0)
     fill(fake4, 1, rows=1)
@@ -90,7 +90,7 @@ def test_poll_batches_takes_up_where_poll_stopped(fake: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_only_wanted_columns_and_still_the_timestamps(fake: FakeBroker, compression: str) -> None:
+def test_only_selected_columns_and_still_the_timestamps(fake: FakeBroker, compression: str) -> None:
     fill(fake, 1, compression=compression)
     with Consumer(fake.address, columns=["value"]) as consumer:
         consumer.assign([TP0])
@@ -178,7 +178,7 @@ def test_a_damaged_batch_is_raised_after_the_good_ones(fake: FakeBroker) -> None
         assert len(drain(consumer, 20)) >= 20
 
 
-def test_what_is_intact_before_a_damaged_batch_of_the_same_answer_comes(fake: FakeBroker) -> None:
+def test_intact_batches_before_a_damaged_one_are_returned(fake: FakeBroker) -> None:
     fill(fake, 5)
     fake.logs[("events", 0)][3][-1] ^= 1
     with Consumer(fake.address) as consumer:
@@ -239,7 +239,7 @@ def test_a_deleted_topic_is_raised(fake: FakeBroker) -> None:
                 consumer.poll(100)
 
 
-def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(fake: FakeBroker) -> None:
+def test_a_broker_behind_a_new_topic_is_queried_again(fake: FakeBroker) -> None:
     fill(fake, 1)
     codes = [3, 3]
     fake.hook = lambda api, message: codes.pop() if api is Api.FETCH and codes else None

@@ -43,7 +43,7 @@ def test_it_goes_out_before_anything_is_decoded(fake: FakeBroker, monkeypatch: p
     assert seen[-3:] == [10, 20, 30]  # `assign` may have read something before `seek`
 
 
-def test_what_cannot_be_decoded_yet_is_fetched_again(fake4: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecodable_batches_are_fetched_again(fake4: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(fake4, 4, partition=0)
     fill(fake4, 4, partition=1)
     with Consumer(fake4.address) as consumer:
@@ -68,7 +68,7 @@ def test_what_cannot_be_decoded_yet_is_fetched_again(fake4: FakeBroker, monkeypa
     assert calls > max(failures)
 
 
-def test_an_answer_that_never_comes_is_asked_for_again(fake: FakeBroker) -> None:
+def test_an_answer_that_never_comes_is_requested_again(fake: FakeBroker) -> None:
     fill(fake, 6)
     fetches = 0
 
@@ -83,7 +83,7 @@ def test_an_answer_that_never_comes_is_asked_for_again(fake: FakeBroker) -> None
         assert values(drain(consumer, 60), 0) == list(range(60))
 
 
-def test_nothing_goes_ahead_of_a_full_prefetch(fake: FakeBroker) -> None:
+def test_no_fetch_goes_ahead_of_a_full_prefetch(fake: FakeBroker) -> None:
     fill(fake, 10)
     size = len(fake.logs[("events", 0)][0])
     with Consumer(fake.address, max_partition_fetch_bytes=1024, prefetch_bytes=size) as consumer:

@@ -60,7 +60,7 @@ def located(monkeypatch: pytest.MonkeyPatch, then: Callable[[LocateSegmentsRespo
     monkeypatch.setattr(file_fetcher, "locate", locate)
 
 
-def test_what_is_behind_comes_from_files_and_the_rest_through_the_socket(fake: FakeBroker) -> None:
+def test_older_records_come_from_files_and_the_rest_through_the_socket(fake: FakeBroker) -> None:
     fill(fake, 50)
     with behind(fake) as consumer:
         consumer.assign([TP0])
@@ -98,7 +98,7 @@ def test_long_logs_are_located_in_stretches(fake: FakeBroker) -> None:
     assert 6 <= len(asked(fake, Api.LOCATE_SEGMENTS)) <= 10
 
 
-def test_switched_off_it_is_never_asked(fake: FakeBroker) -> None:
+def test_switched_off_it_sends_no_request(fake: FakeBroker) -> None:
     fill(fake, 20)
     with behind(fake, local_read="off") as consumer:
         consumer.assign([TP0])
@@ -109,7 +109,7 @@ def test_switched_off_it_is_never_asked(fake: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("why", ["refused", "another directory", "not visible"])
-def test_a_broker_whose_files_cannot_be_read_is_asked_once(
+def test_a_broker_with_unreadable_files_gets_one_request(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     if why == "refused":
@@ -204,7 +204,7 @@ def test_damage_is_reported_as_by_the_socket_after_the_intact_records(fake: Fake
         assert offsets(drain(consumer, 30)) == list(range(70, 100))
 
 
-def test_what_is_only_in_the_object_store_is_left_to_the_broker(fake: FakeBroker) -> None:
+def test_records_only_in_the_object_store_are_read_by_the_broker(fake: FakeBroker) -> None:
     state = fake.topics["events"]
     moved = [msgspec.structs.replace(p, local_log_start_offset=100) for p in state.partitions]
     fake.topics["events"] = msgspec.structs.replace(state, partitions=moved)
@@ -227,7 +227,7 @@ def test_partitions_take_turns(fake4: FakeBroker) -> None:
     assert changes > 10
 
 
-def test_who_comes_back_from_files_does_not_wait_for_the_others_poll(fake4: FakeBroker) -> None:
+def test_a_return_from_files_does_not_wait_for_another_poll(fake4: FakeBroker) -> None:
     fill(fake4, 1)
     with behind(fake4, fetch_max_wait_ms=60_000) as consumer:
         consumer.assign([TP0, TP1])
@@ -288,7 +288,7 @@ def test_a_failure_of_the_thread_is_raised(fake: FakeBroker, monkeypatch: pytest
             drain(consumer, 200)
 
 
-def test_the_answer_is_not_asked_for_again_after_a_while(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_is_not_requested_again_after_a_while(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory of a broker without files is the cluster's, so that all consumers of a process share it."""
     monkeypatch.setattr(FakeBroker, "data_dir", None)
     fill(fake, 20)
@@ -301,7 +301,7 @@ def test_the_answer_is_not_asked_for_again_after_a_while(fake: FakeBroker, monke
     assert not cluster(fake.address).local_reads(leader)
 
 
-def test_a_range_is_asked_for_again_where_an_answer_ends(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_is_requested_again_at_the_end_of_an_answer(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(fake, 5)
 
     def first_batch(*given: Any, **how: Any) -> LocateSegmentsResponse:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def test_a_consumer_brings_nothing_of_the_brokers_storage() -> None:
+def test_a_consumer_imports_no_module_of_the_brokers_storage() -> None:
     code = (
         "import sys, sparklog; sparklog.Consumer; "
         "print(sorted(m for m in sys.modules if m.startswith(('sparklog.log.', 'sparklog.metadata.', 'sqlite3'))))"

@@ -61,7 +61,7 @@ def offsets(records: list[Any]) -> list[int]:
     return [r.offset for r in records]
 
 
-def test_who_keeps_up_receives_on_the_polling_thread(fake: FakeBroker, steps: list[str]) -> None:
+def test_a_consumer_at_the_end_receives_on_the_polling_thread(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake) as consumer:
         steps.clear()
         for i in range(1, 20):
@@ -107,7 +107,7 @@ def test_wake_ends_a_poll_at_the_socket(fake: FakeBroker) -> None:
         assert offsets(drain(consumer, 10)) == list(range(10, 20))
 
 
-def test_an_answer_that_is_late_is_given_up(fake: FakeBroker) -> None:
+def test_a_late_answer_is_abandoned(fake: FakeBroker) -> None:
     with caught_up(fake, request_timeout_ms=200, fetch_max_wait_ms=100) as consumer:
         fake.hook = lambda api, message: SILENT if api is Api.FETCH else None
         assert drain_for(consumer, 0.6) == []
@@ -139,7 +139,7 @@ def test_a_broker_that_goes_away_while_poll_receives(fake: FakeBroker) -> None:
 
 
 @pytest.mark.usefixtures("local_read")
-def test_what_another_partition_needs_is_not_forgotten(fake4: FakeBroker) -> None:
+def test_requests_of_other_partitions_stay(fake4: FakeBroker) -> None:
     with caught_up(fake4) as consumer:
         fill(fake4, 2, partition=1)
         consumer.assign([TP0, TP1])
@@ -154,7 +154,7 @@ def test_what_another_partition_needs_is_not_forgotten(fake4: FakeBroker) -> Non
         assert offsets(drain(consumer, 17)) == list(range(3, 20))
 
 
-def test_what_is_large_is_received_in_the_background(fake: FakeBroker, steps: list[str]) -> None:
+def test_large_answers_are_received_in_the_background(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake) as consumer:
         steps.clear()
         fill(fake, 1, rows=LARGE_ROWS)
@@ -163,7 +163,7 @@ def test_what_is_large_is_received_in_the_background(fake: FakeBroker, steps: li
         assert set(steps) == {"sparklog-consumer"}
 
 
-def test_who_does_not_wait_for_all_of_an_answer_leaves_it_to_the_background(
+def test_a_partial_answer_is_finished_in_the_background(
     fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with caught_up(fake) as consumer:
@@ -214,7 +214,7 @@ def test_positions_that_change_while_a_request_is_under_way(fake4: FakeBroker) -
         assert {(r.partition, r.offset) for r in drain(consumer, 10)} == {(0, o) for o in range(40, 50)}
 
 
-def test_nothing_is_asked_for_on_the_polling_thread(fake: FakeBroker, steps: list[str]) -> None:
+def test_no_request_is_sent_on_the_polling_thread(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake) as consumer:
         consumer._cluster.invalidate("events")
         fill(fake, 1)
@@ -304,7 +304,7 @@ MODULES = (
 )
 
 
-def test_batches_that_were_not_asked_for_do_not_move_the_position_back(fake: FakeBroker) -> None:
+def test_unrequested_batches_do_not_move_the_position_back(fake: FakeBroker) -> None:
     fill(fake, 2)
     answer = fake._answer
 
@@ -330,7 +330,7 @@ RETURNS = ("return chosen", "return found", "return batches")
     ("call", "modules"),
     [("poll", MODULES), ("poll_batches", ("consumer.py", "records_in_hand.py", "position.py"))],
 )
-def test_a_poll_that_is_interrupted_anywhere_loses_nothing(
+def test_a_poll_that_is_interrupted_anywhere_loses_no_record(
     fake: FakeBroker, call: str, modules: tuple[str, ...]
 ) -> None:
     """Ctrl-C at each line that a poll runs through, as long as there are lines; the records that were not returned

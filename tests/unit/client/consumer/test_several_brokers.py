@@ -92,7 +92,7 @@ def test_a_broker_that_is_gone_holds_up_no_other(cluster: FakeCluster) -> None:
         assert offsets(drain(consumer, 10), 1) == list(range(10, 20))
 
 
-def test_who_leads_instead_is_told_in_the_answer(cluster: FakeCluster) -> None:
+def test_the_answer_names_the_new_leader(cluster: FakeCluster) -> None:
     with consumer_of(cluster) as consumer:
         fill_all(cluster, 1)
         drain(consumer, 30)
@@ -104,7 +104,7 @@ def test_who_leads_instead_is_told_in_the_answer(cluster: FakeCluster) -> None:
         assert cluster.count(Api.METADATA) == asked, "the answer has named the leader"
 
 
-def test_without_a_hint_the_metadata_are_asked_for(cluster: FakeCluster) -> None:
+def test_without_a_hint_the_metadata_are_requested(cluster: FakeCluster) -> None:
     cluster.tells_leaders = False
     with consumer_of(cluster) as consumer:
         fill_all(cluster, 1)
@@ -139,7 +139,7 @@ def test_metadata_that_lag_behind_do_not_bring_an_old_leader_back(cluster: FakeC
         assert leader is not None and (leader.broker_id, leader.epoch) == now
 
 
-def test_a_new_leader_is_asked_for_the_read_records(cluster: FakeCluster) -> None:
+def test_a_new_leader_confirms_the_read_records(cluster: FakeCluster) -> None:
     with consumer_of(cluster, TP0, auto_offset_reset="none") as consumer:
         consumer.seek(TP0, 0)
         fill_all(cluster, 1)
@@ -151,7 +151,7 @@ def test_a_new_leader_is_asked_for_the_read_records(cluster: FakeCluster) -> Non
         assert [(p.partition, p.leader_epoch, p.epoch) for p in asked.partitions] == [(0, 1, 0)]
 
 
-def test_records_that_were_read_and_are_lost_are_told_of(cluster: FakeCluster) -> None:
+def test_records_that_were_read_and_are_lost_are_reported(cluster: FakeCluster) -> None:
     with consumer_of(cluster, TP0, auto_offset_reset="none") as consumer:
         consumer.seek(TP0, 0)
         fill_all(cluster, 1)
@@ -177,7 +177,7 @@ def test_with_a_reset_policy_reading_goes_on_where_the_logs_part(cluster: FakeCl
         assert consumer.position(TP0) == 10
 
 
-def test_what_was_not_returned_yet_is_read_again(cluster: FakeCluster) -> None:
+def test_unreturned_records_are_read_again(cluster: FakeCluster) -> None:
     """Only records that poll has not returned are gone: no caller has seen them."""
     with consumer_of(cluster, TP0, auto_offset_reset="none") as consumer:
         consumer.seek(TP0, 0)
@@ -221,7 +221,7 @@ def test_when_a_replica_fails_the_leader_serves_again(cluster: FakeCluster, how:
         assert any(p.leader_only for f in fetches(cluster, 0) for p in f.partitions)
 
 
-def test_lanes_end_when_they_have_nothing_to_do(cluster: FakeCluster) -> None:
+def test_idle_lanes_end(cluster: FakeCluster) -> None:
     with Consumer(cluster.address, local_read="off") as consumer:
         consumer._fetcher.lane_idle_s = 0.05
         consumer.assign([TP0, TP1, TP2])

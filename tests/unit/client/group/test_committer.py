@@ -97,7 +97,7 @@ def test_an_old_epoch_is_replaced(committer: Committer, cluster: FakeCluster, me
     assert member.hurried == 1
 
 
-def test_what_is_not_held_any_more_is_not_committed(
+def test_offsets_of_revoked_partitions_are_not_committed(
     committer: Committer, cluster: FakeCluster, member: FakeMember
 ) -> None:
     def moved() -> SparklogError:
@@ -111,7 +111,7 @@ def test_what_is_not_held_any_more_is_not_committed(
     committer.submit({OTHER: 1}, 5000).result(5)
 
 
-def test_a_member_that_joins_again_commits_nothing(
+def test_a_member_that_joins_again_commits_no_offset(
     committer: Committer, cluster: FakeCluster, member: FakeMember
 ) -> None:
     member.epoch = -1
@@ -121,13 +121,15 @@ def test_a_member_that_joins_again_commits_nothing(
 
 
 @pytest.mark.parametrize("error", [UnknownMemberIdError(""), FencedMemberEpochError(""), FencedMemberEpochError.code])
-def test_who_was_put_out_is_told(committer: Committer, cluster: FakeCluster, error: SparklogError | int) -> None:
+def test_an_expelled_member_gets_an_error(
+    committer: Committer, cluster: FakeCluster, error: SparklogError | int
+) -> None:
     cluster.replies = [error]
     with pytest.raises(CommitFailedError):
         committer.submit({TP: 5}, 1000).result(5)
 
 
-def test_what_can_be_tried_again_is(committer: Committer, cluster: FakeCluster) -> None:
+def test_retriable_commits_are_retried(committer: Committer, cluster: FakeCluster) -> None:
     cluster.replies = [BrokerNotAvailableError(""), RequestTimedOutError("")]
     first, second = committer.submit({TP: 5}, 5000), committer.submit({TP: 6}, 5000)
     first.result(5)

@@ -44,11 +44,11 @@ def asked_of(brokers: Any, ask: Any, timeout_ms: int = 30_000) -> list[str]:
     return of_all_brokers(brokers, ask, timeout_ms, sleep=brokers.sleep, clock=lambda: brokers.now_s)
 
 
-def test_all_are_asked() -> None:
+def test_all_brokers_are_queried() -> None:
     assert asked_of(Brokers(), lambda broker, _: PARTS[broker]) == ["x", "y", "z"]
 
 
-def test_what_a_dead_broker_had_is_found_at_the_others() -> None:
+def test_items_of_a_dead_broker_come_from_the_others() -> None:
     brokers = Brokers()
     assert asked_of(brokers, brokers.ask) == ["x", "y", "z"]
     assert brokers.asked == [ONE, TWO] * 3 + [ONE]

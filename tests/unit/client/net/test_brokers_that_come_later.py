@@ -200,7 +200,7 @@ def test_a_wait_ends_by_an_interrupt_a_wakeup_or_a_close(late: LateBroker) -> No
             producer.send("events", b"x")
 
 
-def test_a_long_wait_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_wait_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
 
     def sleep(seconds: float) -> None:

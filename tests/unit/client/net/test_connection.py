@@ -43,7 +43,7 @@ def only(api: Api, verdict: Any) -> Any:
     return lambda a, message: verdict if a is api else None
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_listener() -> None:
     port = free_port()
     with pytest.raises(BrokerNotAvailableError, match=f"127.0.0.1:{port}.*sparklog broker"):
         Connection(Endpoint("127.0.0.1", port))
@@ -261,7 +261,7 @@ def test_old_metadata_are_used_while_the_broker_is_away(fake: FakeBroker) -> Non
     assert shared.topic("events") is not first
 
 
-def test_connections_given_back_after_forget_end_with_the_cluster(fake: FakeBroker) -> None:
+def test_connections_returned_after_forget_end_with_the_cluster(fake: FakeBroker) -> None:
     shared = cluster(fake.address)
     forget(fake.address)
     with shared.connection() as connection:  # by a consumer that is still at work

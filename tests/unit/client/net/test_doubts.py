@@ -36,7 +36,7 @@ def asked(brokers: FakeCluster, api: Api) -> list[int]:
     return [sum(a is api for a, _ in broker.requests) for broker in brokers.brokers]
 
 
-def test_a_doubted_broker_is_asked_last(brokers: FakeCluster) -> None:
+def test_a_doubted_broker_is_tried_last(brokers: FakeCluster) -> None:
     known = cluster(brokers.address)
     known.metadata(["events"])
     assert asked(brokers, Api.METADATA) == [1, 0]
@@ -45,9 +45,7 @@ def test_a_doubted_broker_is_asked_last(brokers: FakeCluster) -> None:
     assert asked(brokers, Api.METADATA) == [1, 1]
 
 
-def test_a_coordinator_that_cannot_decide_is_not_asked_whether_it_is_one(
-    brokers: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_undecided_coordinator_gets_no_look_up(brokers: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be cut off from all other brokers, and believe in itself."""
     first = brokers.brokers[0]
     known = cluster(brokers.address)
@@ -94,9 +92,7 @@ def fetch_offsets(brokers: FakeCluster, pauses: list[float]) -> None:
 
 
 @pytest.mark.parametrize("code", [CoordinatorLoadingError.code, NotCoordinatorError.code, DROP])
-def test_a_broker_that_takes_itself_for_the_coordinator_is_not_asked_again_first(
-    three: FakeCluster, code: int | str
-) -> None:
+def test_a_broker_that_wrongly_names_itself_coordinator_is_tried_last(three: FakeCluster, code: int | str) -> None:
     """It is cut off from the others, and for ever loading, or knows only that it coordinates nothing."""
     three.brokers[0].hook = lambda api, message: code if api is Api.OFFSET_FETCH else None
     pauses: list[float] = []
@@ -107,7 +103,7 @@ def test_a_broker_that_takes_itself_for_the_coordinator_is_not_asked_again_first
     assert (len(pauses), asked(three, Api.FIND_COORDINATOR)) == (1, [1, 1, 0]), "and what was found is kept"
 
 
-def test_who_names_a_coordinator_that_has_been_replaced_is_asked_last(three: FakeCluster) -> None:
+def test_a_broker_that_names_a_replaced_coordinator_is_tried_last(three: FakeCluster) -> None:
     three.coordinators[0] = 1
     three.brokers[1].hook = lambda api, message: NotCoordinatorError.code if api is Api.OFFSET_FETCH else None
     pauses: list[float] = []
@@ -118,7 +114,7 @@ def test_who_names_a_coordinator_that_has_been_replaced_is_asked_last(three: Fak
     assert (len(pauses), asked(three, Api.FIND_COORDINATOR)) == (2, [2, 2, 0]), "a cluster that was closed begins anew"
 
 
-def test_who_names_a_coordinator_that_is_dead_is_asked_last(three: FakeCluster) -> None:
+def test_a_broker_that_names_a_dead_coordinator_is_tried_last(three: FakeCluster) -> None:
     three.coordinators[0] = 1
     three.brokers[1].close()
     pauses: list[float] = []
@@ -127,7 +123,7 @@ def test_who_names_a_coordinator_that_is_dead_is_asked_last(three: FakeCluster) 
     assert asked(three, Api.FIND_COORDINATOR) == [1, 0, 1]
 
 
-def test_who_knows_no_coordinator_is_asked_last(three: FakeCluster) -> None:
+def test_a_broker_without_a_coordinator_is_tried_last(three: FakeCluster) -> None:
     def knows_none(api: Api, message: Any) -> int | None:
         return CoordinatorNotAvailableError.code if api is Api.FIND_COORDINATOR else None
 

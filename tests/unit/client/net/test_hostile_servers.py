@@ -157,7 +157,7 @@ def _mapped(path: Path, start: int = 0, end: int = 1) -> None:
     list(mapped_batches(located(path.parent, path, start, end).ranges))
 
 
-def test_what_is_no_regular_file_is_not_opened_for_long(tmp_path: Path) -> None:
+def test_special_files_do_not_block_the_client(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "0.arrow")
     (tmp_path / "1.arrow").mkdir()
     for name in ("0.arrow", "1.arrow"):

@@ -10,7 +10,7 @@ A, B, C = (Endpoint("127.0.0.1", port) for port in (1, 2, 3))
 KEY = group_key("readers")
 
 
-def test_what_was_told_is_kept_until_it_is_wrong() -> None:
+def test_a_coordinator_is_kept_until_it_is_wrong() -> None:
     known = KnownCoordinators()
     assert known.get(KEY) is None
     known.note(KEY, CoordinatorAnswer(A, B))
@@ -19,13 +19,13 @@ def test_what_was_told_is_kept_until_it_is_wrong() -> None:
     assert known.get(KEY) is None
 
 
-def test_who_told_of_a_wrong_coordinator_is_asked_last() -> None:
+def test_a_broker_that_named_a_wrong_coordinator_is_tried_last() -> None:
     known = KnownCoordinators()
     known.forget(KEY, CoordinatorAnswer(A, B), 100.0, unready=False)
     assert known.order([A, B, C], 100.0) == [A, C, B], "the one that says that it coordinates nothing was right"
 
 
-def test_who_never_gets_ready_is_asked_last() -> None:
+def test_a_coordinator_that_never_gets_ready_is_tried_last() -> None:
     known = KnownCoordinators()
     known.forget(KEY, CoordinatorAnswer(A, A), 100.0, unready=True)
     assert known.order([A, B, C], 101.0) == [B, C, A]
@@ -43,7 +43,7 @@ def test_a_doubt_ends() -> None:
     assert known.order([A, B], 100.0 + DOUBT_S) == [A, B]
 
 
-def test_what_another_look_up_has_found_since_stays() -> None:
+def test_results_of_a_later_look_up_stay() -> None:
     known = KnownCoordinators()
     known.note(KEY, CoordinatorAnswer(C, B))
     known.forget(KEY, CoordinatorAnswer(A, A), 100.0, unready=True)

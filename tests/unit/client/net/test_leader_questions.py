@@ -157,7 +157,7 @@ def test_many_partitions_without_a_leader_cost_two_questions(brokers: FakeCluste
     assert brokers.count(Api.METADATA) - before <= 2
 
 
-def test_answers_of_one_moment_are_asked_for_together_and_all_again(brokers: FakeCluster) -> None:
+def test_answers_of_one_moment_are_requested_together_and_all_again(brokers: FakeCluster) -> None:
     """The answers of a failed round are not kept: they would be of another moment."""
     groups: list[LedGroup] = []
 
@@ -174,7 +174,7 @@ def test_answers_of_one_moment_are_asked_for_together_and_all_again(brokers: Fak
         until_led(shared, TPS, lambda group: dict.fromkeys(group.partitions, GONE), Counted(2), together=True)
 
 
-def test_nothing_is_asked_together_before_each_leader_is_known(brokers: FakeCluster) -> None:
+def test_no_common_request_before_each_leader_is_located(brokers: FakeCluster) -> None:
     brokers.leaders[1] = (-1, 1)
     shared = cluster(brokers.address)
     shared.metadata(["events"])
@@ -192,7 +192,7 @@ def test_records_are_deleted_where_the_leader_is(brokers: FakeCluster, admin: Ad
     assert admin.delete_records({TPS[0]: 5, TPS[2]: 7}) == {TPS[0]: 5, TPS[2]: 7}
 
 
-def test_nothing_is_deleted_when_an_offset_is_beyond_an_end(brokers: FakeCluster, admin: Admin) -> None:
+def test_an_offset_beyond_an_end_deletes_no_record(brokers: FakeCluster, admin: Admin) -> None:
     brokers.move(1, 2)
     with pytest.raises(OffsetOutOfRangeError, match=r"events-0 ends at 10, events-1 ends at 20.*Nothing was deleted"):
         admin.delete_records({TPS[0]: 999, TPS[1]: 21, TPS[2]: 8})
@@ -226,7 +226,7 @@ def test_the_error_of_a_deletion_names_the_completed_part(brokers: FakeCluster, 
     assert str(late.value).endswith("1 of 2 partitions failed: events-2; deleted: events-0")
 
 
-def test_deleting_all_records_twice_keeps_those_that_came_in_between(brokers: FakeCluster, admin: Admin) -> None:
+def test_deleting_all_records_twice_keeps_those_appended_between(brokers: FakeCluster, admin: Admin) -> None:
     """The first answer is lost, and records are appended before it is asked again."""
     first = brokers.brokers[0]
 
@@ -242,7 +242,7 @@ def test_deleting_all_records_twice_keeps_those_that_came_in_between(brokers: Fa
     assert first.end(("events", 0)) == 20
 
 
-def test_segments_batches_and_producers_are_asked_for_where_the_leader_is(
+def test_segments_batches_and_producers_are_requested_from_the_leader(
     brokers: FakeCluster, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeBroker, "data_dir", tmp_path)
@@ -265,7 +265,7 @@ def test_a_transaction_is_aborted_at_the_new_leader(brokers: FakeCluster, admin:
     assert asked(brokers, Api.ABORT_TRANSACTION) == [1, 0, 1]
 
 
-def test_what_must_not_take_effect_twice_is_not_sent_again_when_it_may_have(brokers: FakeCluster) -> None:
+def test_unrepeatable_requests_are_not_sent_again_after_an_unclear_attempt(brokers: FakeCluster) -> None:
     outcomes: list[SparklogError] = [NotLeaderError("no"), RequestTimedOutError("late")]
 
     class Scripted:
@@ -307,7 +307,7 @@ def test_partitions_are_assigned_without_a_leader(brokers: FakeCluster) -> None:
             consumer.assign([TopicPartition("events", 9)])
 
 
-def test_a_leader_is_told_apart_from_a_topic_that_is_gone(brokers: FakeCluster) -> None:
+def test_a_missing_leader_differs_from_a_deleted_topic(brokers: FakeCluster) -> None:
     shared: Cluster = cluster(brokers.address)
     found = shared.leaders([*TPS, TopicPartition("events", 9), TopicPartition("none", 0)])
     wrong = {tp: type(e) for tp, e in found.items() if isinstance(e, SparklogError)}
@@ -316,7 +316,7 @@ def test_a_leader_is_told_apart_from_a_topic_that_is_gone(brokers: FakeCluster) 
     )
 
 
-def test_a_leader_that_has_not_heard_of_a_new_topic_is_asked_again(brokers: FakeCluster, admin: Admin) -> None:
+def test_a_leader_behind_a_new_topic_is_queried_again(brokers: FakeCluster, admin: Admin) -> None:
     """The cluster's metadata name the existing topics; a broker may hear of one later than others."""
     left = [UnknownTopicOrPartitionError.code] * 2
     brokers.brokers[1].hook = lambda api, message: left.pop() if api is Api.LIST_OFFSETS and left else None

@@ -43,7 +43,7 @@ def test_the_user_at_the_other_end_of_a_connection() -> None:
         assert tcp_owner((TCP, TCP6), own, peer) == expected, (own, peer)
 
 
-def test_a_real_connection_is_found() -> None:
+def test_a_real_connection_is_recognized() -> None:
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
             listener = socket.create_server((host, 0), family=family)
@@ -82,7 +82,7 @@ def name_of(sock: socket.socket) -> str:
     return str(sock.getsockname()[1:].decode())
 
 
-def test_a_socket_of_another_user_gets_nothing(bait: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_of_another_user_is_not_used(bait: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel says whose socket it is; here the client is somebody else, and root is nobody's."""
     monkeypatch.setattr(os, "geteuid", lambda: 4_242)
     monkeypatch.setattr(local_peer, "_ROOT", -1)

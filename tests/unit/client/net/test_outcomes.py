@@ -17,7 +17,7 @@ def message(outcomes: Mapping[str, object]) -> str:
     return str(raised.value)
 
 
-def test_nothing_is_raised_without_a_failure() -> None:
+def test_without_a_failure_no_error_is_raised() -> None:
     raise_failed({"a": 1, "b": None}, "deleted")
     raise_failed({}, "deleted")
 
@@ -26,7 +26,7 @@ def test_a_single_item_has_its_own_message_alone() -> None:
     assert message({"a": StorageError("full")}) == "full"
 
 
-def test_each_reason_is_told_once_and_the_class_is_that_of_the_first() -> None:
+def test_each_reason_appears_once_and_the_first_gives_the_class() -> None:
     outcomes = {"a": 1, "b": OffsetOutOfRangeError("x"), "c": StorageError("y"), "d": OffsetOutOfRangeError("x")}
     with pytest.raises(OffsetOutOfRangeError):
         raise_failed(outcomes, "deleted")

@@ -17,7 +17,7 @@ def last_id(answer: ListGroupsResponse) -> str | None:
     return answer.groups[-1].group_id if answer.groups else None
 
 
-def test_each_page_is_asked_for_with_the_one_before() -> None:
+def test_each_page_request_names_the_page_before() -> None:
     answers = {None: page("a", "b", more=True), "b": page("c", more=True), "c": page("d", more=False)}
     asked: list[str | None] = []
 

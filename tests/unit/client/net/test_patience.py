@@ -40,7 +40,7 @@ class Virtual:
         return self.left
 
 
-def test_nobody_is_asked_before_an_answer_is_late() -> None:
+def test_no_member_is_queried_before_an_answer_is_late() -> None:
     virtual = Virtual()
     for virtual.now in (100.0, 101.0, 102.9):
         virtual.patience.check(100.0, 0.0)
@@ -50,7 +50,7 @@ def test_nobody_is_asked_before_an_answer_is_late() -> None:
     assert virtual.asked == [103.0]
 
 
-def test_a_member_is_waited_for_and_asked_about_again() -> None:
+def test_a_member_is_waited_for_and_checked_again() -> None:
     virtual = Virtual()
     for virtual.now in (103.0, 104.0, 106.4, 106.5, 107.0):
         virtual.patience.check(100.0, 0.0)
@@ -58,14 +58,14 @@ def test_a_member_is_waited_for_and_asked_about_again() -> None:
     assert virtual.patience.late_at(100.0, 0.0) == 107.0 + LATE_S
 
 
-def test_who_has_left_is_given_up() -> None:
+def test_a_departed_broker_is_abandoned() -> None:
     virtual = Virtual()
     virtual.now, virtual.left = 103.0, True
     with pytest.raises(RequestTimedOutError, match=r"127\.0\.0\.1:1 .* is no longer in the cluster"):
         virtual.patience.check(100.0, 0.0)
 
 
-def test_nobody_is_asked_about_a_broker_that_is_not_known() -> None:
+def test_no_member_is_queried_about_an_unknown_broker() -> None:
     virtual = Virtual()
     virtual.patience.broker_id, virtual.now, virtual.left = None, 103.0, True
     virtual.patience.check(100.0, 0.0)
@@ -106,7 +106,7 @@ def test_the_other_brokers_decide_the_membership(members: list[int] | None, left
     assert others.asked == [B, C]
 
 
-def test_the_silent_broker_is_not_asked_under_another_address() -> None:
+def test_the_silent_broker_is_not_queried_at_another_address() -> None:
     others = ClusterWithSilentMember([2], (A, B, C))
     assert Membership(others).has_left(2, C) is False
     assert others.asked == [A]
@@ -118,7 +118,7 @@ def test_a_broker_that_is_alone_is_waited_for() -> None:
     assert others.asked == []
 
 
-def test_what_is_kept_of_brokers_that_were_is_bounded() -> None:
+def test_records_of_former_brokers_are_bounded() -> None:
     others = ClusterWithSilentMember([2])
     membership = Membership(others)
     for port in range(1, ENDPOINTS_MAX + 2):
@@ -155,7 +155,7 @@ def cut_off(brokers: FakeCluster, *, leaves: bool = True) -> None:
         brokers.move(0, 1)
 
 
-def test_a_request_to_a_broker_that_has_left_goes_elsewhere(brokers: FakeCluster) -> None:
+def test_a_request_to_a_departed_broker_goes_elsewhere(brokers: FakeCluster) -> None:
     """Long before its time is over: the test would take ten minutes."""
     with Admin(brokers.address, request_timeout_ms=600_000) as admin:
         assert admin.list_offsets({TP0: "latest"})[TP0].offset == 10
@@ -163,7 +163,7 @@ def test_a_request_to_a_broker_that_has_left_goes_elsewhere(brokers: FakeCluster
         assert admin.list_offsets({TP0: "latest"})[TP0].offset == 10
 
 
-def test_who_has_left_before_it_shook_hands_is_given_up(brokers: FakeCluster) -> None:
+def test_a_broker_that_departed_before_its_handshake_is_abandoned(brokers: FakeCluster) -> None:
     """It accepts the connection, as the kernel of a process that is stopped does."""
     with Admin(brokers.address, request_timeout_ms=600_000) as admin:
         cluster(brokers.address).metadata(["events"])
@@ -172,7 +172,7 @@ def test_who_has_left_before_it_shook_hands_is_given_up(brokers: FakeCluster) ->
         assert admin.list_offsets({TP0: "latest"})[TP0].offset == 10
 
 
-def test_a_broker_that_left_before_it_was_connected_to_is_given_up(brokers: FakeCluster) -> None:
+def test_a_broker_that_departed_before_its_connection_is_abandoned(brokers: FakeCluster) -> None:
     """Nothing but its address is known by then."""
     known = cluster(brokers.address)
     cut_off(brokers)
@@ -205,7 +205,7 @@ def test_a_consumer_goes_on_at_the_next_leader(brokers: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_a_request_that_the_broker_does_not_take_is_given_up(brokers: FakeCluster, left: bool) -> None:
+def test_a_request_that_the_broker_does_not_read_is_abandoned(brokers: FakeCluster, left: bool) -> None:
     """The request exceeds the kernel's buffers, and the broker does not read."""
     reads_again = threading.Event()
     asked: list[int] = []

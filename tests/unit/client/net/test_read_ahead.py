@@ -14,7 +14,7 @@ from sparklog.protocol.frames import encode_response
 from tests.support.waiting import until
 
 
-def test_an_answer_is_there_when_all_of_it_is() -> None:
+def test_an_answer_is_complete_with_its_last_byte() -> None:
     ours, theirs = socket.socketpair()
     connection = Connection.__new__(Connection)
     connection._socket, connection._tls = ours, None

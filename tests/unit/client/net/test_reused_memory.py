@@ -21,7 +21,7 @@ def test_memory_is_used_again_when_the_buffer_is_gone() -> None:
     assert (third.address, third.size) == (address, MIB)
 
 
-def test_arrow_data_made_of_it_keep_it() -> None:
+def test_arrow_data_built_on_it_keep_it() -> None:
     memory = ReusedMemory()
     buffer = memory.take(MIB)
     memoryview(buffer).cast("B")[:8] = b"\x07" * 8
@@ -39,7 +39,7 @@ def test_arrow_data_made_of_it_keep_it() -> None:
     assert view[0] == 0x0707070707070707
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_kept_memory_is_bounded() -> None:
     memory = ReusedMemory()
     held = [memory.take(40 * MIB) for _ in range(5)]
     assert len({b.address for b in held}) == 5

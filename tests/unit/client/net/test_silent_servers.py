@@ -111,7 +111,7 @@ def test_several_servers_share_the_time() -> None:
         forget(",".join(servers))
 
 
-def test_a_server_that_answers_is_found_behind_those_that_do_not(fake: Any) -> None:
+def test_an_answering_server_is_reached_behind_silent_ones(fake: Any) -> None:
     with does_not_accept() as silent, Admin(f"{silent},{fake.address}", request_timeout_ms=2_000) as admin:
         with in_time():
             assert admin.list_topics() == ["events"]

@@ -87,9 +87,7 @@ def wait_for_low_mark(sock: socket.socket, wanted: int) -> bool:
      WAITED_FOR_BYTES + IN_OPENSSL_BYTES_MAX, 5 * WAITED_FOR_BYTES + 4_321],
 )  # fmt: skip
 @pytest.mark.parametrize("piece", [1_000, RECORD_BYTES, 3 * RECORD_BYTES + 1, len(DATA)])
-def test_all_of_it_comes_and_nothing_more_is_waited_for(
-    connect: Callable[[Serve], Peer], size: int, piece: int
-) -> None:
+def test_all_bytes_come_without_a_further_wait(connect: Callable[[Serve], Peer], size: int, piece: int) -> None:
     go_on = threading.Event()
 
     def serve(sock: ssl.SSLSocket) -> None:
@@ -156,7 +154,7 @@ def test_a_peer_that_stalls_in_the_middle(connect: Callable[[Serve], Peer]) -> N
         go_on.set()
 
 
-def test_nothing_is_waited_for_without_being_asked(connect: Callable[[Serve], Peer]) -> None:
+def test_no_wait_without_a_read(connect: Callable[[Serve], Peer]) -> None:
     go_on = threading.Event()
     peer = connect(lambda sock: hold(go_on))
     try:

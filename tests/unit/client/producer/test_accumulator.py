@@ -40,7 +40,7 @@ def opened(on: Accumulator, partition: int, size_bytes: int, target_bytes: int =
     return batch
 
 
-def test_memory_that_batches_have_not_used_is_there_for_others() -> None:
+def test_unused_memory_of_batches_is_free_for_others() -> None:
     on = accumulator(2 * ROOM_BYTES)
     batches = [opened(on, p, 1000) for p in range(20)]
     assert on.used_bytes == on.buffer_bytes
@@ -152,7 +152,7 @@ def test_a_full_batch_of_the_next_partition_takes_no_more(fake4: FakeBroker) -> 
     assert sizes == [1] * 5
 
 
-def test_an_interrupted_call_leaves_nothing_behind(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_call_keeps_no_memory(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> int:
         raise KeyboardInterrupt
 

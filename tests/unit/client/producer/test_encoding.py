@@ -84,7 +84,7 @@ def test_data_that_do_not_fit(data: Any, named: list[str]) -> None:
 
 
 @for_each("data", [b"bytes", "text", 5, [1, 2]])
-def test_what_is_not_tabular(data: Any) -> None:
+def test_values_that_are_not_tabular(data: Any) -> None:
     with pytest.raises(TypeError):
         rows_of(data, info(TYPED), None)
 

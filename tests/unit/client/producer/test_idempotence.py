@@ -70,7 +70,7 @@ def test_each_partition_has_sequences_of_its_own(fake4: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("given", [[DROP_AFTER], [DROP_AFTER, DROP_AFTER, DROP], [None, DROP_AFTER, 14, DROP_AFTER]])
-def test_a_lost_answer_stores_nothing_twice(fake: FakeBroker, given: list[Any]) -> None:
+def test_a_lost_answer_stores_no_record_twice(fake: FakeBroker, given: list[Any]) -> None:
     fake.hook = verdicts(*given)
     with Producer(fake.address, batch_size_bytes=1000, linger_ms=0, retry_backoff_ms=1) as producer:
         futures = [producer.send("events", b"%03d" % i + bytes(97)) for i in range(100)]
@@ -80,7 +80,7 @@ def test_a_lost_answer_stores_nothing_twice(fake: FakeBroker, given: list[Any]) 
 
 
 @pytest.mark.parametrize("trouble", [[DROP, DROP], [StorageFullError.code] * 3])
-def test_an_identity_is_asked_for_until_there_is_one(fake4: FakeBroker, trouble: list[Any]) -> None:
+def test_an_identity_is_requested_until_one_is_granted(fake4: FakeBroker, trouble: list[Any]) -> None:
     left = list(trouble)
     fake4.hook = lambda api, message: left.pop(0) if api is Api.INIT_PRODUCER_ID and left else None
     with Producer(fake4.address, retry_backoff_ms=1) as producer:
@@ -89,7 +89,7 @@ def test_an_identity_is_asked_for_until_there_is_one(fake4: FakeBroker, trouble:
     assert len({h.producer_id for p in range(4) for h in fake4.headers(partition=p)}) == 1
 
 
-def test_without_an_identity_nothing_is_stored_and_the_reason_is_told(fake: FakeBroker) -> None:
+def test_without_an_identity_no_record_is_stored_and_the_reason_is_raised(fake: FakeBroker) -> None:
     fake.hook = lambda api, message: UnsupportedApiError.code if api is Api.INIT_PRODUCER_ID else None
     with Producer(fake.address) as producer:
         assert isinstance(producer.send("events", b"x").exception(5), UnsupportedApiError)
@@ -241,7 +241,7 @@ def test_leaving_a_participation_by_an_exception_drops_unsent_records(fake: Fake
     assert stored(fake) == []
 
 
-def test_a_participation_needs_an_idempotent_producer_with_nothing_outstanding(fake: FakeBroker) -> None:
+def test_a_participation_needs_an_idempotent_producer_without_pending_records(fake: FakeBroker) -> None:
     participant = Participant("__shared:q", 7, 0)
     with Producer(fake.address, linger_ms=60_000) as producer:
         producer.send("events", b"x")

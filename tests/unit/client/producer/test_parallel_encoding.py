@@ -78,7 +78,7 @@ def test_calls_keep_their_order(fake: FakeBroker, compression: str) -> None:
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_what_cannot_be_compressed_is_stored_as_well(fake: FakeBroker, compression: str) -> None:
+def test_incompressible_batches_are_stored_as_well(fake: FakeBroker, compression: str) -> None:
     given = [random.Random(i).randbytes(2000) for i in range(500)]
     with Producer(fake.address, compression=compression, batch_size_bytes=BATCH_BYTES) as producer:
         producer.send_batch("events", {"value": given})
@@ -122,7 +122,7 @@ def test_whose_memory_it_is(data: Any, copied: bool) -> None:
     assert holds_objects(data) is copied
 
 
-def test_what_compression_makes_larger_than_the_topic_takes_is_not_compressed() -> None:
+def test_batches_that_grow_beyond_the_limit_are_not_compressed() -> None:
     data = random.Random(1).randbytes(200_000)
     rows = pa.RecordBatch.from_arrays(
         [pa.nulls(1, pa.binary()), pa.array([data]), pa.nulls(1, ENVELOPE_SCHEMA.types[2]),
@@ -154,7 +154,7 @@ def test_a_failure_is_the_batches_alone(fake: FakeBroker, monkeypatch: pytest.Mo
     assert [v for batch in stored(fake) for v in batch] == values(2000, 2000)
 
 
-def test_what_is_given_up_says_so() -> None:
+def test_abandoned_batches_raise() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class Held(BatchEncoder):
@@ -182,7 +182,7 @@ def test_what_is_given_up_says_so() -> None:
     second.wait()
 
 
-def test_there_is_none_where_it_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_encoder_threads_without_a_benefit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parallel_encoder(BatchEncoder("none")) is None
     assert parallel_encoder(BatchEncoder("lz4")) is not None
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})

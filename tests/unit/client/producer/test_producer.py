@@ -91,7 +91,7 @@ def test_retriable_failures_are_tried_again_in_order(fake: FakeBroker, verdict: 
     assert [f.result(0).offset for f in futures] == list(range(200))
 
 
-def test_a_silent_broker_is_given_up_after_the_request_timeout_and_tried_again(fake: FakeBroker) -> None:
+def test_a_silent_broker_is_abandoned_after_the_request_timeout_and_retried(fake: FakeBroker) -> None:
     fake.hook = Verdicts(SILENT)
     with Producer(fake.address, request_timeout_ms=100, retry_backoff_ms=1) as producer:
         assert producer.send("events", b"x").result(5).offset == 0
@@ -190,7 +190,7 @@ def test_buffer_memory_blocks_and_then_raises(fake: FakeBroker) -> None:
         producer.close()
 
 
-def test_memory_is_given_back(fake: FakeBroker) -> None:
+def test_memory_is_returned(fake: FakeBroker) -> None:
     with Producer(fake.address, buffer_memory=65_536, batch_size_bytes=4096) as producer:
         for _ in range(500):
             producer.send("events", bytes(1000))
@@ -213,9 +213,7 @@ def test_acks_0_has_no_offsets_and_no_answers(fake: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, "all"])
-def test_what_is_sent_while_a_request_is_under_way_follows_it(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, acks: Any
-) -> None:
+def test_records_sent_during_a_request_follow_it(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, acks: Any) -> None:
     """The sender is not told of it then: it has to look itself."""
     more: list[Any] = []
 

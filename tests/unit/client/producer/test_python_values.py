@@ -71,7 +71,7 @@ def test_nan_is_a_number_except_in_pandas() -> None:
     assert column({"n": np.ma.array([1, 2], mask=[False, True])}, "n") == [1, None]
 
 
-def test_nan_where_there_is_no_nan_is_refused() -> None:
+def test_nan_in_a_type_without_nan_is_refused() -> None:
     for name in ("n", "price"):
         for data in ({name: [1, NAN]}, {name: np.array([1, NAN])}, [{name: NAN}, {name: 1}]):
             assert "NaN is a number" in refusal(data) and f"column '{name}'" in refusal(data)
@@ -115,7 +115,7 @@ def test_rows_without_columns_are_refused() -> None:
     assert column([{}, {"n": 1}], "n") == [None, 1]
 
 
-def test_what_is_not_rows_is_refused() -> None:
+def test_values_that_are_no_rows_are_refused() -> None:
     for data in ("text", b"bytes", memoryview(b"bytes"), ["a"], [(1, 2)], [None], [[{"n": 1}]], pd.Series([1.0]), 5):
         assert "send_batch takes" in refusal(data)
     for single in (pl.Series("x", [1.0]), pa.chunked_array([[1.0]]), pa.array([1.0])):
@@ -283,7 +283,7 @@ def test_numbers_among_dates_and_times_are_refused() -> None:
     assert column({"took": [span, np.timedelta64(5, "us")]}, "took") == [span, dt.timedelta(microseconds=5)]
 
 
-def test_nanoseconds_that_microseconds_cannot_hold_say_what_to_do() -> None:
+def test_nanoseconds_beyond_microseconds_name_the_remedy() -> None:
     fine, took = pd.Timestamp("2024-01-01 00:00:00.000000005"), pd.Timedelta(5, "ns")
     for data in (
         pd.DataFrame({"local": [fine]}),

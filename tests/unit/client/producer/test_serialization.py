@@ -29,7 +29,7 @@ def send(fake: FakeBroker, *values: bytes | None, partition: int = 0) -> None:
             producer.send("events", value, partition=partition)
 
 
-def test_what_goes_in_comes_out(fake: FakeBroker) -> None:
+def test_values_survive_a_round_trip(fake: FakeBroker) -> None:
     with Producer(fake.address, key_serializer=StringSerializer(), value_serializer=JsonSerializer()) as producer:
         producer.send("events", {"a": [1, None, "ü"]}, key="käse", headers=[("h", b"1")], timestamp_ms=7)
         producer.send("events", None, key="käse")
@@ -57,7 +57,7 @@ def test_plain_callables_as_in_other_clients(fake: FakeBroker) -> None:
     assert (record.key, record.value) == ("k", {"n": 1})
 
 
-def test_a_serializer_that_fails_sends_nothing(fake: FakeBroker) -> None:
+def test_a_failing_serializer_sends_no_record(fake: FakeBroker) -> None:
     with Producer(fake.address, value_serializer=JsonSerializer(), key_serializer=lambda key: key) as producer:
         with pytest.raises(SerializationError, match=r"value for topic 'events'.*TypeError") as caught:
             producer.send("events", object())
@@ -113,7 +113,7 @@ def test_a_poison_record_holds_up_no_other_partition(fake4: FakeBroker) -> None:
     assert found == list(range(5))
 
 
-def test_a_loop_commits_no_more_than_it_has_given(fake: FakeBroker) -> None:
+def test_a_loop_commits_no_more_than_it_returned(fake: FakeBroker) -> None:
     send(fake, *[b"%d" % i for i in range(10)])
     with reading(fake) as consumer:
         for record in consumer:
@@ -170,7 +170,7 @@ def test_a_value_that_python_has_no_object_for_is_named_and_can_be_read_or_passe
 
 
 @pytest.mark.parametrize("name", ["key_serializer", "value_serializer"])
-def test_what_is_no_serializer(name: str) -> None:
+def test_objects_that_are_no_serializer(name: str) -> None:
     with pytest.raises(InvalidConfigError, match=name):
         Producer("127.0.0.1:1", **{name: 5})  # type: ignore[arg-type]
     with pytest.raises(InvalidConfigError, match=name.replace("serial", "deserial")):

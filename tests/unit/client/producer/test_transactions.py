@@ -154,7 +154,7 @@ def test_each_transaction_has_the_epoch_of_the_answer_before(fake: FakeBroker) -
     assert {m.transactional_id for api, m in fake.requests if api is Api.PRODUCE} == {"t"}
 
 
-def test_a_transaction_without_records_is_not_told_to_the_coordinator(fake: FakeBroker) -> None:
+def test_a_transaction_without_records_sends_no_request(fake: FakeBroker) -> None:
     with producer(fake) as p:
         with p.transaction():
             pass
@@ -176,7 +176,7 @@ def test_an_exception_aborts(fake: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("verdict", [DROP, DROP_AFTER, ConcurrentTransactionsError.code])
-def test_an_end_is_asked_for_again(fake: FakeBroker, verdict: Any) -> None:
+def test_an_end_is_repeated(fake: FakeBroker, verdict: Any) -> None:
     fake.hook = failing(Api.END_TXN, verdict)
     with producer(fake) as p, p.transaction():
         p.send("events", b"a")
@@ -282,7 +282,7 @@ def test_offsets_go_with_the_transaction(fake: FakeBroker) -> None:
         ({TopicPartition("events", 0): 5}, None, "group_metadata"),
     ],
 )
-def test_what_is_no_offset_or_no_group_is_refused_and_the_transaction_goes_on(
+def test_invalid_offsets_and_groups_are_refused_and_the_transaction_continues(
     fake: FakeBroker, offsets: Any, group: Any, says: str
 ) -> None:
     with producer(fake) as p, p.transaction():
@@ -305,7 +305,7 @@ def test_a_block_may_end_its_transaction_itself_but_closing_is_no_commit(fake: F
     assert ends(fake) == [(0, False), (1, True), (2, False)]
 
 
-def test_what_has_to_come_first_is_said(fake: FakeBroker) -> None:
+def test_calls_out_of_order_name_the_missing_call(fake: FakeBroker) -> None:
     with producer(fake) as p:
         with pytest.raises(InvalidTxnStateError, match="init_transactions"):
             p.begin_transaction()

@@ -61,7 +61,7 @@ def test_packed_ones_are_read_as_others(keys: list[bytes | None] | None, columns
         assert records_of(found) == records_of(expected)
 
 
-def test_what_cannot_be_decoded_says_so_whenever_it_is_asked_for() -> None:
+def test_undecodable_values_raise_at_every_access() -> None:
     data = encode_small_batch(SmallRows([b"1"], None, [1000]), info().schema_id)
     batch = consumed(data)
     data[8:40] = bytes(32)  # behind its back

@@ -35,7 +35,7 @@ ONE_BATCH = Fetching(max_bytes=1)
 """Each fetch brings one batch."""
 
 
-def test_a_range_is_fetched_as_it_is_told_to(fake: FakeBroker) -> None:
+def test_a_range_is_fetched_by_its_settings(fake: FakeBroker) -> None:
     fill(fake, 10)
     asked = []
 
@@ -89,7 +89,7 @@ def test_damage_in_a_range(fake: FakeBroker) -> None:
     assert len(values(fake, 0, 30, check_crcs=False)) == 30
 
 
-def test_batches_that_were_not_asked_for_end_the_reading(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrequested_batches_end_the_read(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the reader would fetch them again for ever."""
     fill(fake, 3)
     honest = fake._fetch

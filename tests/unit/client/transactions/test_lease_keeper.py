@@ -105,7 +105,7 @@ def broker(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) ->
     return made
 
 
-def test_what_is_open_is_renewed_until_the_driver_is_gone_and_then_aborted(
+def test_open_transactions_are_renewed_until_the_driver_is_gone_and_then_aborted(
     broker: Broker, sleeper: subprocess.Popen[bytes]
 ) -> None:
     driver = Process.of(sleeper.pid)
