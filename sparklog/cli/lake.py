@@ -245,6 +245,7 @@ def _time(timestamp_ms: int) -> str:
 @app.command("verify")
 def verify(
     topic: TopicName,
+    full: Annotated[bool, typer.Option("--full", help="Read every file whole and compare its checksums.")] = False,
     format: Annotated[LakeFormat, typer.Option(help="Output format.")] = LakeFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -252,7 +253,7 @@ def verify(
     from sparklog.client.lake.verify import verify_lake
 
     with open_admin(bootstrap_servers) as admin:
-        found = verify_lake(admin, topic)
+        found = verify_lake(admin, topic, full=full)
     if format is LakeFormat.json:
         import json
         from dataclasses import asdict

@@ -17,7 +17,6 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
@@ -27,6 +26,7 @@ from sparklog.lake.delta_errors import (
     commit_conflict,
     delta_errors,
 )
+from sparklog.lake.parquet_checks import FILE_ERRORS, check_data, open_parquet
 from sparklog.lake.parquet_files import DataFile, DataFileWriter, delta_statistics, fsync_below, partition_text
 from sparklog.lake.rules import MODE_PROPERTY, TOPIC_ID_PROPERTY, Span, TableState, app_id
 from sparklog.lake.table_features import check_features
@@ -382,9 +382,17 @@ class LakeTable:
         """Return the metadata of a Parquet file of the table. Raises LakeUnavailableError."""
         try:
             with self.file_system().open_input_file(unquote(file.path)) as source:
-                return pq.read_metadata(source)
-        except (OSError, pa.ArrowException) as e:
+                return open_parquet(source, file.path).metadata
+        except FILE_ERRORS as e:
             raise LakeUnavailableError(f"file {file.path} of the table at {self.location} cannot be read: {e}") from e
+
+    def check_checksums(self, file: TableFile) -> None:
+        """Read a file whole and compare its checksums. Raises LakeUnavailableError if one is wrong."""
+        try:
+            with self.file_system().open_input_file(unquote(file.path)) as source:
+                check_data(source, file.path)
+        except FILE_ERRORS as e:
+            raise LakeUnavailableError(f"file {file.path} of the table at {self.location}: {e}") from e
 
     def _largest_offsets(self, known: dict[str, dict[int, int]]) -> dict[int, int]:
         largest: dict[int, int] = {}
@@ -531,7 +539,7 @@ class LakeTable:
         at = 0
         try:
             with self.file_system().open_input_file(unquote(file.path)) as source:
-                parquet = pq.ParquetFile(source)
+                parquet = open_parquet(source, file.path)
                 names = parquet.schema_arrow.names
                 own = [c for c in layout.names if c in names and c not in file.partition_values]
                 most = PIECE_ROWS
@@ -545,7 +553,7 @@ class LakeTable:
                         left[: len(piece)] = piece
                         rows, at = rows.filter(pa.array(left)), at + rows.num_rows
                     yield rows
-        except (OSError, pa.ArrowException) as e:
+        except FILE_ERRORS as e:
             raise LakeUnavailableError(f"file {file.path} of the table at {self.location} cannot be read: {e}") from e
 
     def _layout(self, columns: Sequence[str] | None) -> pa.Schema:

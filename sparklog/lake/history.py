@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from sparklog.errors import InvalidConfigError, LakeUnavailableError
 from sparklog.lake.columns import same_type
 from sparklog.lake.delta_table import LakeTable, TableFile, in_layout, normal_location, plain
+from sparklog.lake.parquet_checks import CHECKED_FOOTERS, FILE_ERRORS, open_parquet
 from sparklog.lake.parquet_files import PREFIX
 from sparklog.lake.rules import restored
 from sparklog.lake.settings import LakeSettings
@@ -212,8 +212,8 @@ class History:
         file = max(self._files, key=lambda f: f.size_bytes)
         try:
             with self._table.file_system().open_input_file(unquote(file.path)) as source:
-                metadata = pq.read_metadata(source)
-        except (OSError, pa.ArrowException):
+                metadata = open_parquet(source, file.path).metadata
+        except FILE_ERRORS:
             return set()  # the read of the rows will raise the error
         if not metadata.num_row_groups:
             return set()
@@ -256,11 +256,16 @@ class History:
         types = {f.name: f.type for f in self._schema}
         if any(f.name not in types or not same_type(types[f.name], f.type) for f in schema):
             return None
+        paths, file_system = [unquote(f.path) for f in files], self._table.file_system()
+        CHECKED_FOOTERS.check(self._table.location, file_system, paths)
         dataset = ds.dataset(
-            [unquote(f.path) for f in files],
+            paths,
             schema=with_dictionaries(schema, dictionaries),
-            format=ds.ParquetFileFormat(dictionary_columns=list(dictionaries)),
-            filesystem=self._table.file_system(),
+            format=ds.ParquetFileFormat(
+                read_options=ds.ParquetReadOptions(dictionary_columns=list(dictionaries)),
+                default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+            ),
+            filesystem=file_system,
         )
         return dataset.scanner(columns=schema.names, filter=expression, batch_size=SCAN_ROWS)
 
@@ -306,7 +311,7 @@ class History:
         layout = pa.schema([self._schema.field(c).with_nullable(True) for c in wanted if c in self._schema.names])
         try:
             with self._table.file_system().open_input_file(unquote(file.path)) as source:
-                parquet = pq.ParquetFile(source)
+                parquet = open_parquet(source, file.path)
                 names = set(parquet.schema_arrow.names)
                 own = [c for c in layout.names if c in names]
                 at = 0
@@ -317,7 +322,7 @@ class History:
                         continue
                     rows = in_layout(plain(parquet.read_row_group(group, columns=own)), file, layout)
                     yield from self._selected(rows, file, mask, first, partition, start, end)
-        except (OSError, pa.ArrowException) as e:
+        except FILE_ERRORS as e:
             raise LakeUnavailableError(f"file {file.path} of the table at {self._table.location}: {e}") from e
 
     def _selected(

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from sparklog.lake.columns import POSITION_COLUMNS
+from sparklog.lake.parquet_checks import ChecksummedSink
 
 logger = logging.getLogger(__name__)
 
@@ -154,8 +155,14 @@ class _OpenFile:
         self._schema = schema
         self.values = values
         self._collected: list[Any] = []
-        self._sink = files.open_output_stream(path)
-        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1)
+        self._sink = ChecksummedSink(files.open_output_stream(path))
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._sink, "w"),
+            schema,
+            compression="zstd",
+            compression_level=1,
+            write_page_checksum=True,
+        )
         self._rows = 0
 
     @property
@@ -174,7 +181,10 @@ class _OpenFile:
             pass  # the caller removes the file
 
     def close(self) -> tuple[str, DataFile]:
+        self._writer.add_key_value_metadata(self._sink.entries)
+        self._sink.hold_footer()
         self._writer.close()
+        self._sink.release_footer()
         size = self.size_bytes
         metadata = self._writer.writer.metadata
         self._sink.close()

@@ -41,12 +41,14 @@ class LakeVerification:
     """Facts that are no faults, such as rows that users have deleted."""
 
 
-def verify_lake(admin: Admin, topic: str) -> LakeVerification:
+def verify_lake(admin: Admin, topic: str, *, full: bool = False) -> LakeVerification:
     """Check the newest version of a topic's table against its own statistics and against the log.
 
     Args:
         admin: An Admin of the cluster.
         topic: The topic's name.
+        full: True to read every file whole and compare its checksums. False checks the footers, and the pages of
+            `_partition` and `_offset`.
 
     Returns:
         The result.
@@ -64,17 +66,20 @@ def verify_lake(admin: Admin, topic: str) -> LakeVerification:
     table = LakeTable.open(location)
     if table is None:
         raise dropped(location, settings.table_id)
-    check = _Check(shared, info, settings, table)
+    check = _Check(shared, info, settings, table, full=full)
     check.run()
     return LakeVerification(topic, table.version, len(check.files), check.rows, check.problems, check.remarks)
 
 
 class _Check:
-    def __init__(self, cluster: Cluster, info: TopicInfo, settings: LakeSettings, table: LakeTable) -> None:
+    def __init__(
+        self, cluster: Cluster, info: TopicInfo, settings: LakeSettings, table: LakeTable, *, full: bool
+    ) -> None:
         self._cluster = cluster
         self._info = info
         self._settings = settings
         self._table = table
+        self._full = full
         self.files = table.files()
         self.rows = 0
         self.problems: list[str] = []
@@ -92,6 +97,8 @@ class _Check:
         masks = self._table.deletion_masks()
         for file in self.files:
             try:
+                if self._full:
+                    self._table.check_checksums(file)
                 self._check_file(file, masks)
             except SparklogError as e:
                 self._problem(str(e))
