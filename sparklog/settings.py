@@ -32,6 +32,16 @@ class Scope(Enum):
     """The connection of every client."""
 
 
+PARTITIONS_ADDED = "partitions.added"
+"""Setting of a topic that the broker sets when a topic with keys gets partitions."""
+LAKE_PREFIX = "lake."
+
+
+def is_managed(name: str) -> bool:
+    """Return True if commands or the broker manage the topic setting. A replacement of all settings keeps it."""
+    return name == PARTITIONS_ADDED or name.startswith(LAKE_PREFIX)
+
+
 class Setting(Struct, frozen=True):
     """One setting."""
 
@@ -304,6 +314,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("delete.retention.ms", _T, _DAY_MS, "Time that a tombstone (a record without a value) stays after compaction has removed the records that it deletes.", "ms", 0, 2**62, dynamic=True),
     Setting("min.compaction.lag.ms", _T, 0, "A record is not compacted before it has this age.", "ms", 0, 2**62, dynamic=True),
     Setting("max.compaction.lag.ms", _T, 2**62, "A record is compacted at the latest at about this age, regardless of the dirty ratio.", "ms", 1, 2**62, dynamic=True),
+    Setting(PARTITIONS_ADDED, _T, False, "True if the topic has keys and got partitions after its creation, so that rows of one key can be in several partitions. Set by the broker."),
     Setting("lake.location", _T, "", "Location of the topic's Delta table: a directory, s3://, gs:// or az://; empty: the topic has no table. `sparklog lake enable` sets it."),
     Setting("lake.mode", _T, "append", "Content of the Delta table. append: every record is a row; upsert: the newest row of each key.", choices=("append", "upsert")),
     Setting("lake.commit.interval.ms", _T, 10_000, "Interval at which new records are committed to the Delta table.", "ms", 100, _DAY_MS),

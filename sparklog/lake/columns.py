@@ -108,6 +108,27 @@ def check_partition_by(columns: Sequence[str], schema: pa.Schema) -> None:
         raise InvalidConfigError("lake.partition.by names all columns: leave one out")
 
 
+def check_key_partitions(columns: Sequence[str], key_columns: Sequence[str], schema: pa.Schema) -> None:
+    """Check the columns that partition an upserted table. A key must come back from the table as it is, but an empty
+    text and a date outside of the years 1 to 9999 become null in a partition column.
+
+    Args:
+        columns: Names of the columns.
+        key_columns: Names of the key columns.
+        schema: The table's columns.
+
+    Raises:
+        InvalidConfigError: A text or date column of the key partitions the table.
+    """
+    for name in columns:
+        t = schema.field(name).type
+        if name in key_columns and (pa.types.is_string(t) or pa.types.is_date32(t)):
+            raise InvalidConfigError(
+                f"lake.partition.by names key column {name!r} of type {t}, whose values can become null in a partition: "
+                "an upserted table needs its keys; use another column, or a key column of whole numbers"
+            )
+
+
 def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
     """Return the columns to add to a table before it can contain rows of a topic, in order.
 

@@ -7,9 +7,8 @@ from typing import Self
 
 from msgspec import Struct
 
-from sparklog.settings import Scope, resolve, settings_of
+from sparklog.settings import LAKE_PREFIX, Scope, resolve, settings_of
 
-LAKE_PREFIX = "lake."
 MODE_APPEND = "append"
 MODE_UPSERT = "upsert"
 

@@ -16,6 +16,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, c
 from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import check_tiering
+from sparklog.metadata.lake_settings import check_lake_settings
 from sparklog.settings import Scope, Value, check, check_names, settings_of
 from sparklog.types import check_topic_name
 
@@ -108,6 +109,7 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
     check_same_key_format(topic.name, topic.configs, configs)
     check_cleanup_policy(topic.name, topic.record_key_columns, configs)
     check_tiering(topic.name, configs)
+    check_lake_settings(topic.name, topic.record_key_columns, topic.configs, configs)
     return replace(topic, configs=MappingProxyType(configs))
 
 
@@ -156,6 +158,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
         require_columns(schema, key_columns, spec.timestamp_column)
         check_cleanup_policy(spec.name, key_columns, configs)
     configs = with_key_format(spec.name, None if spec.schema is None else schema, key_columns, configs)
+    check_lake_settings(spec.name, ["key"] if spec.schema is None else key_columns, configs, configs)
     return Topic(
         name=spec.name,
         topic_id=environment.randomness.new_id(),

@@ -45,7 +45,11 @@ def test_new_partitions_are_empty_and_the_old_ones_stay(admin: Admin, topic: str
         producer.send(topic, b"old", partition=1).result(30)
         before = admin.describe_topic(topic)
         grown = admin.add_partitions(topic, 5)
-        assert (grown.partitions, grown.topic_id, grown.configs) == (5, before.topic_id, before.configs)
+        assert (grown.partitions, grown.topic_id, grown.configs) == (
+            5,
+            before.topic_id,
+            {**before.configs, "partitions.added": True},
+        )
         assert [p.high_watermark for p in grown.partition_details] == [0, 1, 0, 0, 0]
         keys = [b"key-%d" % i for i in range(50)]
         stored = {k: producer.send(topic, b"new", key=k).result(30).partition for k in keys}

@@ -16,11 +16,12 @@ from sparklog.errors import (
     LakeUnavailableError,
     SparklogError,
 )
-from sparklog.lake.columns import check_columns, check_partition_by, table_schema
+from sparklog.lake.columns import check_columns, check_key_partitions, check_partition_by, table_schema
 from sparklog.lake.delta_errors import CommitConflictError
 from sparklog.lake.delta_table import LakeTable, normal_location, require_deltalake
-from sparklog.lake.settings import LAKE_PREFIX, LakeSettings
+from sparklog.lake.settings import LakeSettings
 from sparklog.lake.topic_table import open_or_create
+from sparklog.metadata.lake_settings import moved_keys
 from sparklog.protocol.apis import Api
 from sparklog.protocol.lake_messages import (
     DescribeLakesRequest,
@@ -29,7 +30,7 @@ from sparklog.protocol.lake_messages import (
     ReportLakeRequest,
     ReportLakeResponse,
 )
-from sparklog.settings import Scope, settings_of
+from sparklog.settings import LAKE_PREFIX, PARTITIONS_ADDED, Scope, settings_of
 from sparklog.types import EARLIEST_TIMESTAMP, INTERNAL_TOPICS, LATEST_TIMESTAMP, READ_COMMITTED, TopicPartition
 
 ATTEMPTS = 20
@@ -127,6 +128,10 @@ def enable_lake(
             "--key-columns, or "
             "use mode append"
         )
+    if settings.is_upsert and info.configs.get(PARTITIONS_ADDED):
+        raise InvalidConfigError(moved_keys(info.name))
+    if settings.is_upsert:
+        check_key_partitions(settings.partition_by, info.key_columns, schema)
     table: LakeTable | None
     try:
         table = open_or_create(info.name, info.topic_id, settings, schema)

@@ -21,9 +21,9 @@ from sparklog.errors import (
     TopicAlreadyExistsError,
 )
 from sparklog.format.key_format import KEY_FORMAT_SETTING
-from sparklog.lake.settings import LAKE_PREFIX
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.security.client_security import Security
+from sparklog.settings import LAKE_PREFIX
 from sparklog.types import OffsetAndMetadata, TopicPartition
 
 NAMED_TOPICS_MAX = 10

@@ -25,7 +25,7 @@ from sparklog.protocol.operation_messages import (
 )
 from sparklog.protocol.topic_messages import AlterTopicRequest, AlterTopicResponse, MetadataRequest, TopicState
 from sparklog.replication.dynamic_settings import ALL_BROKERS, known_settings
-from sparklog.settings import Scope, Setting, settings_of
+from sparklog.settings import Scope, Setting, is_managed, settings_of
 from sparklog.types import check_topic_name
 
 TOPIC, BROKER = 2, 4
@@ -77,7 +77,7 @@ def _entry(setting: Setting, state: TopicState) -> Body:
     return {
         "name": name,
         "value": kafka_text(setting, value),
-        "read_only": name == KEY_FORMAT_SETTING,  # so that MirrorMaker does not copy it to topics of bytes
+        "read_only": name == KEY_FORMAT_SETTING or is_managed(name),  # so that MirrorMaker does not copy it
         "config_source": source,
         "is_sensitive": False,
         "synonyms": [{"name": name, "value": kafka_text(setting, v), "source": s} for s, v in values],
@@ -165,11 +165,14 @@ async def _state(session: Session, name: str) -> TopicState:
 
 
 async def alter_configs(session: Session, request: Body, version: int) -> Body:
-    """Replace all settings of topics. Settings that are missing in the request get their defaults."""
+    """Replace all settings of topics. Settings that are missing in the request get their defaults, but for those that
+    commands or the broker manage: a client that does not know them would remove a topic's Delta table."""
 
     async def change(name: str, configs: list[Body]) -> dict[str, Any]:
         state = await _state(session, name)
-        changes: dict[str, Any] = dict.fromkeys(name for name in state.configs if name != KEY_FORMAT_SETTING)
+        changes: dict[str, Any] = dict.fromkeys(
+            name for name in state.configs if name != KEY_FORMAT_SETTING and not is_managed(name)
+        )
         return changes | parse_configs({c["name"]: c["value"] for c in configs})
 
     return await _alter(session, request, change)

@@ -15,6 +15,7 @@ from sparklog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.replication.cluster_image import (
     CORDONED_SETTING,
     INTERNAL_MIN_INSYNC,
@@ -29,6 +30,7 @@ from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.election import with_isr
 from sparklog.replication.controller.model import AddPartitions, AlterConfig, AlterSchema, CreateTopic
 from sparklog.replication.controller.placement import check_assignment, place
+from sparklog.settings import PARTITIONS_ADDED
 from sparklog.types import INTERNAL_TOPICS
 
 
@@ -98,7 +100,10 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
         raise InvalidReplicaAssignmentError(f"topic {topic.name!r}: the replication factor is {factor}")
     added = tuple(_new_partition(draft, replicas) for replicas in assigned)
     current = tuple(draft.partition_at(topic.name, number) for number in range(there))
-    grown = replace(topic, partitions=(*current, *added))
+    configs = topic.configs
+    if topic.key_columns or topic.kind == KIND_ENVELOPE:
+        configs = MappingProxyType({**configs, PARTITIONS_ADDED: True})
+    grown = replace(topic, partitions=(*current, *added), configs=configs)
     draft.set_topic(grown)
     return grown
 

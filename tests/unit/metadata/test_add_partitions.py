@@ -21,7 +21,11 @@ def test_the_topic_is_the_same_but_for_its_number(open_store: Callable[[], Contr
     store = open_store()
     made = store.create_topic(TopicSpec("t", 2, configs={"segment.ms": 5}))
     grown = store.add_partitions("t", 5)
-    assert (grown.topic_id, grown.partitions, dict(grown.configs)) == (made.topic_id, 5, {"segment.ms": 5})
+    assert (grown.topic_id, grown.partitions, dict(grown.configs)) == (
+        made.topic_id,
+        5,
+        {"segment.ms": 5, "partitions.added": True},
+    )
     store.close()
     store = open_store()
     assert store.topics() == {"t": grown}

@@ -169,9 +169,10 @@ def test_topics_grow_change_and_go() -> None:
     cluster.ask(AlterConfig("x", "t", {"min.insync.replicas": 2}))
     cluster.ask(AlterSchema("x", "t", 7, b"schema"))
     topic = cluster.image.topics["t"]
-    assert (topic.configs, topic.schemas) == ({"min.insync.replicas": 2}, {7: b"schema"})
+    configs = {"min.insync.replicas": 2, "partitions.added": True}
+    assert (topic.configs, topic.schemas) == (configs, {7: b"schema"})
     cluster.ask(AlterConfig("x", "t", {"min.insync.replicas": None}))
-    assert cluster.image.topics["t"].configs == {}
+    assert cluster.image.topics["t"].configs == {"partitions.added": True}
     assert cluster.ask(DeleteTopic("x", "t")).topic_id == "id"
     assert cluster.image.topics == {}
 
