@@ -52,12 +52,18 @@ def _offsets(source: Any, name: str) -> dict[str, dict[str, int]]:
     try:
         parsed = _parse(value) if isinstance(value, str) else value
         return {
-            topic: {partition: int(offset) for partition, offset in partitions.items()}
+            topic: {partition: _offset(offset) for partition, offset in partitions.items()}
             for topic, partitions in (parsed or {}).items()
             if partitions and not topic.startswith("$")
         }
     except (ValueError, TypeError, AttributeError, SyntaxError) as e:
         raise InvalidConfigError(f"{name} = {value!r} are not offsets of sparklog's source") from e
+
+
+def _offset(value: Any) -> int:
+    if type(value) is not int:  # `int` would take true for 1
+        raise TypeError(f"{value!r} is no offset")
+    return value
 
 
 def _parse(text: str) -> Any:

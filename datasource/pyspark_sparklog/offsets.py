@@ -26,6 +26,8 @@ from sparklog.errors import InvalidConfigError
 from sparklog.types import TopicPartition
 
 Positions = dict[TopicPartition, int]
+LONG_MAX = 2**63 - 1
+"""Java's Long.MaxValue: jobs write it for "no limit" and "the end of time"."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class SourceOffset:
             data = {**data, **data.beside}
         try:
             topics = {t: p for t, p in data.items() if t not in (IDS, INITIAL)}
-            ids = {str(t): str(i) for t, i in data.get(IDS, {}).items()}
+            ids = {t: _topic_id(i) for t, i in data.get(IDS, {}).items()}
             initial = _flat(data[INITIAL]) if INITIAL in data else None
             return cls(_flat(topics), ids, initial)
         except (AttributeError, ValueError, TypeError) as e:
@@ -75,4 +77,28 @@ def nested(positions: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]
 
 
 def _flat(data: Mapping[str, Mapping[str, int]]) -> Positions:
-    return {TopicPartition(t, int(p)): int(o) for t, partitions in data.items() for p, o in partitions.items()}
+    return {
+        TopicPartition(t, _partition(p)): _offset(o) for t, partitions in data.items() for p, o in partitions.items()
+    }
+
+
+def _partition(text: str) -> int:
+    """Return the number of a partition. Raises ValueError for another text than `nested` writes, which could name a
+    partition twice."""
+    number = int(text)
+    if str(number) != text or number < 0:
+        raise ValueError(f"{text!r} is no partition")
+    return number
+
+
+def _offset(value: Any) -> int:
+    """Return an offset. Raises TypeError for other values, also for true and 1.5, which `int` would take for 1."""
+    if type(value) is not int or not 0 <= value <= LONG_MAX:
+        raise TypeError(f"{value!r} is no offset")
+    return value
+
+
+def _topic_id(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no topic id")
+    return value

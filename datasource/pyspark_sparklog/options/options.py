@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pyspark_sparklog.offset_text import IDS, INITIAL
+from pyspark_sparklog.offsets import LONG_MAX
 from pyspark_sparklog.options.cluster_address import ClusterAddress, address_of
 from pyspark_sparklog.options.option_names import recognised
 from pyspark_sparklog.options.option_table import OptionUse
@@ -28,8 +29,6 @@ TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX = 3_600_000, 7 * 86_400_000
 TXN_APP_ID_CHARS_MAX = 1_000
 TRIGGER_DELAY_MS = 15 * 60_000
 
-LONG_MAX = 2**63 - 1
-"""Java's Long.MaxValue: jobs write it for "no limit" and "the end of time"."""
 NO_OPTIONS = (
     "Spark has given no options, as it does for tables of the catalog. A table keeps them if it is made with CREATE "
     "TABLE t USING "
@@ -286,7 +285,7 @@ def _count(text: str) -> int:
 
 
 def _duration_ms(text: str) -> int:
-    match = re.fullmatch(r"(\d{1,12})\s*(ms|s|m|min|h|d)?", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,12})\s*(ms|s|m|min|h|d)?", text.strip().lower(), re.ASCII)
     if match is None:
         raise ValueError("a time such as 500ms, 30s, 15m or 1h is needed")
     units = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -458,14 +457,15 @@ def parse_offsets(text: str, option: str, *, lowest: int) -> dict[str, dict[int,
         result[topic] = {}
         for partition, offset in partitions.items():
             if (
-                not partition.isdecimal()
+                not (partition.isascii() and partition.isdecimal())
+                or int(partition) in result[topic]
                 or not isinstance(offset, int)
                 or isinstance(offset, bool)
                 or not lowest <= offset <= LONG_MAX
             ):
                 raise InvalidConfigError(
                     f"{option}: topic {topic!r} has {partition!r}: {offset!r}; partition and value must be whole "
-                    f"numbers, the value at least {lowest} and at most {LONG_MAX}, as in {example}"
+                    f"numbers, each partition once, the value at least {lowest} and at most {LONG_MAX}, as in {example}"
                 )
             result[topic][int(partition)] = offset
     return result

@@ -31,7 +31,7 @@ def test_entries_of_earlier_versions_do_not_count() -> None:
     assert offsets_behind_latest({"endOffset": END, "latestOffset": LATEST | {"$ids": {"t": "i"}}}) == EXPECTED
 
 
-@for_each("text", ["5", "{", '{"t": 3}', '{"t": {"0": "x"}}'])
+@for_each("text", ["5", "{", '{"t": 3}', '{"t": {"0": "x"}}', '{"t": {"0": true}}', '{"t": {"0": 1.5}}'])
 def test_offsets_of_other_sources_are_refused(text: str) -> None:
     with pytest.raises(InvalidConfigError, match="are not offsets of sparklog's source"):
         offsets_behind_latest({"endOffset": text, "latestOffset": text})

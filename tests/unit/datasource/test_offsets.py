@@ -32,7 +32,20 @@ def test_kafkas_own_offsets_can_be_read() -> None:
     assert SourceOffset.from_dict({"t": {"0": 4}}) == SourceOffset({TP("t", 0): 4}, {})
 
 
-@for_each("data", [{"t": 3}, {"t": {"x": 1}}, {"t": {"0": None}}, {"$ids": 3}, {"$initial": {"t": 1}}])
+@for_each(
+    "data",
+    [
+        {"t": 3},
+        {"t": {"x": 1}},
+        {"$ids": 3},
+        {"$ids": {"t": True}},
+        {"$initial": {"t": 1}},
+        *({"t": {"0": offset}} for offset in (None, True, False, 1.0, 1.5, "1", " 1", [1], -1, 2**63)),
+        *({"t": {partition: 1}} for partition in ("00", " 0", "+0", "-1", "1_0", "\u0661", "0.0", "")),
+        {"t": {"0": 1}, "$initial": {"t": {"0": True}}},
+    ],
+    ids=str,
+)
 def test_foreign_offsets_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfigError, match="another query"):
         SourceOffset.from_dict(data)

@@ -85,6 +85,12 @@ def test_reported_offsets_are_accepted_as_options() -> None:
     assert parse_offsets(json.dumps(at.to_dict()), "startingOffsets", lowest=-2) == {"t": {0: 5, 1: 7}}
 
 
+@for_each("text", ['{"\u0661": 1}', '{"0": 1, "00": 2}', '{"0": true}', '{"0": 1.0}', '{"0": "1"}'])
+def test_offsets_that_are_no_whole_numbers_are_refused(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match="whole numbers, each partition once"):
+        parse_offsets(f'{{"t": {text}}}', "startingOffsets", lowest=-2)
+
+
 def test_timestamps_go_before_offsets() -> None:
     by_timestamp = READ | {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t": {"0": 99}}'}
     assert parse_source_options(by_timestamp, streaming=True).starting.kind == "timestamps"
