@@ -12,14 +12,11 @@ not in the topic is never skipped.
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import NamedTuple
 
 from sparklog.client.transactions.shared_transaction import LastCommit, SharedTransaction
-from sparklog.errors import StaleCheckpointError
-
-log = logging.getLogger("pyspark_sparklog")
+from sparklog.errors import SparklogError, StaleCheckpointError
 
 _TEXT = re.compile(
     r"query=(?P<query>[^ ]*) offsets=(?P<offsets>[0-9a-f]*) rows=(?P<rows>\d+) checksum=(?P<sum>[0-9a-f]*)"
@@ -65,6 +62,16 @@ class BatchInput(NamedTuple):
         return known and (self.rows, self.checksum) == (other.rows, other.checksum)
 
 
+def check_reported(transaction: SharedTransaction, last: LastCommit) -> None:
+    """Check the last commit in an answer which says that `transaction` is committed. Raises SparklogError if the
+    commit is of a lower version: then the answer contradicts itself, and the rows are perhaps not in the topic."""
+    if last.version < transaction.version:
+        raise SparklogError(
+            f"the coordinator says that version {transaction.version} of {transaction.app_id} is committed, and that "
+            f"version {last.version} was committed last: its rows cannot be left out"
+        )
+
+
 def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
     """Check a micro-batch's number before the batch is written or skipped. Raises StaleCheckpointError if the number is
     below that of `last`, the application's last commit."""
@@ -77,24 +84,23 @@ def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
 
 
 def check_input(transaction: SharedTransaction, last: LastCommit, ours: BatchInput) -> None:
-    """Check a micro-batch whose number was committed before: that commit must have the input `ours`. Then its rows are
-    in the topic, which is not read.
+    """Check a micro-batch whose number is committed: that commit must have the input `ours`. Then its rows are in the
+    topic, which is not read.
 
-    Raises StaleCheckpointError if the input differs, or if a later batch is committed. If the input of the commit
-    cannot be decoded, only a warning is logged.
+    Raises StaleCheckpointError if the input differs or is not known, or if a later batch is committed.
     """
     check_number(transaction, last)
-    if last.version < transaction.version:
-        return  # an older broker, which does not report the last commit
     theirs = BatchInput.decode(last.input)
-    if theirs is None:
-        log.warning("%s: cannot check if it was committed with the same input", transaction.app_id)
-    elif not ours.is_same(theirs):
-        raise StaleCheckpointError(
-            f"batch {transaction.version} of {transaction.app_id} has been committed before with other input "
-            f"({_difference(theirs, ours)}): "
-            f"its {ours.rows} rows are not in the topic. {_WAYS_OUT}"
-        )
+    if theirs is None and ours.rows:
+        difference = "a write that is no micro-batch" if not last.input else f"{last.input:.100}"
+    elif theirs is not None and not ours.is_same(theirs):
+        difference = _difference(theirs, ours)
+    else:
+        return
+    raise StaleCheckpointError(
+        f"batch {transaction.version} of {transaction.app_id} has been committed before with other input "
+        f"({difference}): its {ours.rows} rows are not in the topic. {_WAYS_OUT}"
+    )
 
 
 _WAYS_OUT = (

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_sparklog.options.cluster_address import ClusterAddress
 from pyspark_sparklog.options.options import TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX, SinkOptions
-from pyspark_sparklog.sink.batch_input import BatchInput, check_input, check_number
+from pyspark_sparklog.sink.batch_input import BatchInput, check_input, check_number, check_reported
 from pyspark_sparklog.sink.leases import lease_keepers
 from pyspark_sparklog.sink.spark_checkpoint import CHECKPOINT_SETTING, input_digest, location_of
 from sparklog.client.net.cluster import Cluster
@@ -114,7 +114,7 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
 
 def end_request_of(messages: Sequence[SinkCommitMessage]) -> EndRequest | None:
     """Return the request that ends the transaction in the messages of all tasks; None if the write has no transaction.
-    Raises SparklogError if the tasks do not belong to one transaction."""
+    Raises SparklogError if the tasks do not belong to one transaction, or if some of its rows can be missing."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
         raise SparklogError(f"the tasks wrote in different transactions, so nothing is committed: {transactions}")
@@ -122,6 +122,17 @@ def end_request_of(messages: Sequence[SinkCommitMessage]) -> EndRequest | None:
     if transaction is None:
         return None
     committed_participants = tuple(m.producer_id for m in messages if m.producer_id >= 0)
+    skipped = sum(m.committed_before for m in messages)
+    if skipped and committed_participants:
+        raise SparklogError(
+            f"{_describe(transaction)}: the coordinator told {skipped} tasks that it is committed, and let "
+            f"{len(committed_participants)} tasks write; it is not committed, because the rows of the former are missing"
+        )
+    if len(set(committed_participants)) < len(committed_participants):
+        raise SparklogError(
+            f"{_describe(transaction)}: the coordinator gave one producer id to several tasks, so the broker can have "
+            "taken rows of one for repetitions of another; it is not committed"
+        )
     # also if there are none: attempts that lost may have written something, and an earlier run must be fenced
     return EndRequest(transaction, committed_participants)
 
@@ -224,6 +235,7 @@ class Publisher:
         reach("sink.after-join")
         if not isinstance(joined, LastCommit):
             return joined
+        check_reported(transaction, joined)
         if self.is_stream:
             check_number(transaction, joined)
         return None
@@ -254,14 +266,14 @@ class Publisher:
         reach("sink.after-commit")
         if not ended.committed:
             raise self._aborted_error(transaction)
-        if not committed_participants:
-            if ours is not None:
-                check_input(transaction, ended.last, ours)
-            if any(m.committed_before for m in messages):
-                skipped = sum(m.given_rows for m in messages)
-                log.warning(
-                    "%s had been committed before: its %d rows were not written again", _describe(transaction), skipped
-                )
+        check_reported(transaction, ended.last)
+        if ours is not None and ended.last != LastCommit(transaction.version, ours.encode()):
+            check_input(transaction, ended.last, ours)
+        if not committed_participants and any(m.committed_before for m in messages):
+            skipped = sum(m.given_rows for m in messages)
+            log.warning(
+                "%s had been committed before: its %d rows were not written again", _describe(transaction), skipped
+            )
         if self.checkpoint:
             _runs.note(self.checkpoint, transaction)
 

@@ -119,10 +119,18 @@ def look_up_offsets(
             if r.error_code:
                 found[tp] = error_from_code(r.error_code, r.message or str(tp))
             elif not isinstance(so_far, SparklogError):
+                _check_offset(tp, r.offset, questions[tp][len(so_far)])
                 so_far.append(FoundOffset(r.offset, r.timestamp_ms, r.leader_epoch))
         return found
 
     return until_led(cluster, questions, ask, attempts, refused=refused, together=together)
+
+
+def _check_offset(tp: TopicPartition, offset: int, timestamp_ms: int) -> None:
+    """Raise InvalidRequestError unless the offset can be the answer; -1 stands for a record that does not exist."""
+    lowest = 0 if timestamp_ms in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP) else -1
+    if not lowest <= offset < 2**63:
+        raise InvalidRequestError(f"the broker's response has offset {offset} for {tp}: an offset is {lowest} or more")
 
 
 def _epoch(cluster: Cluster, tp: TopicPartition, leader: Endpoint) -> int:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sparklog.client.net.answers import identity_of
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import application_key, transaction_key
 from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.errors import InvalidRequestError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.transaction_messages import (
     EndSharedTxnRequest,
@@ -70,8 +72,8 @@ class TransactionOutcome(NamedTuple):
 
 def draw_fencing_token(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -> int:
     """Return a fencing token, a number larger than all that were drawn before. The run that has it takes over from
-    earlier runs."""
-    return request_until(
+    earlier runs. Raises InvalidRequestError for a number that cannot be a token."""
+    token = request_until(
         cluster,
         Api.INIT_PRODUCER_ID,
         InitProducerIdRequest(fencing_token=True),
@@ -79,6 +81,9 @@ def draw_fencing_token(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -
         policy,
         coordinator=transaction_key(FENCING_TOKENS_ID),
     ).producer_id
+    if token < 0:  # a caller could take it for a write without transactions
+        raise InvalidRequestError(f"the broker's response has the fencing token {token}: a token is 0 or more")
+    return token
 
 
 def join_shared_transaction(
@@ -94,7 +99,8 @@ def join_shared_transaction(
 
     The transaction is aborted if it has not ended after `timeout_ms`. With a lease (`lease_ms` above 0) it is also
     aborted if no participant has joined or renewed it for `lease_ms`. Raises ProducerFencedError (a newer run has taken
-    over), TransactionAbortedError, InvalidTransactionTimeoutError.
+    over), TransactionAbortedError, InvalidTransactionTimeoutError, InvalidRequestError for an identity that no producer
+    can have.
     """
     request = JoinSharedTxnRequest(*transaction, timeout_ms, lease_ms)
     answer = request_until(
@@ -107,7 +113,7 @@ def join_shared_transaction(
     )
     if answer.committed:
         return LastCommit(answer.last_committed_version, answer.last_committed_input)
-    return Participant(transaction.transactional_id, answer.producer_id, answer.producer_epoch)
+    return Participant(transaction.transactional_id, *identity_of(answer))
 
 
 def end_shared_transaction(

@@ -34,6 +34,7 @@ from sparklog.errors import (
     TransactionalIdAuthorizationFailedError,
 )
 from sparklog.types import UNNAMED_APP_PREFIX
+from tests.support.cases import for_each
 
 WRITE = {"sparklog.bootstrap.servers": "127.0.0.1:1"}
 PLACE = TaskPlace("query", "run", 7, 0, 0)
@@ -56,7 +57,8 @@ class Coordinator:
         self.asked: list[Any] = []
         self.kept: list[SharedTransaction] = []
         self.lease_ms = 0
-        self.answer: Any = TransactionOutcome(True, LastCommit(7, ""))
+        self.answer: Any = None
+        """The prepared answer; None: version 7 is committed with the input of the request."""
 
     def draw_fencing_token(self, cluster: Any, policy: Any) -> int:
         self.fencing_tokens += 1
@@ -80,7 +82,7 @@ class Coordinator:
     ) -> Any:
         self.made_of = made_of
         self.asked.append(("commit" if committed else "abort", transaction, tuple(committed_participants)))
-        return self._answer()
+        return self._answer() if self.answer is not None else TransactionOutcome(True, LastCommit(7, made_of))
 
     def keep(self, bootstrap_servers: str, transaction: SharedTransaction, wait_ms: int) -> int:
         self.kept.append(transaction)
@@ -122,7 +124,13 @@ def test_a_batch_without_rows_is_ended_all_the_same() -> None:
 def test_a_batch_that_was_committed_before_is_ended_without_committed_participants() -> None:
     """The coordinator returns the input of the earlier commit."""
     assert end_request_of([BEFORE, EMPTY]) == EndRequest(BATCH, ())
-    assert end_request_of([wrote(3), BEFORE]) == EndRequest(BATCH, (3,)), "the coordinator decides"
+    with pytest.raises(SparklogError, match="told 1 tasks that it is committed, and let 1 tasks write"):
+        end_request_of([wrote(3), BEFORE])
+
+
+def test_two_tasks_with_one_producer_id_are_not_committed() -> None:
+    with pytest.raises(SparklogError, match="one producer id to several tasks"):
+        end_request_of([wrote(3), wrote(3)])
 
 
 def test_at_least_once_has_no_transaction() -> None:
@@ -234,13 +242,35 @@ def test_a_batch_with_the_last_number_is_skipped_if_it_is_the_same(
         publisher.commit([EMPTY])
 
 
-def test_a_broker_without_the_answer_lets_the_batch_be_skipped(
-    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
-) -> None:
-    for last in (LastCommit(-1, ""), LastCommit(7, "")):
-        coordinator.answer = TransactionOutcome(True, last)
+def test_a_commit_whose_input_is_not_known_is_not_taken_for_the_same(coordinator: Coordinator) -> None:
+    """Such as that of a batch write under the stream's name."""
+    coordinator.answer = TransactionOutcome(True, LastCommit(7, ""))
+    with pytest.raises(StaleCheckpointError, match=r"no micro-batch\): its 3 rows are not in the topic"):
         streaming().commit([given(3)])
-    assert "cannot check if it was committed with the same input" in caplog.text
+    streaming().commit([EMPTY])
+
+
+@for_each("version", [-1, 6])
+def test_a_coordinator_that_contradicts_itself_is_not_believed(coordinator: Coordinator, version: int) -> None:
+    coordinator.answer = LastCommit(version, "")
+    for publisher in (streaming(), batch(txnAppId="nightly", txnVersion="7")):
+        with pytest.raises(SparklogError, match=f"version 7 .* is committed, and that version {version}"):
+            publisher.join(BATCH)
+        coordinator.answer = TransactionOutcome(True, LastCommit(version, ""))
+        for messages in ([given(3)], [wrote(3)]):
+            with pytest.raises(SparklogError, match=f"version 7 .* is committed, and that version {version}"):
+                publisher.commit(messages)
+        coordinator.answer = LastCommit(version, "")
+
+
+def test_a_repeated_commit_of_other_rows_is_not_taken_for_the_same(coordinator: Coordinator) -> None:
+    """The coordinator has decided the version already, by the commit of other participants."""
+    publisher = streaming()
+    publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=3, given_rows=3, checksum=7)])
+    coordinator.answer = TransactionOutcome(True, LastCommit(7, coordinator.made_of))
+    publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=4, given_rows=3, checksum=7)])
+    with pytest.raises(StaleCheckpointError, match="other input"):
+        publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=4, given_rows=3, checksum=8)])
 
 
 def test_a_stream_can_count_under_a_name_of_its_own(coordinator: Coordinator) -> None:

@@ -28,45 +28,38 @@ from sparklog.protocol import frames
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol.apis import Api
-from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.lying_broker import LyingBroker, other_partition
 
 TP = TopicPartition("events", 0)
 
 
-class Lying(FakeBroker):
-    """`lies[api](answer)` is said instead of the answer."""
-
-    def __init__(self) -> None:
-        self.lies: dict[Api, Callable[[Any], Any]] = {}
-        super().__init__(1)
-
-    def _answer(self, api: Api, message: Any, payload: bytearray, code: int) -> tuple[Any, bytes]:
-        answer, body = super()._answer(api, message, payload, code)
-        return self.lies.get(api, lambda a: a)(answer), body
-
-
 @pytest.fixture
 def lying() -> Any:
-    broker = Lying()
+    broker = LyingBroker()
     yield broker
     broker.close()
     forget(broker.address)
 
 
-def _other_partition(answer: Any) -> Any:
-    results = answer.partitions if hasattr(answer, "partitions") else answer.results
-    for result in results:
-        result.partition += 7
-    return answer
-
-
-def test_offsets_of_unrequested_partitions(lying: Lying) -> None:
-    lying.lies[Api.LIST_OFFSETS] = _other_partition
+def test_offsets_of_unrequested_partitions(lying: LyingBroker) -> None:
+    lying.lies[Api.LIST_OFFSETS] = other_partition
     with Admin(lying.address) as admin, pytest.raises(InvalidRequestError, match="does not cover"):
         admin.list_offsets({TP: "latest"})
 
 
-def test_an_answer_without_results(lying: Lying) -> None:
+@pytest.mark.parametrize("offset", [-1, -(2**63)])
+def test_offsets_that_no_log_has(lying: LyingBroker, offset: int) -> None:
+    def lie(answer: Any) -> Any:
+        for result in answer.results:
+            result.offset = offset
+        return answer
+
+    lying.lies[Api.LIST_OFFSETS] = lie
+    with Admin(lying.address) as admin, pytest.raises(InvalidRequestError, match=f"offset {offset} for events-0"):
+        admin.list_offsets({TP: "latest"})
+
+
+def test_an_answer_without_results(lying: LyingBroker) -> None:
     lying.lies[Api.LIST_OFFSETS] = lambda answer: type(answer)([])
     with Consumer(lying.address) as consumer:
         consumer.assign([TP])
@@ -74,8 +67,8 @@ def test_an_answer_without_results(lying: Lying) -> None:
             consumer.position(TP)
 
 
-def test_a_produce_that_is_answered_for_another_partition_is_not_acknowledged(lying: Lying) -> None:
-    lying.lies[Api.PRODUCE] = _other_partition
+def test_a_produce_that_is_answered_for_another_partition_is_not_acknowledged(lying: LyingBroker) -> None:
+    lying.lies[Api.PRODUCE] = other_partition
     producer = Producer(lying.address, delivery_timeout_ms=400)
     with pytest.raises(SparklogError, match="has not answered for the partitions"):
         producer.send("events", b"x").result(30)
@@ -97,7 +90,7 @@ def _with_a_gap(answer: topics.MetadataResponse) -> topics.MetadataResponse:
 
 
 @pytest.mark.parametrize("lie", [_without_schemas, _with_nonsense, _with_a_gap])
-def test_metadata_that_are_none(lying: Lying, lie: Callable[[Any], Any]) -> None:
+def test_metadata_that_are_none(lying: LyingBroker, lie: Callable[[Any], Any]) -> None:
     lying.lies[Api.METADATA] = lie
     with Admin(lying.address) as admin, pytest.raises(InvalidRequestError, match=r"broker's (answer|response)"):
         admin.describe_topic("events")
