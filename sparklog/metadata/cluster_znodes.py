@@ -11,7 +11,7 @@
 | `/config` | settings of the cluster; `broker/<id>/<name>` and `broker/*/<name>` are dynamic settings of brokers |
 | `/security/<kind>/<key>` | a security record (`security.records`); the key is percent-encoded |
 | `/deleted_topics/<topic_id>` | a `DeletedTopic`: brokers delete the files of the topic |
-| `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms", "owner", "request_id"}` |
+| `/topics/<name>` | the fields of a `TopicImage` without its partitions, settings and schemas |
 | `/topics/<name>/config` | settings of the topic |
 | `/topics/<name>/schemas/<id>` | Arrow IPC schema message |
 | `/ids/producer`, `/ids/schema` | the lowest id that no broker has taken |
@@ -251,6 +251,7 @@ def _definition(topic: TopicImage) -> bytes:
             "created_ms": topic.created_ms,
             "owner": topic.owner,
             **({"request_id": topic.request_id} if topic.request_id else {}),
+            **({"first_leader_epoch": topic.first_leader_epoch} if topic.first_leader_epoch else {}),
         }
     )
 
@@ -389,4 +390,5 @@ def _topic(
         dict(schemas),
         definition.get("owner", ""),
         definition.get("request_id", ""),
+        definition.get("first_leader_epoch", 0),
     )

@@ -45,6 +45,7 @@ def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
         created_ms=image.created_ms,
         owner=image.owner,
         request_id=image.request_id,
+        first_leader_epoch=image.first_leader_epoch,
     )
 
 
@@ -62,6 +63,7 @@ def image_of(topic: Topic) -> TopicImage:
         schemas={i: schema.serialize().to_pybytes() for i, schema in topic.schemas.items()},
         owner=topic.owner,
         request_id=topic.request_id,
+        first_leader_epoch=topic.first_leader_epoch,
     )
 
 

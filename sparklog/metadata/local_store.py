@@ -38,7 +38,7 @@ WAIT_S = 15.0
 MADE = "/made"
 """Node with one child for each topic id. The child contains the number of partitions whose directories were created in
 this life of the broker. A crash can come between the topic and its directories, so their existence is noted. In later
-lives of the broker, a leader epoch above 0 shows that a partition's directory was created."""
+lives of the broker, a leader epoch above the topic's first one shows that a partition's directory was created."""
 
 
 def run_steps(steps: Generator[Any, Any, Any]) -> Any:

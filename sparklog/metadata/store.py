@@ -67,6 +67,8 @@ class Topic(Struct, frozen=True):
     """The user in whose quotas the topic counts; "" for none."""
     request_id: str = ""
     """Id of the request that created the topic; "" if not known."""
+    first_leader_epoch: int = 0
+    """Leader epoch in which the partitions begin; above all leader epochs of earlier topics of this name."""
 
     def is_made_by(self, request_id: str) -> bool:
         """Return True if the request with this id created the topic; False for the id ""."""

@@ -128,6 +128,9 @@ class TopicImage(Struct, frozen=True):
     """The user in whose quota the topic counts; "" for none."""
     request_id: str = ""
     """Id of the request that created the topic."""
+    first_leader_epoch: int = 0
+    """Leader epoch in which the partitions of the topic begin. It is above all leader epochs of deleted topics, so that
+    readers and commits of an earlier topic of this name are recognised by their epochs (KIP-320)."""
 
 
 class DeletedTopic(Struct, frozen=True):
@@ -137,6 +140,8 @@ class DeletedTopic(Struct, frozen=True):
     name: str
     number: int
     """Number of the deletion; a later deletion has a higher number. The lowest numbers are dropped first."""
+    leader_epoch: int = NO_EPOCH
+    """The highest leader epoch of this topic and of all topics that were deleted before; NO_EPOCH if unknown."""
 
 
 class ClusterDelta(Struct, frozen=True):

@@ -13,10 +13,11 @@ and is stored.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from sparklog.errors import (
+    FencedLeaderEpochError,
     FencedMemberEpochError,
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
@@ -63,6 +64,8 @@ class GroupCoordinator:
         self._config = config
         self._safeguards = safeguards
         self._topics = topics
+        self._first_epochs: Mapping[str, int] = {}
+        """First leader epoch by topic, for topics whose name an earlier topic may have had; others begin with 0."""
         self._groups: dict[str, Group] = {}
         self.offsets = GroupOffsets(safeguards)
         self._values: dict[str, GroupValues] = {}
@@ -105,7 +108,7 @@ class GroupCoordinator:
             if group is not None:
                 self._groups[group_id] = group
         self._values = {}
-        return self.set_topics(self._topics, wall_ms)
+        return self.set_topics(self._topics, wall_ms, self._first_epochs)
 
     # -- members
 
@@ -144,11 +147,13 @@ class GroupCoordinator:
                     member.revoke_by_ms += ms
         return []
 
-    def set_topics(self, topics: Topics, wall_ms: int) -> list[Record]:
-        """Replace the topics by the cluster's present ones. Groups that subscribe to changed topics get a new target,
-        and offsets of deleted topics are removed, also those in open transactions. Returns the records of these
-        changes."""
-        self._topics = topics
+    def set_topics(self, topics: Topics, wall_ms: int, first_epochs: Mapping[str, int] | None = None) -> list[Record]:
+        """Replace the topics by the cluster's present ones, and their first leader epochs (None: all are 0).
+
+        Groups that subscribe to changed topics get a new target, and offsets of deleted topics are removed, also those
+        in open transactions. Returns the records of these changes.
+        """
+        self._topics, self._first_epochs = topics, first_epochs or {}
         out: list[Record] = []
         stale: dict[tuple[str, TopicPartition], None] = {}
         present: set[tuple[str, TopicPartition]] = set()
@@ -198,7 +203,7 @@ class GroupCoordinator:
         out: list[Record] = []
         for wanted in offsets:
             tp = TopicPartition(wanted.topic, wanted.partition)
-            error = self._refusal(group, member, tp) or self._no_room_for(group_id, tp)
+            error = self._refusal(group, member, tp, wanted.leader_epoch) or self._no_room_for(group_id, tp)
             if error is not None:
                 results.append(m.OffsetResult(*tp, error.code, str(error)))
                 continue
@@ -237,11 +242,21 @@ class GroupCoordinator:
             )
         return member
 
-    def _refusal(self, group: Group | None, member: Member | None, tp: TopicPartition) -> SparklogError | None:
-        """Return the error if the member must not commit an offset of this partition; None if it is allowed."""
+    def _refusal(
+        self, group: Group | None, member: Member | None, tp: TopicPartition, leader_epoch: int
+    ) -> SparklogError | None:
+        """Return the error if the member must not commit an offset of this partition; None if it is allowed.
+        `leader_epoch`: epoch of the last record before the offset; -1 if the client does not name it."""
         topic = self._topics.get(tp.topic)
         if topic is None or tp.partition >= topic[1]:
             return UnknownTopicOrPartitionError(f"partition {tp} does not exist")
+        first_epoch = self._first_epochs.get(tp.topic, 0)
+        if 0 <= leader_epoch < first_epoch:
+            return FencedLeaderEpochError(
+                f"{tp}: the offset follows a record of leader epoch {leader_epoch}, which an earlier topic of this name "
+                f"had; the topic was deleted and created again, and its epochs begin with {first_epoch}: read it from "
+                "its beginning"
+            )
         if group is None or member is None or tp.topic not in group.basis or not self._safeguards.owner:
             return None
         if group.owners.get(tp) != member.member_id:

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 import sparklog
-from sparklog.errors import UnknownSchemaError, UnknownTopicOrPartitionError
+from sparklog.errors import CommitFailedError, UnknownSchemaError, UnknownTopicOrPartitionError
+from sparklog.types import OffsetAndMetadata
+from tests.support.waiting import until
 
 REPLACE = """
 import sys, pyarrow as pa, sparklog
@@ -64,3 +66,47 @@ def test_a_consumer_reports_a_recreated_topic_once_and_begins_at_its_start(local
             with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
                 by_batch.poll_batches(30_000)
             assert [b.data.to_pydict() for b in by_batch.poll_batches(30_000)] == [{"b": [3, 4]}]
+
+
+@pytest.mark.parametrize("local_read", ["auto", "off"])
+def test_a_new_topic_of_the_same_form_is_read_from_its_beginning(local_read: str) -> None:
+    """Nothing but the topic's id and its leader epochs tells the records apart."""
+    reading: dict[str, Any] = {"auto_offset_reset": "earliest", "local_read": local_read, "group_id": "g"}
+    with (
+        sparklog.start_local() as broker,
+        sparklog.Admin(broker.bootstrap_servers) as admin,
+        sparklog.Consumer(broker.bootstrap_servers, **reading) as consumer,
+    ):
+        admin.create_topic("t")
+        write(broker.bootstrap_servers, b"old", 100)
+        consumer.subscribe(["t"])
+        assert len(read(consumer, 100)) == 100
+        late = {sparklog.TopicPartition("t", 0): OffsetAndMetadata(100, "", 0)}
+        consumer.pause(consumer.assignment())  # the consumer does not see the moment without the topic
+        admin.delete_topic("t")
+        admin.create_topic("t")
+        write(broker.bootstrap_servers, b"new", 200)
+        with pytest.raises(CommitFailedError, match="deleted and created again"):
+            consumer.commit(late)
+        consumer.resume(consumer.assignment())
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"created again: .t.; the next poll .*earliest"):
+            read(consumer, 1)
+        assert read(consumer, 200) == [b"new%d" % i for i in range(200)]
+
+
+def write(bootstrap_servers: str, prefix: bytes, count: int) -> None:
+    with sparklog.Producer(bootstrap_servers) as producer:
+        for i in range(count):
+            producer.send("t", value=b"%s%d" % (prefix, i))
+
+
+def read(consumer: sparklog.Consumer, count: int) -> list[Any]:
+    """The values of the next `count` records."""
+    values: list[Any] = []
+
+    def is_read() -> bool:
+        values.extend(r.value for r in consumer.poll(200))
+        return len(values) >= count
+
+    until(is_read, f"{count} records")
+    return values

@@ -523,7 +523,7 @@ def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
 
 def was_made(image: ClusterImage, made: Mapping[str, int]) -> Callable[[str, int], bool | None]:
     """Return a function of (topic, partition) for a sole broker: True if the directory was certainly created, None if
-    that is unknown. A leader epoch above 0 shows that the broker was started after the creation.
+    that is unknown. A leader epoch above the topic's first one shows that the broker was started after the creation.
 
     Args:
         image: The stored image.
@@ -534,6 +534,7 @@ def was_made(image: ClusterImage, made: Mapping[str, int]) -> Callable[[str, int
         partition = image.partition(TopicPartition(topic, number))
         if partition is None:
             return None
-        return partition.leader_epoch > 0 or number < made.get(image.topics[topic].topic_id, 0) or None
+        stored = image.topics[topic]
+        return partition.leader_epoch > stored.first_leader_epoch or number < made.get(stored.topic_id, 0) or None
 
     return found

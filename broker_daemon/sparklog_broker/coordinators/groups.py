@@ -121,7 +121,9 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
         for producer_id, committed in self._markers:  # arrived during the loading
             coordinator.end_transaction(producer_id, committed=committed)
         self.do(lambda c: c.loaded(self._groups.now_ms(), self._groups.wall_ms()))
-        self.do(lambda c: c.set_topics(self._groups.topics(), self._groups.wall_ms()))  # topics may have changed
+        self.do(
+            lambda c: c.set_topics(self._groups.topics(), self._groups.wall_ms(), self._groups.first_epochs())
+        )  # topics may have changed
 
     async def _append(self, changes: Sequence[_Change]) -> None:
         await self._append_records(changes)
@@ -182,6 +184,10 @@ class Groups:
         """Return the topics that members can be assigned, by name: topic id and number of partitions."""
         return {t.name: (t.topic_id, t.partitions) for t in self._served.topics.values()}
 
+    def first_epochs(self) -> dict[str, int]:
+        """Return the first leader epochs by topic, without topics that begin with 0."""
+        return {t.name: t.first_leader_epoch for t in self._served.topics.values() if t.first_leader_epoch}
+
     # -- life
 
     def start(self) -> None:
@@ -218,8 +224,8 @@ class Groups:
 
     def _set_topics(self) -> None:
         self._topics_changed = False
-        topics = self.topics()
-        self._each(lambda c: c.set_topics(topics, self.wall_ms()))
+        topics, first_epochs = self.topics(), self.first_epochs()
+        self._each(lambda c: c.set_topics(topics, self.wall_ms(), first_epochs))
 
     def on_offsets_marker(self, partition: int, producer_id: int, committed: bool) -> None:
         """Apply the marker of a transaction in a partition of `__consumer_offsets`."""

@@ -67,6 +67,9 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_begun_s = -float("inf")
         self._has_asked = False
         self._nameless = False
+        self._first_ids: dict[str, str] = {}
+        """Topic ids at the first batch after offsets without ids, such as those of format("kafka"). Later offsets of
+        this query that lack ids belong to these topics."""
         self._plan: tuple[SourceOffset, dict[str, str], dict[TopicPartition, Extent]] | None = None
 
     # -- offsets
@@ -139,7 +142,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._nameless = True
         log.warning(
             "the query's offsets have no topic ids, only names: this start cannot detect a topic that was deleted "
-            "and created again"
+            "and created again before; the query keeps the ids from its first batch on"
         )
 
     def _warn_of_changed_columns(self) -> None:
@@ -157,6 +160,9 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen = extents
         if begin is None:
             return self._latest
+        if not begin.ids:
+            self._first_ids = {**ids, **self._first_ids}
+            begin = self._with_ids(begin)
         if self._frozen is not None:
             extents = {tp: self._thaw(tp, e, begin, ids) for tp, e in extents.items() if self._counts(tp, begin)}
         start, available, losses = next_end(begin.positions, begin.ids, extents, ids, self._options.subscription.names)
@@ -166,6 +172,10 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = SourceOffset(end, {t: i for t, i in ids.items() if any(tp.topic == t for tp in end)})
         self._plan = (found, ids, seen)
         return found
+
+    def _with_ids(self, offset: SourceOffset) -> SourceOffset:
+        """Return an offset without ids with the ids that its topics had at the first batch."""
+        return offset if offset.ids else SourceOffset(offset.positions, self._first_ids, offset.initial)
 
     def _counts(self, tp: TopicPartition, begin: SourceOffset) -> bool:
         """True if a partition takes part in a Trigger.AvailableNow run: it existed when the run began."""
@@ -228,7 +238,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of the micro-batch [start, end)."""
-        first, last = SourceOffset.from_dict(start), SourceOffset.from_dict(end)
+        first, last = self._with_ids(SourceOffset.from_dict(start)), SourceOffset.from_dict(end)
         self._progress.publish(first.positions)
         self._position = last
         if last.initial is not None:

@@ -599,7 +599,7 @@ class Consumer:
         if self._group is not None:
             self._group.before_poll()
         if self._fetcher.has_diverged:
-            self._replace(self._fetcher.settle())
+            self._settle_divergences()
         found: list[Record] = []
         moved: dict[Position, int | None] = {}
         try:
@@ -707,7 +707,7 @@ class Consumer:
         if self._group is not None:
             self._group.before_poll()
         if self._fetcher.has_diverged:
-            self._replace(self._fetcher.settle())
+            self._settle_divergences()
         batches: list[ConsumedBatch] = []
         moved: dict[Position, int | None] = {}
         try:
@@ -830,12 +830,15 @@ class Consumer:
 
     def _take(self, timeout_ms: float, *, only_ready: bool = False) -> FetchedBatch | None:
         try:
-            return self._take_fetched(timeout_ms, only_ready=only_ready)
+            fetched = self._take_fetched(timeout_ms, only_ready=only_ready)
         except UnknownSchemaError as e:  # of a thread that has decoded a batch
             again = self._begin_anew()
             if again is None:
                 raise
             raise again from e
+        if fetched is None and self._fetcher.has_diverged and not only_ready:
+            self._settle_divergences()
+        return fetched
 
     def _take_fetched(self, timeout_ms: float, *, only_ready: bool) -> FetchedBatch | None:
         rest = self._hand.take_rest()
@@ -865,7 +868,7 @@ class Consumer:
             if taken is not None:
                 return taken
             self._calls.check_signal()
-            if left_s <= 0:
+            if left_s <= 0 or self._fetcher.has_diverged:
                 return None
             group.update()
 
@@ -892,6 +895,14 @@ class Consumer:
             )
         self._fail(position, error)
         return error
+
+    def _settle_divergences(self) -> None:
+        """Choose the next offsets of positions whose leaders lack the records that were read. Raises
+        UnknownTopicOrPartitionError once for topics that were deleted and created again; their positions are reset."""
+        again = self._begin_anew()
+        if again is not None:
+            raise again
+        self._replace(self._fetcher.settle())
 
     def _begin_anew(self) -> SparklogError | None:
         """Set the positions in topics that were deleted and created again to auto.offset.reset. Return the error for

@@ -331,8 +331,14 @@ class FetchLane:
             self._shared.notify()
 
     def _check_epochs(self, positions: list[Position]) -> None:
-        """Ask new leaders if they have the records that were read (KIP-320)."""
-        unchecked = self._broker_choice.unchecked(positions)
+        """Ask new leaders if they have the records that were read (KIP-320). No leader has records of a topic that was
+        deleted and created again: poll is told so."""
+        earlier = self._broker_choice.of_earlier_topics(positions)
+        for position in earlier:
+            position.projection.is_of_an_earlier_topic = True
+        if earlier:
+            self._shared.diverge((p, Divergence(0, -1)) for p in earlier)
+        unchecked = self._broker_choice.unchecked([p for p in positions if p.divergence is None])
         if unchecked:
             found = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
             self._shared.diverge(found)

@@ -24,7 +24,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.reading.consumed import ConsumedBatch, decode_one
 from sparklog.client.reading.isolation import AbortedOffsets
 from sparklog.client.reading.segment_files import LOCAL_RETRY_S, MappedBatch, is_only_remote, locate, mapped_batches
-from sparklog.errors import SparklogError
+from sparklog.errors import LocalReadUnavailableError, SparklogError
 from sparklog.protocol.messages import LocateSegmentsResponse
 from sparklog.settings import MIB
 from sparklog.types import READ_COMMITTED, TopicPartition
@@ -120,6 +120,11 @@ class Stretch:
                 if found is None:
                     self.has_ended = True
                     break
+                if found.header.leader_epoch > position.checked_epoch:
+                    raise LocalReadUnavailableError(
+                        f"{self._tp}: offset {found.header.base_offset} is of leader epoch {found.header.leader_epoch}, "
+                        "whose leader has not confirmed the records before it"
+                    )
                 batch = decode_one(
                     found.data,
                     found.view,

@@ -56,6 +56,15 @@ class BrokerChoice:
         leader = self._cluster.last_leader(position.tp)
         return -1 if leader is None else leader.epoch
 
+    def of_earlier_topics(self, positions: Iterable[Position]) -> list[Position]:
+        """Return the positions in topics that were deleted and created again, by the topics' ids."""
+        earlier = []
+        for position in positions:
+            topic_id = self._cluster.last_topic_id(position.tp.topic)
+            if topic_id is not None and topic_id != position.projection.info.topic_id:
+                earlier.append(position)
+        return earlier
+
     def unchecked(self, positions: Iterable[Position]) -> list[tuple[Position, Leader]]:
         """Return the positions with a new leader that has not confirmed the records which were read (KIP-320)."""
         found = []

@@ -25,6 +25,7 @@ from sparklog.errors import (
     ClosedError,
     CommitFailedError,
     FencedInstanceIdError,
+    FencedLeaderEpochError,
     FencedMemberEpochError,
     RequestTimedOutError,
     SparklogError,
@@ -192,3 +193,5 @@ class Committer:
             if member is not None:
                 member.hurry()
             raise CommitFailedError(f"the group has removed this member, or reassigned its partitions: {e}") from e
+        except FencedLeaderEpochError as e:
+            raise CommitFailedError(str(e)) from e

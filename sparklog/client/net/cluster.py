@@ -302,6 +302,11 @@ class Cluster:
                 return None
             return self._leader(cached[0], tp.partition)
 
+    def last_topic_id(self, topic: str) -> str | None:
+        """Return the last known id of the topic, however old the knowledge is. Sends no request."""
+        cached = self._topics.get(topic)
+        return None if cached is None else cached[0].topic_id
+
     def _leader(self, info: TopicInfo, partition: int) -> Leader | None:
         """Return the known leader of a partition; with the lock held."""
         broker_id, epoch = self._leaders.of(info, partition)

@@ -162,10 +162,18 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
         else:
             throttle_ms = max(throttle_ms, answer.throttle_ms)
             outcomes |= {
-                (r.topic, r.partition): fenced_code(kafka_code(r.error_code), "TxnOffsetCommit", version)
-                for r in answer.results
+                (r.topic, r.partition): _offset_code(kafka_code(r.error_code), version) for r in answer.results
             }
     return {"throttle_time_ms": throttle_ms, "topics": commit_answer(topics, outcomes, default)}
+
+
+def _offset_code(code: Kafka, version: int) -> Kafka:
+    """Return the code for one offset of a transaction. For an offset of an earlier topic of the name, it is a code
+    after which producers abort the transaction: after FENCED_LEADER_EPOCH they would end."""
+    if code is Kafka.FENCED_LEADER_EPOCH:
+        is_abortable = version >= ABORTABLE_FROM["TxnOffsetCommit"]
+        return Kafka.TRANSACTION_ABORTABLE if is_abortable else Kafka.ILLEGAL_GENERATION
+    return fenced_code(code, "TxnOffsetCommit", version)
 
 
 async def end_txn(session: Session, request: Body, version: int) -> Body:

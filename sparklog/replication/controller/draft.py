@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from sparklog.errors import UnknownTopicOrPartitionError
 from sparklog.replication.cluster_image import (
     DELETED_MAX,
+    NO_EPOCH,
     UNCLEAN_SETTING,
     BrokerImage,
     ClusterDelta,
@@ -114,9 +115,11 @@ class Draft:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and add the order to delete its files. Raises UnknownTopicOrPartitionError."""
-        kept = {i: d for i, d in {**self._image.deleted, **self._deleted}.items() if d is not None}
-        numbers = sorted((deleted.number, topic_id) for topic_id, deleted in kept.items())
-        self._deleted[self.topic(name).topic_id] = DeletedTopic(name, numbers[-1][0] + 1 if numbers else 0)
+        numbers = sorted((deleted.number, topic_id) for topic_id, deleted in self._deletions().items())
+        topic = self.topic(name)
+        epochs = (self.partition_at(name, number).leader_epoch for number in range(len(topic.partitions)))
+        last_epoch = max((self.first_leader_epoch - 1, *epochs))
+        self._deleted[topic.topic_id] = DeletedTopic(name, numbers[-1][0] + 1 if numbers else 0, last_epoch)
         for _, topic_id in numbers[: max(0, len(numbers) + 1 - DELETED_MAX)]:
             if topic_id in self._image.deleted:
                 self._deleted[topic_id] = None
@@ -125,6 +128,15 @@ class Draft:
         self._topics[name] = None
         for tp in [tp for tp in self._partitions if tp.topic == name]:
             del self._partitions[tp]
+
+    @property
+    def first_leader_epoch(self) -> int:
+        """The leader epoch in which a new topic begins. The newest deletion, which is always kept, has the highest
+        epoch of all deleted topics."""
+        return 1 + max((deleted.leader_epoch for deleted in self._deletions().values()), default=NO_EPOCH)
+
+    def _deletions(self) -> dict[str, DeletedTopic]:
+        return {i: d for i, d in {**self._image.deleted, **self._deleted}.items() if d is not None}
 
     def set_config(self, name: str, value: Value | None) -> None:
         self._configs[name] = value

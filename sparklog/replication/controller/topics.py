@@ -45,7 +45,9 @@ def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
     if count < 1:
         raise InvalidPartitionsError(f"topic {name!r}: {count} partitions; use 1 or more")
     assigned = _assignments(draft, request, count, request.replication_factor, 0)
-    topic = replace(request.topic, partitions=tuple(_new_partition(draft, replicas) for replicas in assigned))
+    epoch = draft.first_leader_epoch
+    partitions = tuple(_new_partition(draft, replicas, epoch) for replicas in assigned)
+    topic = replace(request.topic, partitions=partitions, first_leader_epoch=epoch)
     draft.set_topic(topic)
     guard_internal_topics(draft)
     return draft.topic(name)
@@ -98,7 +100,7 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
     assigned = _assignments(draft, request, request.partitions - there, factor, there)
     if any(len(replicas) != factor for replicas in assigned):
         raise InvalidReplicaAssignmentError(f"topic {topic.name!r}: the replication factor is {factor}")
-    added = tuple(_new_partition(draft, replicas) for replicas in assigned)
+    added = tuple(_new_partition(draft, replicas, topic.first_leader_epoch) for replicas in assigned)
     current = tuple(draft.partition_at(topic.name, number) for number in range(there))
     configs = topic.configs
     if topic.key_columns or topic.kind == KIND_ENVELOPE:
@@ -155,8 +157,8 @@ def _assignments(
     return [tuple(replicas) for replicas in request.assignment]
 
 
-def _new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionImage:
+def _new_partition(draft: Draft, replicas: tuple[int, ...], leader_epoch: int) -> PartitionImage:
     """Return a new partition. A new partition is empty, so all its replicas are in sync, except those on stopping or
     stopped brokers."""
     live = tuple(r for r in replicas if (b := draft.broker(r)) is not None and not b.is_stopping)
-    return PartitionImage(replicas, live[0] if live else NO_LEADER, 0, 0, live)
+    return PartitionImage(replicas, live[0] if live else NO_LEADER, leader_epoch, 0, live)

@@ -117,6 +117,16 @@ def test_batches_follow_one_another_without_a_gap(catalog: FakeCatalog) -> None:
     assert r.reportLatestOffset() == {"t": {"0": 9, "1": 3}}
 
 
+def test_ids_are_compared_from_the_first_batch_after_offsets_without_ids(catalog: FakeCatalog) -> None:
+    catalog.set("t", (0, 5))
+    r = reader(catalog, failOnDataLoss="false")
+    end = {"t": {"0": 5}}  # of format("kafka")
+    assert through_json(r.latestOffset(end, ALL))["t"] == {"0": 5}
+    catalog.set("t", (0, 9), topic_id="new")
+    following = through_json(r.latestOffset(end, ALL))
+    assert ranges(r.partitions(end, following)) == [("t", 0, 0, 9)], "from the beginning of the new topic"
+
+
 def test_offsets_without_topic_ids_are_taken_as_they_are_with_a_warning(
     catalog: FakeCatalog, caplog: pytest.LogCaptureFixture
 ) -> None:

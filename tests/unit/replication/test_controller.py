@@ -129,6 +129,30 @@ def _named(configs: Mapping[str, Any]) -> dict[str, Any]:
 MIN_2 = {"min_insync_replicas": 2}
 
 
+def test_a_new_topic_begins_above_the_epochs_of_all_deleted_ones() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2], [2, 3]])
+    assert {p.leader_epoch for p in cluster.image.topics["t"].partitions} == {0}
+    for _ in range(3):  # each election raises an epoch
+        cluster.stop(1)
+        cluster.start(1)
+        cluster.stop(2)
+        cluster.start(2)
+    highest = max(p.leader_epoch for p in cluster.image.topics["t"].partitions)
+    assert highest > 2
+    cluster.ask(DeleteTopic("d", "t", "id"))
+    cluster.create([[1, 2]])
+    topic = cluster.image.topics["t"]
+    assert topic.first_leader_epoch == topic.partitions[0].leader_epoch == highest + 1
+    cluster.ask(AddPartitions("a", "t", 2, assignment=[[2, 3]]))
+    assert [p.leader_epoch for p in cluster.image.topics["t"].partitions] == [highest + 1] * 2
+    cluster.ask(DeleteTopic("d", "t", "id"))
+    cluster.ask(CreateTopic("c", TopicImage("other", "other", ()), assignment=[[1]]))
+    cluster.ask(DeleteTopic("d", "other", "other"))
+    cluster.create([[1, 2]])
+    assert cluster.partition().leader_epoch == highest + 3, "the newest deletion stands for all earlier ones"
+
+
 def test_a_topic_is_placed_led_and_published() -> None:
     cluster = Cluster()
     topic = cluster.ask(CreateTopic("c", TopicImage("t", "id", ()), 6, 3, start=1))

@@ -9,6 +9,7 @@ import pytest
 
 from sparklog.errors import (
     FencedInstanceIdError,
+    FencedLeaderEpochError,
     FencedMemberEpochError,
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
@@ -236,6 +237,22 @@ def test_commits() -> None:
     for member, epoch, error in refused:
         with pytest.raises(error):
             c.commit(member, epoch)
+
+
+def test_offsets_after_records_of_an_earlier_topic_are_refused() -> None:
+    coordinator = GroupCoordinator(GroupConfig(), {"t": ("id", 3), "u": ("id-u", 1)})
+    coordinator.set_topics({"t": ("id-2", 3), "u": ("id-u", 1)}, 0, {"t": 5})
+
+    def commit(topic: str, epoch: int, producer_id: int = -1) -> int:
+        offsets = [m.CommittedOffset(topic, 0, 100, epoch)]
+        (result,) = coordinator.commit("g", offsets, "", -1, 0, producer_id=producer_id).answer
+        return result.error_code
+
+    for producer_id in (-1, 7):
+        assert commit("t", 4, producer_id) == FencedLeaderEpochError.code
+        assert commit("t", 5, producer_id) == 0
+        assert commit("t", -1, producer_id) == 0, "a client without epochs cannot be judged"
+        assert commit("u", 0, producer_id) == 0
 
 
 def test_offsets_of_transactions() -> None:

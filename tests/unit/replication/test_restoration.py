@@ -44,7 +44,7 @@ def test_a_deletion_is_an_order_with_the_id_and_the_oldest_orders_go_first() -> 
     after = draft.image()
     assert not after.topics
     assert after.deleted.keys() == many.keys() - {"old-0", "old-1"} | {"id-a", "id-b"}
-    assert max(after.deleted.values(), key=lambda d: d.number) == DeletedTopic("b", DELETED_MAX + 1)
+    assert max(after.deleted.values(), key=lambda d: d.number) == DeletedTopic("b", DELETED_MAX + 1, 3)
 
 
 def test_more_deletions_at_once_than_are_kept_leave_the_newest() -> None:
