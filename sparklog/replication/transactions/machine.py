@@ -70,50 +70,50 @@ class TransactionMachine(ABC, Generic[E]):
         """Return the error for an unknown id."""
 
     @abstractmethod
-    def _abort_open(self, found: E, now_ms: int, effects: Effects) -> None:
+    def _abort_open(self, entry: E, now_ms: int, effects: Effects) -> None:
         """Decide to abort the id's open transaction."""
 
     @abstractmethod
-    def _is_overdue(self, found: E, now_ms: int) -> bool:
+    def _is_overdue(self, entry: E, now_ms: int) -> bool:
         """Return True if the open transaction has exceeded its timeout."""
 
     @abstractmethod
-    def _marker(self, found: E, producer_id: int) -> tuple[int, bool, bool]:
+    def _marker(self, entry: E, producer_id: int) -> tuple[int, bool, bool]:
         """Return the fields of a participant's markers: epoch; True for a commit; True if the participant keeps its
         epoch.
         """
 
     @abstractmethod
-    def _completed(self, found: E, effects: Effects) -> None:
+    def _completed(self, entry: E, effects: Effects) -> None:
         """Change the identities at the end of the transaction, after all markers are written."""
 
     @abstractmethod
-    def _expiration_ms(self, found: E) -> int:
+    def _expiration_ms(self, entry: E) -> int:
         """Return the time, in ms, after which an unused id is removed."""
 
     # -- decisions
 
-    def _decided(self, found: E, now_ms: int, effects: Effects, *, commit: bool) -> None:
-        found.move(prepared(commit=commit))
-        if any(found.participants.values()):
-            self._save(found, now_ms, effects)
-        effects.decided.append(found.transactional_id)
+    def _decided(self, entry: E, now_ms: int, effects: Effects, *, commit: bool) -> None:
+        entry.move(prepared(commit=commit))
+        if any(entry.participants.values()):
+            self._save(entry, now_ms, effects)
+        effects.decided.append(entry.transactional_id)
 
     def _abort(self, request: Abort, now_ms: int, effects: Effects) -> Result | None:
         if request.aborted is not None:
             return request.aborted
-        found = self._existing(request.transactional_id)
-        if found.state is not State.ONGOING:
-            raise InvalidTxnStateError(f"transaction {found.transactional_id!r} is {found.state.text}, not open")
-        self._abort_open(found, now_ms, effects)
+        entry = self._existing(request.transactional_id)
+        if entry.state is not State.ONGOING:
+            raise InvalidTxnStateError(f"transaction {entry.transactional_id!r} is {entry.state.text}, not open")
+        self._abort_open(entry, now_ms, effects)
         return None
 
     def markers(self, transactional_id: str) -> list[Marker]:
         """Return the markers of a decided transaction."""
-        found = self._by_id[transactional_id]
+        entry = self._by_id[transactional_id]
         return [
-            Marker(tp, producer_id, *self._marker(found, producer_id))
-            for producer_id, partitions in found.participants.items()
+            Marker(tp, producer_id, *self._marker(entry, producer_id))
+            for producer_id, partitions in entry.participants.items()
             for tp in sorted(partitions)
         ]
 
@@ -123,45 +123,45 @@ class TransactionMachine(ABC, Generic[E]):
 
     def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
         """Complete the transaction, after all its markers are written."""
-        found = self._by_id[transactional_id]
-        found.move(found.state.completed)
-        self._completed(found, effects)
-        self._save(found, now_ms, effects)
+        entry = self._by_id[transactional_id]
+        entry.move(entry.state.completed)
+        self._completed(entry, effects)
+        self._save(entry, now_ms, effects)
 
     def prepared_ids(self) -> list[str]:
         """Return the ids of transactions that are decided but not complete. They are continued after a restart."""
-        return [found.transactional_id for found in self._by_id.values() if found.state.is_prepared]
+        return [entry.transactional_id for entry in self._by_id.values() if entry.state.is_prepared]
 
     def time_out(self, now_ms: int, effects: Effects) -> None:
         """Abort open transactions that have exceeded their timeout."""
-        for found in list(self._by_id.values()):
-            if found.state is State.ONGOING and self._is_overdue(found, now_ms):
-                self._abort_open(found, now_ms, effects)
+        for entry in list(self._by_id.values()):
+            if entry.state is State.ONGOING and self._is_overdue(entry, now_ms):
+                self._abort_open(entry, now_ms, effects)
 
     def expire(self, now_ms: int, effects: Effects) -> None:
         """Remove ids without an open or decided transaction that were not used for their expiration time."""
-        for found in list(self._by_id.values()):
-            if is_idle(found) and now_ms - found.updated_ms >= self._expiration_ms(found):
-                self._forget(found, effects)
+        for entry in list(self._by_id.values()):
+            if is_idle(entry) and now_ms - entry.updated_ms >= self._expiration_ms(entry):
+                self._forget(entry, effects)
 
-    def _forget(self, found: E, effects: Effects) -> None:
-        del self._by_id[found.transactional_id]
-        effects.records.append((found.record[0], None))
+    def _forget(self, entry: E, effects: Effects) -> None:
+        del self._by_id[entry.transactional_id]
+        effects.records.append((entry.record[0], None))
 
-    def _save(self, found: E, now_ms: int, effects: Effects) -> None:
-        found.updated_ms = now_ms
-        self._by_id[found.transactional_id] = found
-        self._by_id.move_to_end(found.transactional_id)
-        effects.records.append(found.record)
+    def _save(self, entry: E, now_ms: int, effects: Effects) -> None:
+        entry.updated_ms = now_ms
+        self._by_id[entry.transactional_id] = entry
+        self._by_id.move_to_end(entry.transactional_id)
+        effects.records.append(entry.record)
 
     # -- present state
 
     def _existing(self, transactional_id: str) -> E:
         """Return the entry of an id. Raises InvalidProducerIdMappingError for an unknown id."""
-        found = self._by_id.get(transactional_id)
-        if found is None:
+        entry = self._by_id.get(transactional_id)
+        if entry is None:
             raise self._unknown(transactional_id)
-        return found
+        return entry
 
     def ids(self) -> list[str]:
         """Return all ids, unsorted."""
@@ -175,11 +175,11 @@ class TransactionMachine(ABC, Generic[E]):
 
     def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
         """Yield (producer id, transactional id, partitions) for each participant of an incomplete transaction."""
-        for found in self._by_id.values():
-            for producer_id, partitions in found.participants.items():
-                yield producer_id, found.transactional_id, partitions
+        for entry in self._by_id.values():
+            for producer_id, partitions in entry.participants.items():
+                yield producer_id, entry.transactional_id, partitions
 
 
-def is_idle(found: Entry) -> bool:
+def is_idle(entry: Entry) -> bool:
     """Return True if the id has neither an open nor a decided transaction."""
-    return found.state is not State.ONGOING and not found.state.is_prepared
+    return entry.state is not State.ONGOING and not entry.state.is_prepared

@@ -144,31 +144,31 @@ class PlainTransactions(TransactionMachine[_Plain]):
                 f"(transaction.max.timeout.ms)"
             )
         expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-        found = self._by_id.get(request.transactional_id)
-        if found is None:
+        entry = self._by_id.get(request.transactional_id)
+        if entry is None:
             if expected.producer_id != NO_ID:
                 raise self._unknown(request.transactional_id, expected.producer_id)
             check_name("a transactional id", request.transactional_id, TRANSACTIONAL_ID_CHARS_MAX)
-            found = _Plain(request.transactional_id, ProducerIdAndEpoch(self._ids.require(), 0), request.timeout_ms)
+            entry = _Plain(request.transactional_id, ProducerIdAndEpoch(self._ids.require(), 0), request.timeout_ms)
             self._make_room(effects)
-            self._by_id[request.transactional_id] = found
-            return self._begin(found, request, found.identity, NOBODY, now_ms, effects)
-        if expected.producer_id != NO_ID and expected not in (found.identity, found.previous):
-            raise self._fenced_error(found, expected)
-        if found.state.is_prepared:
+            self._by_id[request.transactional_id] = entry
+            return self._begin(entry, request, entry.identity, NOBODY, now_ms, effects)
+        if expected.producer_id != NO_ID and expected not in (entry.identity, entry.previous):
+            raise self._fenced_error(entry, expected)
+        if entry.state.is_prepared:
             return None
-        if found.state is State.ONGOING:
-            self._decide(found, now_ms, effects, commit=False)
+        if entry.state is State.ONGOING:
+            self._decide(entry, now_ms, effects, commit=False)
             return None
-        if found.state is State.EMPTY and expected.producer_id != NO_ID and expected == found.previous:
-            return found.identity  # a repetition: the first reply was lost
-        exhausted = found.identity.producer_epoch >= CLIENT_EPOCH_MAX
+        if entry.state is State.EMPTY and expected.producer_id != NO_ID and expected == entry.previous:
+            return entry.identity  # a repetition: the first reply was lost
+        exhausted = entry.identity.producer_epoch >= CLIENT_EPOCH_MAX
         identity = (
             ProducerIdAndEpoch(self._ids.require(), 0)
             if exhausted
-            else found.identity._replace(producer_epoch=found.identity.producer_epoch + 1)
+            else entry.identity._replace(producer_epoch=entry.identity.producer_epoch + 1)
         )
-        return self._begin(found, request, identity, expected, now_ms, effects)
+        return self._begin(entry, request, identity, expected, now_ms, effects)
 
     def _make_room(self, effects: Effects) -> None:
         """If the coordinator has `ids_max` ids, remove the least recently used id without a transaction. Raises
@@ -176,9 +176,9 @@ class PlainTransactions(TransactionMachine[_Plain]):
         """
         if len(self._by_id) < self._limits.ids_max:
             return
-        for found in islice(self._by_id.values(), IDLE_LOOK_MAX):
-            if is_idle(found):
-                self._forget(found, effects)
+        for entry in islice(self._by_id.values(), IDLE_LOOK_MAX):
+            if is_idle(entry):
+                self._forget(entry, effects)
                 return
         raise ConcurrentTransactionsError(
             f"{len(self._by_id)} transactional ids are in use in this partition of __transaction_state "
@@ -187,185 +187,185 @@ class PlainTransactions(TransactionMachine[_Plain]):
 
     def _begin(
         self,
-        found: _Plain,
+        entry: _Plain,
         request: InitProducer,
         identity: ProducerIdAndEpoch,
         before: ProducerIdAndEpoch,
         now_ms: int,
         effects: Effects,
     ) -> ProducerIdAndEpoch:
-        found.identity, found.previous = identity, before
-        found.state, found.timeout_ms = State.EMPTY, request.timeout_ms
-        found.started_ms = -1
-        found.partitions.clear()
-        self._save(found, now_ms, effects)
+        entry.identity, entry.previous = identity, before
+        entry.state, entry.timeout_ms = State.EMPTY, request.timeout_ms
+        entry.started_ms = -1
+        entry.partitions.clear()
+        self._save(entry, now_ms, effects)
         return identity
 
     def _add(self, request: AddPartitions, now_ms: int, effects: Effects) -> Result:
-        found = self._current(request.transactional_id, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
-        if found.state.is_prepared:
-            raise ConcurrentTransactionsError(f"transaction {found.transactional_id!r} is ending; try again")
-        if found.state is not State.ONGOING:
-            found.state, found.started_ms, found.timed_from_ms = State.ONGOING, now_ms, None
-            found.partitions.clear()
-        elif found.partitions.issuperset(request.partitions):
+        entry = self._current(request.transactional_id, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
+        if entry.state.is_prepared:
+            raise ConcurrentTransactionsError(f"transaction {entry.transactional_id!r} is ending; try again")
+        if entry.state is not State.ONGOING:
+            entry.state, entry.started_ms, entry.timed_from_ms = State.ONGOING, now_ms, None
+            entry.partitions.clear()
+        elif entry.partitions.issuperset(request.partitions):
             return True
-        found.partitions.update(request.partitions)
-        self._save(found, now_ms, effects)
+        entry.partitions.update(request.partitions)
+        self._save(entry, now_ms, effects)
         return True
 
     def _end(self, request: End, now_ms: int, effects: Effects) -> Result | None:
         sender = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-        found = self._by_id.get(request.transactional_id)
-        if found is not None and self._is_repeated_end(found, sender, request):
-            return self._end_again(found, request)
-        found = self._current(request.transactional_id, sender)
-        if found.state is State.ONGOING:
-            self._decide(found, now_ms, effects, commit=request.commit, keeps_epoch=request.keeps_epoch)
+        entry = self._by_id.get(request.transactional_id)
+        if entry is not None and self._is_repeated_end(entry, sender, request):
+            return self._end_again(entry, request)
+        entry = self._current(request.transactional_id, sender)
+        if entry.state is State.ONGOING:
+            self._decide(entry, now_ms, effects, commit=request.commit, keeps_epoch=request.keeps_epoch)
             return None
-        if found.state.is_prepared:
-            raise self._fenced_error(found, sender)  # no producer has this identity before the end is complete
-        return self._end_unopened(found, request, now_ms, effects)
+        if entry.state.is_prepared:
+            raise self._fenced_error(entry, sender)  # no producer has this identity before the end is complete
+        return self._end_unopened(entry, request, now_ms, effects)
 
-    def _is_repeated_end(self, found: _Plain, sender: ProducerIdAndEpoch, request: End) -> bool:
+    def _is_repeated_end(self, entry: _Plain, sender: ProducerIdAndEpoch, request: End) -> bool:
         """Return True if `request` can be the repetition of the last END_TXN. A producer that takes a new epoch at each
         end repeats only with the identity before the end."""
-        if not found.state.is_commit and not found.state.is_abort:
+        if not entry.state.is_commit and not entry.state.is_abort:
             return False
         if not self._safeguards.epoch_check:
             return True
-        return sender == found.previous and (request.keeps_epoch or not found.keeps_epoch)
+        return sender == entry.previous and (request.keeps_epoch or not entry.keeps_epoch)
 
-    def _end_again(self, found: _Plain, request: End) -> Result | None:
+    def _end_again(self, entry: _Plain, request: End) -> Result | None:
         """Answer a repeated end of a decided transaction."""
-        if request.commit and found.state.is_abort:
-            raise self._unopened_error(found, request) if found.keeps_epoch else self._aborted_error(found)
-        if not request.commit and found.state.is_commit:
+        if request.commit and entry.state.is_abort:
+            raise self._unopened_error(entry, request) if entry.keeps_epoch else self._aborted_error(entry)
+        if not request.commit and entry.state.is_commit:
             raise InvalidTxnStateError(
-                f"transaction {found.transactional_id!r} has been committed, it cannot be aborted"
+                f"transaction {entry.transactional_id!r} has been committed, it cannot be aborted"
             )
-        return None if found.state.is_prepared else found.identity
+        return None if entry.state.is_prepared else entry.identity
 
-    def _end_unopened(self, found: _Plain, request: End, now_ms: int, effects: Effects) -> Result | None:
+    def _end_unopened(self, entry: _Plain, request: End, now_ms: int, effects: Effects) -> Result | None:
         """Answer an end without an open transaction. A commit is refused: the producer would take records for committed
         that no transaction has. An abort raises the epoch, because late batches must not begin a transaction. A
         producer that keeps its epoch can only repeat an abort."""
-        if request.commit or (request.keeps_epoch and not found.state.is_abort):
-            raise self._unopened_error(found, request)
+        if request.commit or (request.keeps_epoch and not entry.state.is_abort):
+            raise self._unopened_error(entry, request)
         if request.keeps_epoch:
-            return found.identity
-        self._decide(found, now_ms, effects, commit=False)
+            return entry.identity
+        self._decide(entry, now_ms, effects, commit=False)
         return None
 
     # -- decisions
 
-    def _decide(self, found: _Plain, now_ms: int, effects: Effects, *, commit: bool, keeps_epoch: bool = False) -> None:
-        if found.state is not State.ONGOING:
-            found.partitions.clear()
-        found.next_producer_id = NO_ID
+    def _decide(self, entry: _Plain, now_ms: int, effects: Effects, *, commit: bool, keeps_epoch: bool = False) -> None:
+        if entry.state is not State.ONGOING:
+            entry.partitions.clear()
+        entry.next_producer_id = NO_ID
         if keeps_epoch:
-            found.previous = found.identity
-            self._decided(found, now_ms, effects, commit=commit)
+            entry.previous = entry.identity
+            self._decided(entry, now_ms, effects, commit=commit)
             return
-        marker = found.identity._replace(producer_epoch=found.identity.producer_epoch + 1)
+        marker = entry.identity._replace(producer_epoch=entry.identity.producer_epoch + 1)
         if marker.producer_epoch > CLIENT_EPOCH_MAX:
-            found.next_producer_id = self._ids.require()
-        found.previous, found.identity = found.identity, marker
-        self._decided(found, now_ms, effects, commit=commit)
+            entry.next_producer_id = self._ids.require()
+        entry.previous, entry.identity = entry.identity, marker
+        self._decided(entry, now_ms, effects, commit=commit)
 
-    def _abort_open(self, found: _Plain, now_ms: int, effects: Effects) -> None:
-        self._decide(found, now_ms, effects, commit=False)
+    def _abort_open(self, entry: _Plain, now_ms: int, effects: Effects) -> None:
+        self._decide(entry, now_ms, effects, commit=False)
 
-    def _marker(self, found: _Plain, producer_id: int) -> tuple[int, bool, bool]:
-        return found.identity.producer_epoch, found.state.is_commit, found.keeps_epoch
+    def _marker(self, entry: _Plain, producer_id: int) -> tuple[int, bool, bool]:
+        return entry.identity.producer_epoch, entry.state.is_commit, entry.keeps_epoch
 
-    def _completed(self, found: _Plain, effects: Effects) -> None:
-        found.partitions.clear()
-        found.started_ms = -1
-        if found.next_producer_id != NO_ID:
-            found.identity, found.next_producer_id = ProducerIdAndEpoch(found.next_producer_id, 0), NO_ID
+    def _completed(self, entry: _Plain, effects: Effects) -> None:
+        entry.partitions.clear()
+        entry.started_ms = -1
+        if entry.next_producer_id != NO_ID:
+            entry.identity, entry.next_producer_id = ProducerIdAndEpoch(entry.next_producer_id, 0), NO_ID
 
-    def _is_overdue(self, found: _Plain, now_ms: int) -> bool:
+    def _is_overdue(self, entry: _Plain, now_ms: int) -> bool:
         """Return True if the transaction has exceeded its timeout. If the producer's epochs are used up, an abort needs
         a new producer id: while the reserve is empty, the result is False, and a later tick aborts."""
-        can_end = found.identity.producer_epoch < CLIENT_EPOCH_MAX or len(self._ids) > 0
-        from_ms = found.started_ms if found.timed_from_ms is None else found.timed_from_ms
-        return can_end and now_ms - from_ms >= found.timeout_ms
+        can_end = entry.identity.producer_epoch < CLIENT_EPOCH_MAX or len(self._ids) > 0
+        from_ms = entry.started_ms if entry.timed_from_ms is None else entry.timed_from_ms
+        return can_end and now_ms - from_ms >= entry.timeout_ms
 
     def time_again(self, now_ms: int) -> None:
         """Begin the timeouts of all open transactions again at `now_ms`."""
-        for found in self._by_id.values():
-            if found.state is State.ONGOING:
-                found.timed_from_ms = now_ms
+        for entry in self._by_id.values():
+            if entry.state is State.ONGOING:
+                entry.timed_from_ms = now_ms
 
-    def _expiration_ms(self, found: _Plain) -> int:
+    def _expiration_ms(self, entry: _Plain) -> int:
         return self._limits.id_expiration_ms
 
     # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Return the error for the producer with `identity`, whose batch a partition has refused for its old epoch."""
-        found = self._by_id.get(transactional_id)
-        if found is None:
+        entry = self._by_id.get(transactional_id)
+        if entry is None:
             return self._unknown(transactional_id, identity.producer_id)
-        if identity == found.previous and found.state.is_abort:
-            return self._aborted_error(found)
-        return self._fenced_error(found, identity)
+        if identity == entry.previous and entry.state.is_abort:
+            return self._aborted_error(entry)
+        return self._fenced_error(entry, identity)
 
     def summary(self, transactional_id: str) -> TransactionSummary:
         """Return the summary of an id. Raises InvalidProducerIdMappingError for an unknown id."""
-        found = self._existing(transactional_id)
+        entry = self._existing(transactional_id)
         return TransactionSummary(
             transactional_id,
             "plain",
-            found.state.text,
-            *found.identity,
-            started_ms=-1 if is_idle(found) else found.started_ms,
-            timeout_ms=found.timeout_ms,
+            entry.state.text,
+            *entry.identity,
+            started_ms=-1 if is_idle(entry) else entry.started_ms,
+            timeout_ms=entry.timeout_ms,
         )
 
     def numbers(self) -> Iterator[int]:
         """Yield all producer ids in the records."""
-        for found in self._by_id.values():
-            yield from (found.identity.producer_id, found.previous.producer_id, found.next_producer_id)
+        for entry in self._by_id.values():
+            yield from (entry.identity.producer_id, entry.previous.producer_id, entry.next_producer_id)
 
     # -- checks
 
     def _current(self, transactional_id: str, sender: ProducerIdAndEpoch) -> _Plain:
-        found = self._by_id.get(transactional_id)
-        if found is None or (
-            sender.producer_id not in (found.identity.producer_id, found.previous.producer_id)
+        entry = self._by_id.get(transactional_id)
+        if entry is None or (
+            sender.producer_id not in (entry.identity.producer_id, entry.previous.producer_id)
             and self._safeguards.epoch_check
         ):
             raise self._unknown(transactional_id, sender.producer_id)
-        if sender != found.identity and self._safeguards.epoch_check:
+        if sender != entry.identity and self._safeguards.epoch_check:
             raise self.stale(transactional_id, sender)
-        return found
+        return entry
 
     def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
         of = "" if producer_id == NO_ID else f" with producer id {producer_id}"
         return InvalidProducerIdMappingError(f"unknown transactional id {transactional_id!r}{of}: initialise it first")
 
     @staticmethod
-    def _fenced_error(found: _Plain, sender: ProducerIdAndEpoch) -> SparklogError:
-        if sender.producer_id == found.identity.producer_id and sender.producer_epoch > found.identity.producer_epoch:
+    def _fenced_error(entry: _Plain, sender: ProducerIdAndEpoch) -> SparklogError:
+        if sender.producer_id == entry.identity.producer_id and sender.producer_epoch > entry.identity.producer_epoch:
             return InvalidProducerEpochError(
-                f"producer {sender.producer_id} has epoch {found.identity.producer_epoch}, the request says "
+                f"producer {sender.producer_id} has epoch {entry.identity.producer_epoch}, the request says "
                 f"{sender.producer_epoch}"
             )
-        return ProducerFencedError(f"another producer has taken over transactional id {found.transactional_id!r}")
+        return ProducerFencedError(f"another producer has taken over transactional id {entry.transactional_id!r}")
 
     @staticmethod
-    def _unopened_error(found: _Plain, request: End) -> SparklogError:
+    def _unopened_error(entry: _Plain, request: End) -> SparklogError:
         verb = "committed" if request.commit else "aborted"
         return InvalidTxnStateError(
-            f"transaction {found.transactional_id!r} is {found.state.text}, not open: it cannot be {verb}; write its "
+            f"transaction {entry.transactional_id!r} is {entry.state.text}, not open: it cannot be {verb}; write its "
             "records in a new transaction"
         )
 
     @staticmethod
-    def _aborted_error(found: _Plain) -> SparklogError:
+    def _aborted_error(entry: _Plain) -> SparklogError:
         return TransactionAbortedError(
-            f"the transaction of {found.transactional_id!r} has been aborted (after its timeout of "
-            f"{found.timeout_ms} ms, or by an operator): call abort_transaction, then begin a new transaction"
+            f"the transaction of {entry.transactional_id!r} has been aborted (after its timeout of "
+            f"{entry.timeout_ms} ms, or by an operator): call abort_transaction, then begin a new transaction"
         )

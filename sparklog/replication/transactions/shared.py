@@ -373,9 +373,9 @@ class SharedTransactions(TransactionMachine[_Application]):
     def _application(self, request: Join | EndShared) -> _Application:
         """Return the application. An unknown application is created here, but stored only if the request is accepted.
         Raises InvalidRequestError for its id, ConcurrentTransactionsError if there are `ids_max` applications."""
-        found = self._by_id.get(request.transactional_id)
-        if found is not None:
-            return found
+        entry = self._by_id.get(request.transactional_id)
+        if entry is not None:
+            return entry
         check_name(
             "an application id", request.transactional_id.removeprefix(SHARED_PREFIX), TRANSACTIONAL_ID_CHARS_MAX
         )
