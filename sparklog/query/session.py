@@ -6,7 +6,9 @@ statement can change that (`enable_external_access`, `lock_configuration`), so u
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from sparklog.client.net import arguments as arg
-from sparklog.client.net.background import EXIT_S, on_exit
+from sparklog.client.net.background import EXIT_S
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.reading.isolation import isolation_of
@@ -84,7 +86,15 @@ def require_duckdb() -> Any:
         import duckdb
     except ImportError as e:
         raise InvalidConfigError(f"SQL needs the library duckdb: {EXTRA}") from e
+    _end_before_duckdb()
     return duckdb
+
+
+@functools.cache
+def _end_before_duckdb() -> None:
+    """Register the end of the sessions. DuckDB registers its own end when it is imported; it then refuses the calls of
+    daemon threads with errors that are no cancellation. Functions registered later run earlier."""
+    atexit.register(_close_at_exit)
 
 
 @arg.servers_may_follow("query")
@@ -616,7 +626,6 @@ def _directory(path: str) -> Path:
     return found
 
 
-@on_exit
 def _close_at_exit() -> None:
     """End all statements and close the sessions, because neither a daemon thread nor DuckDB's own threads must call
     Python after the end of the interpreter."""

@@ -445,6 +445,25 @@ def test_a_daemon_thread_ends_its_statements_with_the_process(broker: LocalBroke
     assert (ran.returncode, ran.stdout, ran.stderr) == (8, "True\n", "")
 
 
+def test_sessions_end_before_duckdb() -> None:
+    """DuckDB's own functions at the end of a process make the calls of daemon threads fail."""
+    code = (
+        "import atexit\n"
+        "order, register = [], atexit.register\n"
+        "def registered(function, *rest, **named):\n"
+        "    order.append(getattr(function, '__name__', ''))\n"
+        "    return register(function, *rest, **named)\n"
+        "atexit.register = registered\n"
+        "import sparklog\n"
+        "sparklog.SqlSession('127.0.0.1:1').close()\n"
+        "duckdb = len(order)\n"
+        "sparklog.SqlSession('127.0.0.1:1').close()\n"
+        "print(order[-1], order.count('_close_at_exit'), duckdb == len(order))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr) == ("_close_at_exit 1 True\n", "")
+
+
 def test_objects_of_duckdb_end_inside_of_calls(broker: LocalBroker) -> None:
     """DuckDB releases the GIL when it drops them, so they must not be dropped by a thread at the end of the process."""
     session = SqlSession(broker.bootstrap_servers)
