@@ -38,7 +38,7 @@ def test_the_wait_ends_when_data_come(catalog: Catalog, topic: Any, send: Any) -
     thread = threading.Thread(target=lambda: answers.append(catalog.wait_for_data(positions, 30_000)))
     thread.start()
     send(name, "a", partition=1)
-    thread.join(20)
+    thread.join(30)
     assert answers == [True]
 
 

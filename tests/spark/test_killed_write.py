@@ -66,6 +66,6 @@ def test_it_is_aborted_soon(
     killed_at_s = time.monotonic()
     until(lambda: not held_up(), "aborted", within_s=PATIENCE_S)
     assert time.monotonic() - killed_at_s < LEASE_MS / 1_000 - RENEWAL_S, "before the lease has run out"
-    psutil.wait_procs(keepers, timeout=20)
+    psutil.wait_procs(keepers, timeout=30)
     assert not keepers[0].is_running(), "it ends with the driver"
     assert sparklog.read_table(broker.bootstrap_servers, name).num_rows == 0

@@ -271,7 +271,7 @@ class KafkaServer:
         waiting = list(partitions)
         while waiting:
             try:
-                consumer.get_watermark_offsets(TopicPartition(topic, waiting[-1]), timeout=5.0)
+                consumer.get_watermark_offsets(TopicPartition(topic, waiting[-1]), timeout=30)
                 waiting.pop()
             except KafkaException as e:  # it has no leader yet
                 if time.monotonic() > deadline:

@@ -102,7 +102,7 @@ class ClusterProcesses:
     # --- requests
 
     def connect(self, broker: int) -> Connection:
-        return Connection(Endpoint("127.0.0.1", self.ports[broker]), timeout_ms=15_000)
+        return Connection(Endpoint("127.0.0.1", self.ports[broker]), timeout_ms=60_000)
 
     def metadata(self, broker: int, topic: str) -> t.MetadataResponse:
         with closing(self.connect(broker)) as connection:

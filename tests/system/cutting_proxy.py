@@ -40,7 +40,7 @@ class CuttingProxy:
                 s.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in list(self._threads):
-            thread.join(10)
+            thread.join(30)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

@@ -47,7 +47,7 @@ class MemberProcess:
             self.process.send_signal(number)  # harmless when it has ended
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(20)
-        self._reader.join(20)
+        self.process.wait(30)
+        self._reader.join(30)
         assert self.process.stdout is not None
         self.process.stdout.close()

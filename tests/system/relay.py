@@ -39,7 +39,7 @@ class Relay:
         _shut(self._listener)
         self._listener.close()
         for thread in list(self._threads):
-            thread.join(10)
+            thread.join(30)
         for one in self._sockets:
             one.close()
 

@@ -137,11 +137,11 @@ def test_a_killed_broker_has_them_all_or_as_many_as_before(
 ) -> None:
     monkeypatch.setenv(VARIABLE, f"{step}:kill")
     dying = BrokerProcess(tmp_path / "data", work_dir=tmp_path)
-    with Admin(dying.address, request_timeout_ms=10_000) as admin, Producer(dying.address) as producer:
+    with Admin(dying.address) as admin, Producer(dying.address) as producer:
         admin.create_topic("t", partitions=2)
         producer.send("t", b"kept", partition=1).result(30)
-        with pytest.raises(SparklogError):
-            admin.add_partitions("t", 6)
+    with Admin(dying.address, request_timeout_ms=10_000) as admin, pytest.raises(SparklogError):
+        admin.add_partitions("t", 6)
     assert dying.wait() == -signal.SIGKILL
     monkeypatch.delenv(VARIABLE)
     again = BrokerProcess(tmp_path / "data", work_dir=tmp_path, listen=dying.address)

@@ -102,7 +102,7 @@ def test_every_library_ends_in_the_same_rows(
 ) -> None:
     admin.create_topic(topic, schema=pa.schema([("n", pa.int32()), ("s", pa.string()), ("x", pa.float64())]))
     with Producer(broker.bootstrap_servers) as producer:
-        producer.send_batch(topic, make({"n": [1, 2], "s": ["a", None], "x": [0.5, 1.5]})).result(10)
+        producer.send_batch(topic, make({"n": [1, 2], "s": ["a", None], "x": [0.5, 1.5]})).result(30)
     expected = [{"n": 1, "s": "a", "x": 0.5}, {"n": 2, "s": None, "x": 1.5}]
     assert sparklog.read_table(broker.bootstrap_servers, topic).to_pylist() == expected
 
@@ -258,7 +258,7 @@ def test_a_group_that_is_behind_reads_files(broker: LocalBroker, admin: Admin, t
 def test_log_append_time(broker: LocalBroker, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, configs={"message.timestamp.type": "LogAppendTime"})
     with Producer(broker.bootstrap_servers) as producer:
-        metadata = producer.send(topic, b"x", timestamp_ms=5).result(10)
+        metadata = producer.send(topic, b"x", timestamp_ms=5).result(30)
     assert metadata.timestamp_ms > 1_600_000_000_000
     table = sparklog.read_table(broker.bootstrap_servers, topic, include_metadata=True)
     assert table.column("_timestamp").cast(pa.int64())[0].as_py() == metadata.timestamp_ms * 1000
@@ -307,13 +307,13 @@ def test_topics_are_listed_described_and_deleted(broker: LocalBroker, admin: Adm
     assert admin.describe_topic(topic) == created and topic in admin.list_topics()
     assert created.partitions == 3 and created.configs == {"segment.bytes": 4096}
     with Producer(broker.bootstrap_servers) as producer:
-        producer.send(topic, b"x").result(10)
+        producer.send(topic, b"x").result(30)
         admin.delete_topic(topic)
         assert topic not in admin.list_topics()
         again = admin.create_topic(topic, partitions=1)
         assert again.topic_id != created.topic_id
         future = producer.send(topic, b"y", partition=0)  # the producer may still believe in the old topic
-        assert future.result(10).offset == 0
+        assert future.result(30).offset == 0
 
 
 def test_many_producers_and_threads_lose_and_reorder_no_record(broker: LocalBroker, admin: Admin, topic: str) -> None:

@@ -168,7 +168,7 @@ def test_connections_of_a_user_over_tls(secure: SecureBroker) -> None:
 
     def connect(name: str) -> Connection:
         given = {"security.protocol": "SASL_SSL", **secure.client(name, mechanism="SCRAM-SHA-256")}
-        return Connection(endpoint, timeout_ms=20_000, security=client_security(given | secure.tls()))
+        return Connection(endpoint, timeout_ms=60_000, security=client_security(given | secure.tls()))
 
     def told(name: str) -> str:
         try:

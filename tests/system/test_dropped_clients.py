@@ -20,7 +20,7 @@ def test_a_member_leaves_its_group(
     admin.create_topic(topic, 2)
     with Producer(broker.bootstrap_servers) as producer:
         for partition in (0, 1):
-            producer.send(topic, b"x", partition=partition).result(10)
+            producer.send(topic, b"x", partition=partition).result(30)
     consumer = Consumer(broker.bootstrap_servers, group_id=topic, enable_auto_commit=False)
     consumer.subscribe([topic], on_revoke=consumer.seek_to_end)  # refers to the consumer
     while not (records := consumer.poll(10_000)):
@@ -42,7 +42,7 @@ def test_the_next_member_reads_uncommitted_records(
     admin.create_topic(topic, 1)
     group = topic_name()
     with Producer(broker.bootstrap_servers) as producer:
-        producer.send(topic, b"x").result(10)
+        producer.send(topic, b"x").result(30)
     first = Consumer(broker.bootstrap_servers, group_id=group)
     first.subscribe([topic])
     while not first.poll(10_000):

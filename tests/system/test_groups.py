@@ -15,6 +15,7 @@ import pytest
 import sparklog
 from sparklog import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
+from sparklog.client.net.deadline import Deadline
 from sparklog.errors import (
     CommitFailedError,
     GroupIdNotFoundError,
@@ -146,7 +147,7 @@ def test_commits_of_a_frozen_consumer_are_refused(local: LocalBroker, fast_admin
     beat = heartbeats._beat
 
     def frozen() -> float:
-        hold.wait(20)
+        hold.wait(30)
         return beat()
 
     heartbeats._beat = frozen  # type: ignore[method-assign]
@@ -462,11 +463,12 @@ def test_a_new_owner_waits_for_the_transaction_of_the_old_one(
         producer.send_offsets_to_transaction({tp: OffsetAndMetadata(10, "all")}, first.group_metadata())
         member = first.group_metadata()
         first.close()
-        second = consumer(local, topic, enable_auto_commit=False, default_api_timeout_ms=100)
+        second = consumer(local, topic, enable_auto_commit=False)
         second.subscribe([topic])
         early = poll_until(lambda: second.assignment() == [tp], "assigned", second)
+        assert second._group is not None
         with pytest.raises(UnstableOffsetCommitError):
-            second.committed([tp])
+            second._group.committed([tp], Deadline(100))
         for _ in range(5):
             early += second.poll(20)
         assert early == [], "it does not know where to begin"
@@ -523,7 +525,7 @@ def test_a_consumer_that_dies_around_a_commit(
     monkeypatch.setenv("SPARKLOG_FAULT", f"{step}:kill")
     first = start()
     monkeypatch.delenv("SPARKLOG_FAULT")
-    assert first.process.wait(20) == -signal.SIGKILL
+    assert first.process.wait(30) == -signal.SIGKILL
     offsets = fast_admin.list_group_offsets(topic)
     done = len(first.records("read")) if step == "consumer.after-commit" else 0
     assert sum(o.offset for o in offsets.values()) == done

@@ -106,7 +106,7 @@ def test_invented_producer_ids_poison_no_honest_producer(broker: BrokerProcess) 
         assert admin.describe_producers(T).producers == []
     for n in range(20):
         with Producer(broker.address) as producer:
-            producer.send("t", b"%d" % n).result(10)
+            producer.send("t", b"%d" % n).result(30)
     for n in range(20, 24):
         with Producer(broker.address, transactional_id=f"id {n}") as producer:
             producer.init_transactions()
@@ -118,14 +118,14 @@ def test_invented_producer_ids_poison_no_honest_producer(broker: BrokerProcess) 
 def test_acknowledged_records_are_stored(broker: BrokerProcess) -> None:
     """A stranger has read the producer's id in the log, and writes its next batch."""
     with Producer(broker.address, linger_ms=0) as producer, Admin(broker.address) as admin:
-        producer.send("t", b"first").result(10)
+        producer.send("t", b"first").result(30)
         (known,) = admin.describe_producers(T).producers
         with broker.connect() as stranger:
             foreign = produced(known.producer_id, known.last_sequence + 1, value=b"foreign")
             assert codes(stranger, foreign) == {0}
         with pytest.raises(OutOfOrderSequenceError, match="another client writes"):
-            producer.send("t", b"refused").result(10)
-        producer.send("t", b"next").result(10)
+            producer.send("t", b"refused").result(30)
+        producer.send("t", b"next").result(30)
     assert values(broker) == [b"first", b"foreign", b"next"]
 
 

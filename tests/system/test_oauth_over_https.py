@@ -140,7 +140,7 @@ def settings(issuer: Issuer, broker: SecureBroker, ca: Path) -> dict[str, str]:
 
 def log_in(broker: SecureBroker, given: dict[str, str]) -> None:
     endpoint = parse_bootstrap(broker.addresses["BOTH"])[0]
-    with closing(Connection(endpoint, timeout_ms=20_000, security=client_security(given))) as connection:
+    with closing(Connection(endpoint, timeout_ms=60_000, security=client_security(given))) as connection:
         connection.request(Api.METADATA, MetadataRequest(), MetadataResponse)
 
 

@@ -65,8 +65,8 @@ def addresses(cluster: LocalCluster, listener: str) -> dict[int, str]:
     client = zookeeper(cluster, password_of(cluster))
     try:
         found = {}
-        for child in client.children(f"/sparklog{znodes.BROKER_IDS}").result(20):
-            node = client.get(f"/sparklog{znodes.BROKER_IDS}/{child}").result(20)
+        for child in client.children(f"/sparklog{znodes.BROKER_IDS}").result(30):
+            node = client.get(f"/sparklog{znodes.BROKER_IDS}/{child}").result(30)
             if node is None:  # it registers anew at this moment
                 continue
             (endpoint,) = [e for e in json.loads(node.data)["endpoints"] if e.startswith(f"{listener}://")]
@@ -126,7 +126,7 @@ def test_nodes_in_zookeeper_belong_to_the_brokers_alone(cluster: LocalCluster) -
     try:
         paths = ["/sparklog"]
         for path in paths:
-            paths += [f"{path}/{child}" for child in inside.children(path).result(20)]
+            paths += [f"{path}/{child}" for child in inside.children(path).result(30)]
         assert any(path.endswith("/hidden") or "topics/" in path for path in paths), paths
         for stranger in strangers:
             for path in paths:
@@ -138,9 +138,9 @@ def test_nodes_in_zookeeper_belong_to_the_brokers_alone(cluster: LocalCluster) -
                 )
                 for attempt in attempts:
                     with pytest.raises(CoordinationError, match=r"NoAuth|NoChildrenForEphemerals"):
-                        attempt.result(20)
+                        attempt.result(30)
             with pytest.raises(CoordinationError, match="NoAuth"):
-                stranger.delete(f"/sparklog{znodes.CONTROLLER}").result(20)
+                stranger.delete(f"/sparklog{znodes.CONTROLLER}").result(30)
     finally:
         for one in (inside, *strangers):
             one.close()

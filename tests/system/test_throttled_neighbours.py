@@ -53,7 +53,7 @@ def test_a_producer_waits_for_its_quota_on_the_connection_that_it_has(
     with Admin(address, client_id="operator") as admin:
         admin.create_topic("t")
         admin.alter_client_quotas(Entity(None, "bulk"), {"producer_byte_rate": 4_000.0})
-    with Producer(address, client_id="bulk", linger_ms=0, request_timeout_ms=500) as bulk:
+    with Producer(address, client_id="bulk", linger_ms=0, request_timeout_ms=5_000) as bulk:
         bulk.send("t", b"x" * 56_000).result(60)  # what eleven seconds may have, and three more
         bulk.send("t", b"x").result(60)
     assert "trying again" not in caplog.text

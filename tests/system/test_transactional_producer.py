@@ -183,7 +183,7 @@ def test_participants_of_a_shared_transaction(broker: BrokerProcess) -> None:
         ).committed
         assert values(broker.address) == [b"winner"] * 4
         assert join_shared_transaction(known, transaction, timeout_ms=60_000) == LastCommit(0, "")
-        producer.send("t", b"plain", partition=0).result(10)
+        producer.send("t", b"plain", partition=0).result(30)
     assert values(broker.address) == [b"plain"] + [b"winner"] * 4
 
 
@@ -193,7 +193,7 @@ def test_reading_computing_and_writing_each_record_once(broker: BrokerProcess) -
     with broker.connect() as client:
         create_topic(client, "in", 1)
     with Producer(broker.address) as source:
-        source.send_batch("in", {"value": [b"%d" % i for i in range(30)]}).result(10)
+        source.send_batch("in", {"value": [b"%d" % i for i in range(30)]}).result(30)
     rng = random.Random(3)
     attempts = 0
     with Producer(broker.address, transactional_id="a") as producer:

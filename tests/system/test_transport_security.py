@@ -54,7 +54,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 def connect(secure: SecureBroker, listener: str, settings: dict[str, Any]) -> Connection:
     endpoint = parse_bootstrap(secure.addresses[listener])[0]
-    return Connection(endpoint, timeout_ms=20_000, security=client_security(settings))
+    return Connection(endpoint, timeout_ms=60_000, security=client_security(settings))
 
 
 WAYS: list[tuple[str, dict[str, str]]] = [
@@ -216,7 +216,7 @@ def test_authenticated_peers_are_counted(secure: SecureBroker) -> None:
     with closing(connect(secure, "SASL", settings_of(secure, WAYS[1][1]))):
         with pytest.raises(SaslAuthenticationFailedError):
             connect(secure, "SASL", settings_of(secure, WAYS[1][1], password="no"))
-        with urllib.request.urlopen(secure.process.metrics_url, timeout=20) as page:
+        with urllib.request.urlopen(secure.process.metrics_url, timeout=30) as page:
             text = page.read().decode()
     for series in (
         'authentications_total{mechanism="SCRAM-SHA-256"}',

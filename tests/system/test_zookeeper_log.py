@@ -29,8 +29,8 @@ def test_no_password_and_no_record_is_logged(hosts: str, caplog: pytest.LogCaptu
     caplog.set_level(logging.DEBUG)
     client = ZooKeeper.connect(f"{hosts}/sparklog", login=("brokers", Secret(PASSWORD)), set_acl=True)
     try:
-        client.create("/users", RECORD).result(20)
-        node = client.get("/users").result(20)
+        client.create("/users", RECORD).result(30)
+        node = client.get("/users").result(30)
         assert node is not None
         assert node.data == RECORD
     finally:

@@ -109,7 +109,7 @@ def test_an_ensemble_starts_and_exchanges_a_server(ensemble: Ensemble) -> None:
     operator = KazooClient(ensemble.hosts([1, 2, 3]))
     operator.start()
     try:
-        client.create("/kept", b"1").result(20)
+        client.create("/kept", b"1").result(30)
         operator.add_auth("digest", f"super:{PASSWORD}")
         ensemble.start(4, [1, 2, 3, 4])
         until(lambda: "imok" in ensemble.ask(4, "ruok"), within_s=CLUSTER_PATIENCE_S, passing=(OSError,))
@@ -119,7 +119,7 @@ def test_an_ensemble_starts_and_exchanges_a_server(ensemble: Ensemble) -> None:
         assert b"server.1=" not in operator.get("/zookeeper/config")[0]
         ensemble.stop(1)
         until(lambda: ensemble.leader([2, 3, 4]), within_s=CLUSTER_PATIENCE_S, passing=(OSError,))
-        node = client.get("/kept").result(20)
+        node = client.get("/kept").result(30)
         assert node is not None
         assert node.data == b"1"
     finally:

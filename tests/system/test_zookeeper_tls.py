@@ -84,7 +84,7 @@ zookeeper.ssl.keystore.location = "{own}"
         )  # fmt: skip
         assert tried.stdout.split() == ["refused"] * len(ways)
         found = ZooKeeper.connect(where, tls=ZooKeeperTls(str(ca), own))
-        assert "brokers" in found.children("/").result(20)
+        assert "brokers" in found.children("/").result(30)
         found.close()
     finally:
         zookeeper.kill()

@@ -182,7 +182,7 @@ async def in_the_background(logs: Logs, done: Callable[[], bool], **given: Any) 
     try:
         await asyncio.to_thread(until, done, "compaction")
     finally:
-        await asyncio.wait_for(worker.stop(), 10)
+        await asyncio.wait_for(worker.stop(), 30)
 
 
 def test_a_stop_ends_a_throttled_run(tmp_path: Path) -> None:

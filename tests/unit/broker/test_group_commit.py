@@ -86,7 +86,7 @@ def test_all_that_arrived_meanwhile_share_the_fsync(tmp_path: Path, synced: list
         await append(context)
         synced.clear()
         gate = threading.Event()
-        broker.io.submit(broker.partitions.get("t", 0).thread, lambda: gate.wait(10), lambda *_: None)
+        broker.io.submit(broker.partitions.get("t", 0).thread, lambda: gate.wait(30), lambda *_: None)
         waiting = [asyncio.ensure_future(append(context)) for _ in range(20)]
         await asyncio.sleep(0)
         gate.set()
@@ -178,7 +178,7 @@ def test_finish_runs_after_all_jobs_that_were_queued() -> None:
         seen: list[str] = []
         got: list[tuple[Any, Exception | None]] = []
         gate = threading.Event()
-        threads.submit(0, lambda: gate.wait(10), lambda *_: None)
+        threads.submit(0, lambda: gate.wait(30), lambda *_: None)
 
         def finish(i: int) -> int:
             seen.append(f"finish {i}")

@@ -113,7 +113,7 @@ def test_small_appends_do_not_overtake_large_ones(tmp_path: Path, monkeypatch: p
     def slow(self: LogAppender, payload: memoryview, **more: Any) -> Any:
         appended_by.append(threading.current_thread().name)
         if len(appended_by) == 1:
-            gate.wait(10)
+            gate.wait(30)
         return original(self, payload, **more)
 
     monkeypatch.setattr(LogAppender, "append", slow)

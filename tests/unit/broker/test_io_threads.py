@@ -16,7 +16,7 @@ def with_threads(count: int, scenario: Any) -> None:
     async def main() -> None:
         threads = IoThreads(asyncio.get_running_loop(), ThreadExecutors(), count)
         try:
-            await asyncio.wait_for(scenario(threads), 10)
+            await asyncio.wait_for(scenario(threads), 30)
         finally:
             await asyncio.to_thread(threads.stop)
 
@@ -51,7 +51,7 @@ def test_a_failing_job_fails_its_own_future_only() -> None:
 def test_cancelling_the_waiter_does_not_take_the_job_back() -> None:
     async def scenario(threads: IoThreads) -> None:
         gate, ran = threading.Event(), []
-        first = threads.run(0, lambda: gate.wait(5))
+        first = threads.run(0, lambda: gate.wait(30))
         second = threads.run(0, lambda: ran.append(1))
         second.cancel()
         gate.set()

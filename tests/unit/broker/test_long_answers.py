@@ -43,7 +43,7 @@ def run(
     async def main() -> None:
         budget = MemoryBudget(1024 * 1024)
         answers = LongAnswers(budget, Pace(asyncio.get_running_loop(), clock=clock), limit_bytes)
-        await asyncio.wait_for(scenario(answers, budget), 20)
+        await asyncio.wait_for(scenario(answers, budget), 30)
         assert budget.used_bytes == 0
 
     asyncio.run(main())

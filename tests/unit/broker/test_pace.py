@@ -21,7 +21,7 @@ class Clock:
 def run(scenario: Callable[[Pace, Clock], Awaitable[None]]) -> None:
     async def main() -> None:
         clock = Clock()
-        await asyncio.wait_for(scenario(Pace(asyncio.get_running_loop(), clock=clock), clock), 20)
+        await asyncio.wait_for(scenario(Pace(asyncio.get_running_loop(), clock=clock), clock), 30)
 
     asyncio.run(main())
 

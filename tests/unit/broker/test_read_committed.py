@@ -215,7 +215,7 @@ def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
     def slow(self: LogAppender, *args: Any, **named: Any) -> AppendInfo:
         if self._state.owner.topic == "fsynced":
             entered.set()
-            assert gate.wait(20)
+            assert gate.wait(30)
         return original(self, *args, **named)
 
     monkeypatch.setattr(LogAppender, "append_marker", slow)

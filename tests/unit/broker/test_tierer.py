@@ -68,7 +68,7 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
             for log in broker.storage.logs.logs.values():
                 log.tier.access = RemoteAccess(store, broker.storage.remote.cache)
             context = RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")
-            await asyncio.wait_for(scenario(broker, context, tierer, store), 20)
+            await asyncio.wait_for(scenario(broker, context, tierer, store), 30)
         finally:
             broker.stop_waiting()
             assert await broker.close()

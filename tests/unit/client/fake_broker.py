@@ -114,7 +114,7 @@ class FakeBroker:
         with self._appended:
             self._appended.notify_all()
         for t in list(self._threads):
-            t.join(5)
+            t.join(30)
 
     def close_connections(self) -> None:
         """It goes on listening."""

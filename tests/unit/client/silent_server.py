@@ -57,7 +57,7 @@ def trickles(bytes_each: bytes = b"\x00", interval_s: float = 0.05) -> Iterator[
             ended.set()
             listener.shutdown(socket.SHUT_RDWR)
             for thread in threads:
-                thread.join(10)
+                thread.join(30)
 
 
 @contextlib.contextmanager

@@ -321,7 +321,7 @@ def test_a_call_that_does_not_fit_names_the_argument_that_was_meant() -> None:
         (lambda: api.Consumer("t", bootstrap_servers="h:1"), r"Consumer\(\) takes the addresses of brokers.*consumer.subscribe\(\[topic\]\)"),
         (lambda: api.Consumer("t", bootstrap_servers="h:1", group_id="g"), r"Consumer\(\) takes the addresses of brokers"),
         (lambda: api.Consumer("h:1", "g"), r"Consumer\(\) takes 1 arguments? by position \(bootstrap_servers\)"),
-        (lambda: consumer.poll(timeout=1.0), "did you mean 'timeout_ms'"),
+        (lambda: consumer.poll(timeout=30), "did you mean 'timeout_ms'"),
         (lambda: admin.create_topic("t", num_partitions=3), "did you mean 'partitions'"),
         (lambda: producer.send_batch("t", rows=[]), "did you mean 'data'"),
     ):  # fmt: skip

@@ -52,7 +52,7 @@ def test_many_pairs_free_all_resources(fake: FakeBroker, own_threads: OwnThreads
     with nothing_left(own_threads):
         for i in range(pairs):
             producer = Producer(fake.address)
-            producer.send("events", b"x").result(10)
+            producer.send("events", b"x").result(30)
             consumer = Consumer(fake.address)
             consumer.assign([TP])
             consumer.seek(TP, i)
@@ -69,7 +69,7 @@ def test_accepted_records_are_sent(fake: FakeBroker, own_threads: OwnThreads) ->
     future = producer.send("events", b"late")
     with pytest.warns(ResourceWarning):
         del producer
-    assert future.result(10).offset == 0
+    assert future.result(30).offset == 0
     until(lambda: own_threads() == [])
 
 
@@ -94,7 +94,7 @@ def test_a_future_does_not_keep_its_producer(fake: FakeBroker, own_threads: OwnT
     with pytest.warns(ResourceWarning):
         del producer
     assert alive() is None
-    assert future.result(10).offset == 0
+    assert future.result(30).offset == 0
     until(lambda: own_threads() == [])
 
 
@@ -172,7 +172,7 @@ def test_a_forked_child_drops_the_parents_without_a_word(fake: FakeBroker) -> No
             del producer, consumer
             gc.collect()
             with Producer(fake.address) as own:
-                own.send("events", b"child").result(10)
+                own.send("events", b"child").result(30)
             with Consumer(fake.address) as reader:
                 reader.assign([TP])
                 records: list[Record] = reader.poll(10_000)

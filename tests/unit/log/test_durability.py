@@ -81,19 +81,19 @@ def test_a_waiter_for_a_running_fsync_does_not_repeat_it(tmp_path: Path) -> None
 
     def slow() -> object:
         started.set()
-        gate.wait(10)
+        gate.wait(30)
         return original()
 
     segment.hold_for_sync = slow  # type: ignore[method-assign, assignment]
     files.synced.clear()
     threads = [threading.Thread(target=log.flusher.make_durable, args=(end,)) for _ in range(4)]
     threads[0].start()
-    assert started.wait(10)
+    assert started.wait(30)
     for thread in threads[1:]:
         thread.start()
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert files.synced == ["00000000000000000000.arrow"]
     assert log.flushed_offset == end
 

@@ -170,7 +170,7 @@ class HangingFiles(RealFiles):
 
     def check_in_place(self, path: Path, identity: FileIdentity) -> None:
         self.looks += 1
-        assert self.alive.wait(20)
+        assert self.alive.wait(30)
         super().check_in_place(path, identity)
 
 
@@ -198,7 +198,7 @@ def test_while_a_look_hangs_writes_wait_for_it(tmp_path: Path) -> None:
     assert not written.wait(0.05)
     assert (tmp_path / "file").read_bytes() == b"a"
     files.alive.set()
-    thread.join(20)
+    thread.join(30)
     assert (tmp_path / "file").read_bytes() == b"b"
     assert not failed.is_set()
     file.close()
@@ -266,7 +266,7 @@ def test_two_probes_at_once_do_not_take_the_directory_for_failed(tmp_path: Path)
     health.hold(lock)
     health.probe()
     assert files.second is not None
-    files.second.join(20)
+    files.second.join(30)
     assert health.failure is None
     assert not (tmp_path / PROBE_FILE).exists()
     lock.close()

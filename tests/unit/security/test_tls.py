@@ -59,7 +59,7 @@ def serving(context: Callable[[], ssl.SSLContext]) -> Iterator[int]:
         with contextlib.suppress(OSError):
             while True:
                 plain, _ = listening.accept()
-                plain.settimeout(20)
+                plain.settimeout(30)
                 threads.append(threading.Thread(target=answer, args=(plain,)))
                 threads[-1].start()
 
@@ -71,7 +71,7 @@ def serving(context: Callable[[], ssl.SSLContext]) -> Iterator[int]:
         finally:
             listening.shutdown(socket.SHUT_RDWR)
     for thread in [acceptor, *threads]:
-        thread.join(20)
+        thread.join(30)
         assert not thread.is_alive()
 
 
@@ -79,7 +79,7 @@ def serving(context: Callable[[], ssl.SSLContext]) -> Iterator[int]:
 def connected(port: int, context: ssl.SSLContext, host: str = "localhost") -> Iterator[tuple[ssl.SSLSocket, str]]:
     """The connection, and the server's name for the client."""
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
         context.wrap_socket(plain, server_hostname=host) as tls,
     ):
         name = tls.recv(32)
@@ -173,7 +173,7 @@ def test_tls_1_1_is_refused() -> None:
 
 def test_a_plain_client_gets_no_bytes() -> None:
     context = server_context(settings(BROKER))
-    with serving(lambda: context) as port, socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+    with serving(lambda: context) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
         plain.sendall(b"\x0c\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0")
         with contextlib.suppress(ConnectionResetError):
             assert b"nobody" not in plain.recv(1000)

@@ -73,7 +73,7 @@ def run(scene: Callable[[Leader, ReplicaFetcher, list[FetchEvent]], Awaitable[No
         )
         task = asyncio.get_running_loop().create_task(fetcher.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 await scene(leader, fetcher, arrived)
         finally:
             task.cancel()

@@ -72,7 +72,7 @@ def test_concurrent_requests_get_the_same_answer(tmp_path: Path) -> None:
 
         def scrape(exposition: Exposition, watched: MetricSources | None, is_ready: bool) -> bytes:
             calls.append(exposition)
-            go_on.wait(20)
+            go_on.wait(30)
             return exposition.name.encode()
 
         service._scrape = scrape

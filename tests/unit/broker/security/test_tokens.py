@@ -125,8 +125,8 @@ def test_only_https_and_only_trusted_authorities(tmp_path: Path) -> None:
     from sparklog.security.https import fetch
 
     with pytest.raises(InvalidConfigError, match="https://"):
-        fetch("http://localhost/jwks", ca_location="", timeout_s=1, bytes_max=1)
+        fetch("http://localhost/jwks", ca_location="", timeout_s=30, bytes_max=1)
     (tmp_path / "ca.pem").write_text("none")
     for wrong in (tmp_path / "ca.pem", tmp_path / "missing"):
         with pytest.raises(InvalidConfigError, match=r"https\.ca\.location"):
-            fetch("https://localhost/jwks", ca_location=str(wrong), timeout_s=1, bytes_max=1)
+            fetch("https://localhost/jwks", ca_location=str(wrong), timeout_s=30, bytes_max=1)

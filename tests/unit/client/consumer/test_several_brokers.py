@@ -117,10 +117,10 @@ def test_without_a_hint_the_metadata_are_requested(cluster: FakeCluster) -> None
 
 def test_a_producer_learns_the_leader(cluster: FakeCluster) -> None:
     with Producer(cluster.address, retry_backoff_ms=60_000, delivery_timeout_ms=120_000) as producer:
-        producer.send("events", b"1", partition=1).result(10)
+        producer.send("events", b"1", partition=1).result(30)
         asked = cluster.count(Api.METADATA)
         cluster.move(1, 2)
-        assert producer.send("events", b"2", partition=1).result(10).offset == 1  # without waiting
+        assert producer.send("events", b"2", partition=1).result(30).offset == 1  # without waiting
         assert cluster.count(Api.METADATA) == asked
 
 

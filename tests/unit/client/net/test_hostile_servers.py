@@ -69,7 +69,7 @@ def test_an_answer_without_results(lying: LyingBroker) -> None:
 
 def test_a_produce_that_is_answered_for_another_partition_is_not_acknowledged(lying: LyingBroker) -> None:
     lying.lies[Api.PRODUCE] = other_partition
-    producer = Producer(lying.address, delivery_timeout_ms=400)
+    producer = Producer(lying.address, delivery_timeout_ms=1_500)
     with pytest.raises(SparklogError, match="has not answered for the partitions"):
         producer.send("events", b"x").result(30)
     producer.close()
@@ -122,8 +122,8 @@ def test_first_answers(reply: bytes, error: type[SparklogError]) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(error):
-            Connection(Endpoint(*listener.getsockname()), timeout_ms=10_000)
-        thread.join(10)
+            Connection(Endpoint(*listener.getsockname()), timeout_ms=60_000)
+        thread.join(30)
 
 
 # -- files

@@ -218,7 +218,7 @@ def test_the_error_of_a_deletion_names_the_completed_part(brokers: FakeCluster, 
     assert [str(outcomes[tp]) for tp in TPS[:3]] == ["5", "it ends at 1", "8"]
 
     brokers.brokers[2].hook = lambda api, message: DROP if api is Api.DELETE_RECORDS else None
-    with Admin(brokers.address, request_timeout_ms=300) as hasty, pytest.raises(SparklogError) as late:
+    with Admin(brokers.address, request_timeout_ms=2_000) as hasty, pytest.raises(SparklogError) as late:
         hasty.delete_records({TPS[0]: 6, TPS[2]: 9})
     assert late.value.outcomes is not None
     assert late.value.outcomes[TPS[0]] == 6

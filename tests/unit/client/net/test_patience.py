@@ -186,7 +186,7 @@ def test_a_member_that_is_slow_is_waited_for(brokers: FakeCluster) -> None:
     cut_off(brokers, leaves=False)
     before = brokers.count(Api.METADATA)
     with (
-        Admin(brokers.address, request_timeout_ms=1_500) as admin,
+        Admin(brokers.address, request_timeout_ms=3_000) as admin,
         pytest.raises(RequestTimedOutError, match="in time"),
     ):
         admin.list_offsets({TP0: "latest"})

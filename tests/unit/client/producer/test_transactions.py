@@ -166,10 +166,10 @@ def test_a_transaction_without_records_sends_no_request(fake: FakeBroker) -> Non
 def test_an_exception_aborts(fake: FakeBroker) -> None:
     with producer(fake) as p:
         with pytest.raises(KeyError), p.transaction():
-            p.send("events", b"a").result(5)
+            p.send("events", b"a").result(30)
             late = p.send_batch("events", {"value": [b"b"]})
             raise KeyError("mine")
-        assert isinstance(late.exception(5), TransactionAbortedError | type(None))
+        assert isinstance(late.exception(30), TransactionAbortedError | type(None))
         with p.transaction():
             p.send("events", b"c")
     assert ends(fake) == [(0, False), (1, True)]
@@ -188,7 +188,7 @@ def test_the_first_failure_is_raised_by_commit_and_only_an_abort_is_possible(fak
     with producer(fake) as p:
         p.init_transactions()
         p.begin_transaction()
-        assert isinstance(p.send("events", b"a").exception(5), CorruptBatchError)
+        assert isinstance(p.send("events", b"a").exception(30), CorruptBatchError)
         with pytest.raises(CorruptBatchError):
             p.send("events", b"b")
         for _ in range(2):
@@ -210,19 +210,24 @@ def test_records_that_time_out_fail_the_transaction_for_good(fake: FakeBroker) -
             p.send("events", b"a")
         assert isinstance(caught.value.__cause__, RequestTimedOutError)
         fake.hook = lambda api, message: None
+        p._accumulator.delivery_timeout_s = 60
         with p.transaction():
             p.send("events", b"b")
     assert ends(fake) == [(0, False), (1, True)]
 
 
 def test_an_unanswered_end_can_be_repeated_but_not_reversed(fake: FakeBroker) -> None:
-    with producer(fake, max_block_ms=1000) as p:
+    with producer(fake) as p:
         p.init_transactions()
         p.begin_transaction()
-        p.send("events", b"a").result(5)
-        fake.hook = failing(Api.END_TXN, *[ConcurrentTransactionsError.code] * 1000)
+        p.send("events", b"a").result(30)
+        fake.hook = lambda api, message: ConcurrentTransactionsError.code if api is Api.END_TXN else None
+        assert p._transactions is not None
+        patient = p._transactions._policy
+        p._transactions._policy = patient._replace(timeout_ms=200)
         with pytest.raises(ConcurrentTransactionsError):
             p.commit_transaction()
+        p._transactions._policy = patient
         with pytest.raises(InvalidTxnStateError, match="commit_transaction"):
             p.abort_transaction()
         with pytest.raises(InvalidTxnStateError):
@@ -297,10 +302,10 @@ def test_a_block_may_end_its_transaction_itself_but_closing_is_no_commit(fake: F
     with producer(fake) as p:
         for end in (p.abort_transaction, p.commit_transaction):
             with p.transaction():
-                p.send("events", b"a").result(5)
+                p.send("events", b"a").result(30)
                 end()
         with pytest.raises(InvalidTxnStateError, match="no transaction to commit"), p.transaction():
-            p.send("events", b"b").result(5)
+            p.send("events", b"b").result(30)
             p.close()
     assert ends(fake) == [(0, False), (1, True), (2, False)]
 
@@ -329,6 +334,6 @@ def test_closing_aborts_the_open_transaction(fake: FakeBroker) -> None:
     p = producer(fake)
     p.init_transactions()
     p.begin_transaction()
-    p.send("events", b"a").result(5)
+    p.send("events", b"a").result(30)
     p.close()
     assert ends(fake) == [(0, False)]
