@@ -80,6 +80,21 @@ def test_a_gap_pauses_or_is_accepted() -> None:
     assert plan.spans == {0: Span(7, 9), 1: Span(4, 4)}
 
 
+def test_a_single_deleted_offset_is_a_gap() -> None:
+    before, ends = state(next_offsets={0: 5}), {0: PartitionEnds(6, 9, 9)}
+    with pytest.raises(LakePausedError, match="offsets 5 to 5 of partition 0"):
+        plan_round(before, ends, accept_gaps=False, offsets_max=9)
+    assert plan_round(before, ends, accept_gaps=True, offsets_max=9).gaps == {0: Span(5, 6)}
+    assert not plan_round(before, {0: PartitionEnds(5, 9, 9)}, accept_gaps=False, offsets_max=9).gaps
+
+
+def test_a_table_can_end_where_the_log_ends() -> None:
+    before = state(next_offsets={0: 8})
+    assert not plan_round(before, {0: PartitionEnds(0, 8, 8)}, accept_gaps=False, offsets_max=9).spans
+    with pytest.raises(LakePausedError, match="the log ends at 7"):
+        plan_round(before, {0: PartitionEnds(0, 7, 7)}, accept_gaps=False, offsets_max=9)
+
+
 def test_decisions_after_a_failed_commit() -> None:
     planned = {0: Span(5, 9), 1: Span(0, 3)}
     before = state(4, next_offsets={0: 5})

@@ -34,6 +34,27 @@ def test_first_record_in_log_order(tmp_path: Path) -> None:
     assert log.reader.offset_of_max_timestamp() == (5, 400)
 
 
+def test_a_later_segment_whose_largest_timestamp_is_the_one_asked_for(tmp_path: Path) -> None:
+    """The first segment has a later time, in a record below the log start."""
+    settings = {"segment.bytes": 4_096}
+    log = open_log(tmp_path, settings)
+    for times in ([500, 100], [300], [200], [400], [50]):
+        append(log, batch(times, value=b"x" * (4_000 // len(times))))
+    assert len(log.segments) == 5
+    log.close()
+    log = open_log(tmp_path, settings, log_start_offset=1)
+    answers = {t: log.reader.offset_for_timestamp(t) for t in (100, 101, 299, 300, 301, 400, 401)}
+    assert answers == {
+        100: (1, 100),
+        101: (2, 300),
+        299: (2, 300),
+        300: (2, 300),
+        301: (4, 400),
+        400: (4, 400),
+        401: (-1, -1),
+    }
+
+
 def test_an_empty_log_has_no_record(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.reader.offset_for_timestamp(0) == (-1, -1)

@@ -37,6 +37,7 @@ from sparklog.replication.transactions import (
     WriteMarkers,
     records,
 )
+from sparklog.replication.transactions.model import State
 from sparklog.types import ProducerIdAndEpoch, TopicPartition, shared_transactional_id
 from tests.support.cases import for_each
 
@@ -144,6 +145,16 @@ def test_the_largest_epoch_is_never_used() -> None:
     assert after.producer_epoch == 0
     assert desk.refused(AddPartitions("id", me.producer_id, 32_766, (T0,))) is ProducerFencedError
     assert end > 0
+
+
+@pytest.mark.parametrize("epoch", [32_763, 32_764, 32_765])
+def test_a_producer_that_has_the_largest_epoch_gets_another_id(epoch: int) -> None:
+    desk = Desk()
+    before = ProducerIdAndEpoch(900, epoch)
+    value = records.PlainValue(records.VERSION, int(State.EMPTY), *before, -1, -1, -1, 60_000, -1, 0, [])
+    desk.log.append((records.encode_key(records.PLAIN, "id"), records.encode_value(value)))
+    after = restarted(desk).init()
+    assert after == (ProducerIdAndEpoch(900, epoch + 1) if epoch < 32_765 else ProducerIdAndEpoch(1100, 0))
 
 
 def restarted(desk: Desk) -> Desk:

@@ -239,6 +239,42 @@ def test_by_type_is_true_exactly_if_such_a_resource_can_exist(
     assert AclAuthorizer(acls).allowed_by_type(peer, operation, TOPIC) == expected
 
 
+@pytest.mark.parametrize(
+    ("acls", "expected"),
+    [
+        ([acl("t")], True),
+        ([acl("t"), acl("t", permission=DENY)], False),
+        ([acl("t"), acl("t", O.ALL, DENY)], False),
+        ([acl("t"), acl("t", O.WRITE, DENY)], True),
+        ([acl("t"), acl("t", permission=DENY, principal=BOB)], True),
+        ([acl("t"), acl("t", permission=DENY, principal=ANY_USER)], False),
+        ([acl("t"), acl("t", permission=DENY, host="10.0.0.2")], True),
+        ([acl("t"), acl("t", permission=DENY, host=HOST)], False),
+        ([acl("t"), acl("u"), acl("t", permission=DENY)], True),
+        ([acl("*"), acl("t", permission=DENY)], True),
+        ([acl("*"), acl("*", permission=DENY)], False),
+        ([acl("t"), acl("*", permission=DENY)], False),
+        ([acl("te"), acl("t", permission=DENY, pattern_type=PREFIXED)], False),
+        ([acl("te", pattern_type=PREFIXED), acl("t", permission=DENY, pattern_type=PREFIXED)], False),
+        ([acl("te", pattern_type=PREFIXED), acl("te", permission=DENY, pattern_type=PREFIXED)], False),
+        ([acl("te", pattern_type=PREFIXED), acl("tea", permission=DENY, pattern_type=PREFIXED)], True),
+        ([acl("te", pattern_type=PREFIXED), acl("te", permission=DENY)], True),
+        ([acl("te", pattern_type=PREFIXED), acl("*", permission=DENY)], False),
+    ],
+)
+def test_by_type_is_false_if_denials_cover_every_allowed_pattern(acls: list[Acl], expected: bool) -> None:
+    peer = Peer(ALICE, HOST)
+    assert AclAuthorizer(acls).allowed_by_type(peer, O.READ, TOPIC) == expected
+
+
+def test_by_type_without_acls_only_a_denial_of_all_names_denies() -> None:
+    peer = Peer(ALICE, HOST)
+    for denials, expected in (([], True), ([acl("t", permission=DENY)], True), ([acl("*", permission=DENY)], False)):
+        authorizer = AclAuthorizer(denials, allow_everyone_if_no_acl_found=True)
+        assert authorizer.allowed_by_type(peer, O.READ, TOPIC) == expected
+        assert AclAuthorizer(denials, [ALICE]).allowed_by_type(peer, O.READ, TOPIC), "a super user"
+
+
 def test_hosts_have_one_way_of_writing() -> None:
     assert canonical_host("2001:0DB8::0001") == "2001:db8::1"
     assert canonical_host("*") == "*"

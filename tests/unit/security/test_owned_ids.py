@@ -45,6 +45,11 @@ def test_numbers_begin_anew_when_they_are_used_up() -> None:
     assert owned_id(SECRET, 2**38 + 7, ALICE) == owned_id(SECRET, 7, ALICE)
 
 
+def test_owned_ids_begin_at_the_end_of_the_others() -> None:
+    assert not is_owned(PRODUCER_ID_END - 1)
+    assert is_owned(PRODUCER_ID_END)
+
+
 @given(st.integers(-1, PRODUCER_ID_END - 1))
 def test_other_ids_are_numbers(producer_id: int) -> None:
     assert not is_owned(producer_id)
