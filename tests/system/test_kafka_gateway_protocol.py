@@ -88,6 +88,19 @@ def test_versions_before_zstd_neither_send_nor_get_it(wire: KafkaWire, topic: st
     assert codecs_of(fetched(wire, topic, 10)) == ["zstd"]
 
 
+def test_new_partitions_are_validated_as_they_are_added(wire: KafkaWire, native: sparklog.Admin, topic: str) -> None:
+    native.create_topic(topic, partitions=3)
+    for validate_only in (True, False):
+        for count in (2, 3, 0, 10**6):
+            topics = [{"name": topic, "count": count, "assignments": None}]
+            request = {"topics": topics, "timeout_ms": 1_000, "validate_only": validate_only}
+            (result,) = wire.ask("CreatePartitions", 0, request)["results"]
+            assert result["error_code"] == Kafka.INVALID_PARTITIONS, (count, validate_only)
+    request = {"topics": [{"name": topic, "count": 4, "assignments": None}], "timeout_ms": 1_000, "validate_only": True}
+    assert wire.ask("CreatePartitions", 0, request)["results"][0]["error_code"] == Kafka.NONE
+    assert native.describe_topic(topic).partitions == 3
+
+
 def codes_in(answer: Any) -> Iterator[int]:
     """All error codes of an answer."""
     if isinstance(answer, dict):

@@ -135,9 +135,9 @@ def test_work_that_is_interrupted(broker: LocalBroker) -> None:
     with sparklog.SqlSession(broker.bootstrap_servers) as session:
         main = threading.main_thread().ident
         assert main is not None
-        threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
 
         def work() -> int:
+            threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
             with session.execute(ENDLESS) as result:
                 return int(result.read_all().num_rows)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparklog.console.views.messages import message_row
 from sparklog.console.views.values import CELL_CHARS_MAX, DETAIL_CHARS_MAX, bytes_cell, cell_of, visible
 
 
@@ -116,3 +117,12 @@ def test_times_that_python_has_no_object_for() -> None:
 def test_strings_in_lists_are_json() -> None:
     text = cell_of(pa.scalar(['say "hi"'], pa.list_(pa.string()))).text
     assert json.loads(text) == ['say "hi"']
+
+
+def test_only_a_list_in_a_column_named_headers_is_a_list_of_headers() -> None:
+    headers = pa.array(
+        [[{"key": "a", "value": b"b"}]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    )
+    for column, text in ((headers, "a=b"), (pa.array(["X-Trace: 5"]), "X-Trace: 5")):
+        row = message_row(0, 5, 7, pa.record_batch([column], names=["headers"]), 0, ["headers"], "auto")
+        assert [cell.text for cell in row.cells] == [text]

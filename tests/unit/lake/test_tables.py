@@ -172,6 +172,10 @@ def test_small_neighbours_are_merged_smallest_first() -> None:
     assert files_to_merge(with_medium, 1 << 24) == with_medium[1:]
     apart = [*small[:4], file(10, 900_000), *(file(20 + i, 1_000) for i in range(4))]
     assert files_to_merge(apart, 1 << 20) == []  # a full file stands between them
+    at_the_bound = [file(0, 1 << 19), *(file(i, 1_000) for i in range(1, FILES_MIN))]
+    assert files_to_merge(at_the_bound, 1 << 20) == []  # half a full file is not merged
+    below = [file(0, (1 << 19) - 1), *(file(i, 1_000) for i in range(1, FILES_MIN))]
+    assert files_to_merge(below, 1 << 20) == below
     assert files_to_merge([file(i, 1_000, name="user-") for i in range(20)], 1 << 20) == []
     assert files_to_merge(small, 1 << 20, {small[3].path}) == []
 

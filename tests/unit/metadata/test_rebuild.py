@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -157,6 +158,15 @@ def test_a_missing_partition_is_missed_after_it_too(lost: tuple[Path, dict[str, 
         assert broker.partitions.get("events", 1).log.log_end_offset == 2
 
     with_broker(data, check)
+
+
+def test_a_copy_of_a_partition_under_another_name_is_left_out(lost: tuple[Path, dict[str, Topic], str]) -> None:
+    data, topics, _ = lost
+    shutil.copytree(data / "events-0", data / "events-7")
+    code, output = run(data, "--yes")
+    assert "events-7" in output
+    assert "is another partition's" in output
+    assert read_store(data / METADATA_FILE).topics == topics, (code, output)
 
 
 def test_while_a_broker_runs_no_file_is_written(tmp_path: Path) -> None:

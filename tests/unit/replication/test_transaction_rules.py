@@ -491,6 +491,12 @@ def test_a_record_of_a_newer_broker_is_reported(key: bytes) -> None:
         Desk().coordinator.replay(key, b"\x90")
 
 
+def test_a_value_of_a_newer_broker_is_refused() -> None:
+    value = records.PlainValue(records.VERSION + 1, int(State.EMPTY), 1, 0, -1, -1, -1, 60_000, -1, 0, [])
+    with pytest.raises(LogCorruptError, match="version 1: use a newer broker"):
+        Desk().coordinator.replay(records.encode_key(records.PLAIN, "id"), records.encode_value(value))
+
+
 # --- how much is kept ---
 
 

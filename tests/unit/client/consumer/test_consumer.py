@@ -304,8 +304,8 @@ def test_ctrl_c_ends_a_poll(fake: FakeBroker) -> None:
         main = threading.main_thread().ident
         assert main is not None
         timer.function = lambda *_: signal.pthread_kill(main, signal.SIGINT)
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             consumer.poll(30_000)
         timer.join()
 
