@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from sparklog.environment import Environment, real_environment
+from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.pace import Pace
 from sparklog.errors import InvalidProducerIdMappingError
 from sparklog.replication.dynamic_settings import TOPIC_PREFIX
 from sparklog.security.owned_ids import is_owned
@@ -28,8 +30,6 @@ from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.dynamic_config import DynamicConfig
 from sparklog_broker.network.long_answers import LongAnswers
 from sparklog_broker.network.long_requests import LongRequests
-from sparklog_broker.network.memory import MemoryBudget
-from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.appender import Appender
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.lakes import Lakes

@@ -11,12 +11,12 @@ from typing import Any
 
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Connection, ConnectionLimits
-from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
 from sparklog_broker.network.reply import Reply
 from sparklog_broker.network.transport import PlainTransport
-from sparklog_broker.network.unread_answers import UnreadAnswers
 
+from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.unread_answers import UnreadAnswers
 from sparklog.protocol.frames import (
     PREFIX_BYTES,
     RequestPrefix,

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sparklog.environment import Environment
+from sparklog.environment.pace import Pace
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, note_registration, noted_lives
 from sparklog.log.housekeeping.log_manager import LogManager
@@ -63,7 +64,6 @@ from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.cluster.topics import Topics, is_here, was_made
 from sparklog_broker.config import BrokerConfig, parse_address
 from sparklog_broker.counters.replication import SessionCounters
-from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import ClusterMetadata, Storage

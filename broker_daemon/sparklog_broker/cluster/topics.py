@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.environment.fault_points import reach
+from sparklog.environment.pace import Pace
 from sparklog.errors import (
     CoordinatorNotAvailableError,
     InvalidConfigError,
@@ -57,7 +58,6 @@ from sparklog_broker.cluster.membership import Membership
 from sparklog_broker.cluster.replica_places import ReplicaPlaces
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.config import BrokerConfig
-from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
+from sparklog.environment.pace import ITEMS_PER_LOOK
 from sparklog.errors import InvalidRequestError, OffsetNotAvailableError, SparklogError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
@@ -19,7 +20,6 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.handlers.leader_hints import endpoints, leader_hint, preferred_replica
 from sparklog_broker.handlers.named_once import check_each_once
-from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions import page_cache
 from sparklog_broker.partitions.partition import Partition

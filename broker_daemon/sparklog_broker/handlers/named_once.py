@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
+from sparklog.environment.pace import ITEMS_PER_LOOK, Pace
 from sparklog.errors import InvalidRequestError
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
 from sparklog.protocol.group_messages import TopicPartitions
-from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace
 
 
 class NamedPartition(Protocol):

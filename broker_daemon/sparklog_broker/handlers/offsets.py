@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from sparklog.environment.pace import ITEMS_PER_LOOK
 from sparklog.errors import (
     InvalidRequestError,
     LeaderNotAvailableError,
@@ -38,7 +39,6 @@ from sparklog.types import (
 from sparklog_broker.broker import Broker
 from sparklog_broker.handlers.named_once import check_each_once
 from sparklog_broker.handlers.snapshots import all_at_once, extent_of
-from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.request_context import RequestContext
 

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import overload
 
+from sparklog.environment.pace import ITEMS_PER_LOOK
 from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, SparklogError, UnknownServerError
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
@@ -21,7 +22,6 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.internal_topics import check_not_internal
 from sparklog_broker.coordinators.verification import Verified
 from sparklog_broker.handlers.leader_hints import endpoints, leader_hint
-from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.appender import INLINE_APPEND_BYTES, Write
 from sparklog_broker.request_context import RequestContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from sparklog.environment.pace import ITEMS_PER_LOOK
 from sparklog.errors import SparklogError
 from sparklog.protocol.messages import (
     DeleteRecordsPartition,
@@ -13,7 +14,6 @@ from sparklog.protocol.messages import (
 )
 from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.handlers.named_once import check_each_once
-from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.request_context import RequestContext

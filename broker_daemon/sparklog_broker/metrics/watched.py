@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparklog.environment.clock import MachineClock
+from sparklog.environment.memory_budget import MemoryBudget
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig
@@ -12,7 +13,6 @@ from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
 from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.counters.requests import RequestCounters
-from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.server import Server
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.lakes import Lakes

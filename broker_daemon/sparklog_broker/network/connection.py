@@ -30,6 +30,9 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 from msgspec import Struct
 
+from sparklog.environment.half_requests import HalfRequest
+from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.unread_answers import UnreadAnswers
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.frames import (
@@ -43,13 +46,10 @@ from sparklog.protocol.frames import (
 from sparklog.security.handshake import Authentication
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
-from sparklog_broker.network.half_requests import HalfRequest
-from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue, ShortFileError
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
 from sparklog_broker.network.reply import Reply, error_reply
 from sparklog_broker.network.transport import Transport
-from sparklog_broker.network.unread_answers import UnreadAnswers
 
 log = logging.getLogger(__name__)
 

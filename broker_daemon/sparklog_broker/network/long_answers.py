@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 
+from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.pace import ITEMS_PER_LOOK, Pace
 from sparklog.errors import ResponseTooLargeError
 from sparklog.protocol.base import Message
 from sparklog.protocol.codec import encode, encode_value
 from sparklog.protocol.versions import field_names
-from sparklog_broker.network.memory import MemoryBudget
-from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace
 from sparklog_broker.network.reply import REST_BYTES_MAX, Response, fields_before_rest
 
 INLINE_BYTES = 64 * 1024

@@ -12,6 +12,9 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
+from sparklog.environment.half_requests import HalfRequests
+from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.unread_answers import UnreadAnswers
 from sparklog.errors import InvalidConfigError, SparklogError, TooManyConnectionsError
 from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.security.connection_limits import ConnectionLimits, Connections
@@ -23,15 +26,12 @@ from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Addresses, Answer, Connection, State
 from sparklog_broker.network.connection import ConnectionLimits as Limits
-from sparklog_broker.network.half_requests import HalfRequests
 from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, bind_error_text
-from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.preamble import read_preamble
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
 from sparklog_broker.network.tls_handshake import SecuredSocket, TlsHandshake
 from sparklog_broker.network.tls_transport import TlsTransport
 from sparklog_broker.network.transport import PlainTransport, Transport
-from sparklog_broker.network.unread_answers import UnreadAnswers
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from sparklog_broker.network.connection import READ_AHEAD_BYTES, Connection, ConnectionLimits, State
-from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
 from sparklog_broker.network.reply import Reply
-from sparklog_broker.network.unread_answers import UnreadAnswers
 
+from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.unread_answers import UnreadAnswers
 from sparklog.errors import ERRORS, FrameTooLargeError, InvalidRequestError, TooManyConnectionsError
 from sparklog.gateway.wire.codec import decoder
 from sparklog.protocol.codec import decode_error

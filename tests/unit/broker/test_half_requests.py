@@ -7,10 +7,10 @@ import logging
 
 import pytest
 from sparklog_broker.network.connection import Connection
-from sparklog_broker.network.half_requests import LOG_S, HalfRequest, HalfRequests
-from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.reply import Reply
 
+from sparklog.environment.half_requests import LOG_S, HalfRequest, HalfRequests
+from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.protocol.frames import RequestPrefix
 from tests.support.connections import MIB, echo, peer, request, run
 

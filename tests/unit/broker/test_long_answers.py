@@ -21,10 +21,10 @@ from sparklog_broker.network.long_answers import (
     parts_of,
     too_large,
 )
-from sparklog_broker.network.memory import MemoryBudget
-from sparklog_broker.network.pace import Pace
 from sparklog_broker.network.reply import Response
 
+from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.pace import Pace
 from sparklog.errors import ResponseTooLargeError
 from sparklog.protocol import group_messages as m
 from sparklog.protocol.apis import Api

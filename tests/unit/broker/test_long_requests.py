@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 from sparklog_broker.network.long_requests import DECODED_BYTES_PER_BYTE, LongRequests
-from sparklog_broker.network.pace import Pace
 from sparklog_broker.network.reply import Response
 from sparklog_broker.pipeline import HEADER_BYTES_MAX, Pipeline, check_header_size
 
+from sparklog.environment.pace import Pace
 from sparklog.errors import InvalidRequestError, RequestTimedOutError
 from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message

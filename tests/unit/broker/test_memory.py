@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparklog_broker.network.memory import SMALL_BYTES, MemoryBudget
+from sparklog.environment.memory_budget import SMALL_BYTES, MemoryBudget
 
 KIB = 1024
 

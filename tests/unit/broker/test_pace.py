@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from sparklog_broker.network.pace import ITEMS_PER_LOOK, SLICE_S, Pace
+from sparklog.environment.pace import ITEMS_PER_LOOK, SLICE_S, Pace
 
 
 class Clock:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sparklog_broker.network.memory import MemoryBudget
-from sparklog_broker.network.unread_answers import UnreadAnswers
+
+from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.unread_answers import UnreadAnswers
 
 KIB = 1024
 

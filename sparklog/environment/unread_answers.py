@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from sparklog_broker.network.memory import MemoryBudget
+from sparklog.environment.memory_budget import MemoryBudget
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,11 @@ class UnreadAnswers:
     Event-loop thread only.
     """
 
-    def __init__(self, budget: MemoryBudget, files_max: int, clock: Callable[[], float]) -> None:
-        self.bytes_max = budget.limit_bytes // SHARE
+    def __init__(
+        self, budget: MemoryBudget, files_max: int, clock: Callable[[], float], bytes_max: int | None = None
+    ) -> None:
+        """`bytes_max`: largest size of all unread answers together; None: 1/SHARE of the budget."""
+        self.bytes_max = budget.limit_bytes // SHARE if bytes_max is None else bytes_max
         self.files_max = files_max
         self.held_bytes = 0
         self.held_files = 0

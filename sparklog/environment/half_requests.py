@@ -17,7 +17,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from sparklog_broker.network.memory import MemoryBudget
+from sparklog.environment.memory_budget import MemoryBudget
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,10 @@ class Sender(Protocol):
 class HalfRequests:
     """Disconnects slow senders. `cut_count`: number of connections closed so far. Event-loop thread only."""
 
-    def __init__(self, budget: MemoryBudget, stall_s: float) -> None:
+    def __init__(self, budget: MemoryBudget, stall_s: float, budget_name: str = "queued.max.request.bytes") -> None:
+        """`budget_name`: name of the budget in the log."""
         self.cut_count = 0
+        self._budget_name = budget_name
         self._budget = budget
         self._stall_s = stall_s
         self._first: object | None = None
@@ -79,10 +81,11 @@ class HalfRequests:
         self.cut_count += 1
         if self._logged_at_s is None or now_s - self._logged_at_s >= LOG_S:
             log.info(
-                "%s: disconnected: other requests wait for memory (queued.max.request.bytes), and this client holds "
+                "%s: disconnected: other requests wait for memory (%s), and this client holds "
                 "%d bytes for an incomplete request, of which it sent %d bytes in %.1f s; %d other clients were "
                 "disconnected for the same reason",
                 sender.peer_name,
+                self._budget_name,
                 half.held_bytes,
                 half.received_bytes,
                 now_s - half.begun_s,

@@ -7,10 +7,9 @@ the number of clients that request long replies.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 SLICE_S = 0.002
 ITEMS_PER_LOOK = 32
@@ -19,16 +18,23 @@ ITEMS_PER_LOOK = 32
 T = TypeVar("T")
 
 
+class Loop(Protocol):
+    """The methods of an event loop that `Pace` uses."""
+
+    def create_future(self) -> Any: ...
+    def call_soon(self, callback: Callable[[], None], /) -> Any: ...
+
+
 class Pace:
     """Divides the loop's turns among long tasks. Event-loop thread only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Callable[[], float]) -> None:
+    def __init__(self, loop: Loop, *, clock: Callable[[], float]) -> None:
         self._loop = loop
         self._clock = clock
         self._ends_at = 0.0
         self._has_begun = False
         """True from the begin of a slice until the loop's next turn."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[Any] = deque()
 
     @property
     def waiting_count(self) -> int:
