@@ -12,12 +12,14 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
 from sparklog.client.net.addresses import Endpoint
+from sparklog.environment.pace import Pace
 from sparklog.errors import BrokerNotAvailableError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
-from sparklog.gateway.limits import Limits, MemoryBudget
-from sparklog.log.model.inflated_memory import InflatedMemory
+from sparklog.gateway.limits import Limits
+from sparklog.gateway.memory import ENTRY_BYTES, GatewayMemory, SlowClients
+from sparklog.gateway.wire.codec import Body
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.protocol.topic_messages import BrokerEndpoint
 from sparklog.security.listeners import Listener
@@ -40,29 +42,23 @@ class Address(NamedTuple):
 
 
 class Conversions:
-    """Threads and memory for the conversion of batches. Event-loop thread only.
+    """Threads for the conversion of batches. Event-loop thread only.
 
     Batches of a few kilobytes can become hundreds of megabytes. So CONVERTING_THREADS requests at once are converted on
-    threads. Their batches hold `inflated` during the decompression and conversion, and their results hold `converted`
-    until they are sent.
+    threads, and their batches hold `inflated` during the decompression and conversion. Callers reserve memory for the
+    results before `turn`, so that a wait for memory does not take the turns of others.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.inflated = InflatedMemory(limits.conversion_bytes)
-        self.converted = MemoryBudget(limits.converted_bytes)
+    def __init__(self, memory: GatewayMemory) -> None:
+        self.inflated = memory.inflated
+        self.converted = memory.converted
         self._turns = asyncio.Semaphore(CONVERTING_THREADS)
         self._threads = ThreadPoolExecutor(CONVERTING_THREADS, thread_name_prefix="kafka-convert")
 
-    @asynccontextmanager
-    async def turn(self, result_bytes: int) -> AsyncIterator[None]:
-        """Wait for the turn of one request, and for `result_bytes` of memory for its results. The caller converts
-        inside the context, waits for nothing else there, and calls `converted.add` with the size of the results."""
-        async with self._turns:
-            await self.converted.take(result_bytes)
-            try:
-                yield
-            finally:
-                self.converted.free(result_bytes)
+    def turn(self) -> asyncio.Semaphore:
+        """Return the context of the turn of one request. The caller converts inside, and waits for nothing else
+        there."""
+        return self._turns
 
     async def run(self, convert: Callable[[], T]) -> T:
         """Call `convert` on a thread. A cancelled caller waits for the end of a running conversion, so that its memory
@@ -79,6 +75,40 @@ class Conversions:
     def close(self) -> None:
         """Stop the threads after their running conversions."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class LongRequests:
+    """A thread for requests with many entries, one at a time. Event-loop thread only."""
+
+    def __init__(self, memory: GatewayMemory, pace: Pace) -> None:
+        self._memory = memory.lists
+        self._pace = pace
+        self._decoding = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-lists")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Call `work` on the thread. Raises its errors."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    @asynccontextmanager
+    async def decoded(self, decode: Callable[[], tuple[Body, int]]) -> AsyncIterator[Body]:
+        """Decode a request on the thread. Inside the context the request holds memory for its entries and their
+        results. No further request is decoded before there is memory for this one. Raises the errors of `decode`."""
+        owner, size = object(), 0
+        try:
+            async with self._decoding:
+                request, entries = await self.run(decode)
+                del decode  # it refers to the received bytes
+                await self._memory.acquire(owner, entries * ENTRY_BYTES)
+                size = entries * ENTRY_BYTES
+            await self._pace.begin()
+            yield request
+        finally:
+            self._memory.release(owner, size)
+
+    def close(self) -> None:
+        """Stop the thread after its present work."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class Gateway:
@@ -108,10 +138,13 @@ class Gateway:
         clock_s: A monotonic clock in s.
         """
         self.limits = limits or Limits()
-        self.memory = MemoryBudget(self.limits.memory_bytes)
+        self.memory = GatewayMemory(self.limits)
+        self.slow_clients = SlowClients(self.memory, self.limits.stall_s)
+        self.pace = Pace(asyncio.get_running_loop(), clock=clock_s)
         self.topics = Topics(clock_s)
-        self.groups = Groups(clock_s)
-        self.conversions = Conversions(self.limits)
+        self.groups = Groups(clock_s, self.memory.groups)
+        self.conversions = Conversions(self.memory)
+        self.long_requests = LongRequests(self.memory, self.pace)
         self.clock_s = clock_s
         self.broker_id = NO_NODE
         self.cluster_id = ""
@@ -142,19 +175,19 @@ class Gateway:
         certificate; only the Unix sockets of `local_sockets` pass them on. Raises BrokerNotAvailableError and the
         broker's errors."""
         if listener in self._local:
-            connection = await BrokerConnection.connect(self._local[listener], self.memory, client_id, client)
+            connection = await BrokerConnection.connect(self._local[listener], self.memory.answers, client_id, client)
             self.broker_id, self.cluster_id = connection.broker.broker_id, connection.broker.cluster_id
             return connection
         if self._place is not None:
             try:
-                return await BrokerConnection.connect(self._place, self.memory, client_id, gateway=self._name)
+                return await BrokerConnection.connect(self._place, self.memory.answers, client_id, gateway=self._name)
             except BrokerNotAvailableError:
                 self._place = None  # a restarted broker has another Unix socket
         failure: SparklogError = BrokerNotAvailableError("no bootstrap server is given: name one as HOST:PORT")
         for endpoint in self._bootstrap:
             place = BrokerPlace(endpoint.host, endpoint.port, context=self._context)
             try:
-                connection = await BrokerConnection.connect(place, self.memory, client_id, gateway=self._name)
+                connection = await BrokerConnection.connect(place, self.memory.answers, client_id, gateway=self._name)
             except BrokerNotAvailableError as e:
                 failure = e
                 continue
@@ -195,4 +228,5 @@ class Gateway:
             self._first.close()
         self.groups.close()
         self.conversions.close()
+        self.long_requests.close()
         await asyncio.sleep(0)

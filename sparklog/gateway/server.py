@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.memory import LOOKS_PER_STALL
 from sparklog.gateway.session import ServedApi, Session
 from sparklog.gateway.stream import ClientStream
 from sparklog.security.listeners import Listener
@@ -42,6 +43,7 @@ class GatewayServer:
         self._servers: list[asyncio.Server] = []
         self._sessions: dict[Session, asyncio.Task[None]] = {}
         self._hosts: Counter[str] = Counter()
+        self._watching: asyncio.Task[None] | None = None
         self.refused = 0
         """Number of connections that were closed at once because of a limit."""
 
@@ -57,6 +59,7 @@ class GatewayServer:
     async def start(self) -> None:
         """Start to accept connections. Raises OSError."""
         limits, loop = self._gateway.limits, asyncio.get_running_loop()
+        self._watching = loop.create_task(self._watch())
         for listener, sock in self._sockets:
             renewed = self._contexts.get(listener.name)
             context = None if renewed is None else _current_of(renewed)
@@ -100,8 +103,17 @@ class GatewayServer:
             if not self._hosts[session.peer_host]:
                 del self._hosts[session.peer_host]
 
+    async def _watch(self) -> None:
+        """Disconnect slow clients while others wait for memory, until cancelled."""
+        gateway = self._gateway
+        while True:
+            await asyncio.sleep(gateway.limits.stall_s / LOOKS_PER_STALL)
+            gateway.slow_clients.look(lambda: list(self._sessions), gateway.clock_s())
+
     async def stop(self) -> None:
         """Stop accepting, close all connections, and wait up to STOP_S for their sessions; then cancel them."""
+        if self._watching is not None:
+            self._watching.cancel()
         for server in self._servers:
             server.close()
         tasks = list(self._sessions.values())

@@ -6,17 +6,21 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from sparklog.environment.half_requests import HalfRequest
+from sparklog.environment.memory_budget import SMALL_BYTES
 from sparklog.errors import PolicyViolationError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.backend.write_permissions import WritePermissions
 from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.memory import HeldRequest, Progress
 from sparklog.gateway.stream import ClientStream
 from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
-from sparklog.gateway.wire.codec import Body, Part, decoder, encoder
+from sparklog.gateway.wire.codec import Body, LongMessageError, Part, counting_decoder, encoder
 from sparklog.gateway.wire.schema import REQUEST, RESPONSE
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.security.client_ids import printable_client_id
@@ -29,6 +33,11 @@ LARGE_PART_BYTES = 32 * 1024
 WRITTEN_BYTES = 256 * 1024
 SLICE_BYTES = 1024 * 1024
 """Size in bytes of the slices in which a large request is received."""
+HELD_ANSWER_BYTES = 64 * 1024
+"""Size in bytes from which an answer takes memory of the share `unread`."""
+INLINE_ENTRIES = 256
+"""Largest number of entries of a request that is decoded on the event loop."""
+FETCH = "Fetch"
 _BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenticate"})
 
 Handler = Callable[["Session", Body, int], Awaitable["Body | None"]]
@@ -70,7 +79,9 @@ class Session:
         """Time in s of the last check that the client may read the group, and that the gateway's broker coordinates it,
         by the group's id."""
         self.answer_bytes = 0
-        """Bytes of `Conversions.converted` that the answer to the current request holds until it is sent."""
+        """Bytes of the share `unread` that the answer to the current request holds until the client has read it."""
+        self.request = HeldRequest()
+        """The current request, except for PRODUCE."""
         self._stream = stream
         self._size = memoryview(bytearray(_SIZE.size))
         self._broker: BrokerConnection | None = None
@@ -84,6 +95,38 @@ class Session:
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         self._client = OnBehalf(self.peer_host[:255], port, self.local[0][:255], self.local[1], certificate or b"")
         self._in_work: list[asyncio.Task[None]] = []
+        self._receiving: Progress | None = None
+        self._received_bytes = 0
+        self._passing: Progress | None = None
+        """Progress of the bytes that the broker has not taken yet."""
+        self._sending: Progress | None = None
+        self._sent_bytes = 0
+
+    @property
+    def peer_name(self) -> str:
+        """The client's address, for the log."""
+        return self.peer_host
+
+    @property
+    def half_request(self) -> HalfRequest | None:
+        """The incomplete request, or the request that the broker does not take now, because of the client's quota."""
+        now_s = self.gateway.clock_s()
+        if self._receiving is not None:
+            half = self._receiving.state(self._received_bytes + self._stream.pending_bytes, now_s)
+            if half is not None:
+                return half
+        if self._broker is None or not self._broker.is_paused:
+            self._passing = None
+            return None
+        if self._passing is None:
+            self._passing = Progress(now_s)
+            self._passing.held_bytes = self._broker.unsent_bytes
+        return self._passing.state(self._broker.written_bytes - self._broker.unsent_bytes, now_s)
+
+    @property
+    def half_answer(self) -> HalfRequest | None:
+        """The answer that the client has not read completely."""
+        return None if self._sending is None else self._sending.state(self._sent_bytes, self.gateway.clock_s())
 
     async def broker(self) -> BrokerConnection:
         """Return the client's connection to the broker; open it if necessary. Raises BrokerNotAvailableError and the
@@ -136,13 +179,14 @@ class Session:
     async def _serve_one(self) -> bool:
         """Read one request and answer it. A PRODUCE request is answered by a task, while the next request is read."""
         limits = self.gateway.limits
-        async with asyncio.timeout(limits.idle_s if self.is_known else self._left_to_authenticate_s()):
+        async with asyncio.timeout(limits.idle_s if self.is_known else self._time_to_authenticate_s()):
             await self._stream.read_into(self._size)
             (size,) = _SIZE.unpack(self._size)
         self._check_size(size, limits.request_bytes)
-        data = await self._read(size)
+        request = HeldRequest(self.gateway.memory.requests)
         try:
-            head = read_head(data)
+            await self._read(size, request)
+            head = read_head(request.data)
             self.client_id = self.client_id or head.client_id
             served = self.apis.get(head.api_key)
             name = served.api.name if served is not None else ""
@@ -151,47 +195,56 @@ class Session:
             if not self.is_known and name not in _BEFORE_AUTHENTICATION:
                 raise ConnectionEndError(f"API {head.api_key} before the authentication")
         except BaseException:
-            self.gateway.memory.free(size)
+            request.release()
             raise
         before = self._in_work[-1] if self._in_work else None
         if name == PRODUCE:
-            task = asyncio.get_running_loop().create_task(self._answer_in_turn(served, head, data, before))
-            task.add_done_callback(lambda _: self.gateway.memory.free(size))
+            task = asyncio.get_running_loop().create_task(self._answer_in_turn(served, head, request, before))
+            task.add_done_callback(lambda _: request.release())
             self._in_work = [t for t in self._in_work if not t.done()]
             self._in_work.append(task)
             if len(self._in_work) >= limits.pipelined:
                 await self._in_work[0]
             return True
+        self.request = request
         try:
             if before is not None:
                 await before
-            await self._answer(served, head, data, None)
+            await self._answer(served, head, request, None)
         finally:
-            self.gateway.memory.free(size)
+            request.release()
         return not self.ends_after_answer
 
-    async def _read(self, size: int) -> memoryview:
-        """Return a request of `size` bytes. The budget is charged as the bytes arrive, so that an announced size alone
-        takes no memory from it."""
-        memory = self.gateway.memory
-        first = min(size, SLICE_BYTES)
-        data, taken = np.empty(first, np.uint8).data, 0  # not filled with zeros
+    async def _read(self, size: int, request: HeldRequest) -> None:
+        """Receive a request of `size` bytes. A slice is as large as the bytes before it, and its memory is reserved
+        before it is received. So an announced size alone takes no memory. The wait for memory does not count as the
+        client's time."""
+        clock_s = self.gateway.clock_s
+        first = min(size, SMALL_BYTES)
+        data, taken, rest_s = np.empty(first, np.uint8).data, 0, self.gateway.limits.read_s
+        progress = self._receiving = Progress(clock_s())
         try:
-            async with asyncio.timeout(self.gateway.limits.read_s):
-                while taken < size:
-                    if taken == first:
-                        data, beginning = np.empty(size, np.uint8).data, data
-                        data[:first] = beginning
-                    part = min(size - taken, SLICE_BYTES)
+            while taken < size:
+                part = min(size - taken, max(taken, SMALL_BYTES), SLICE_BYTES)
+                if taken == first:
+                    data, beginning = np.empty(size, np.uint8).data, data  # the system gives memory to written pages
+                    data[:first] = beginning
+                begun_s = clock_s()
+                progress.wait()
+                await request.add(part)
+                progress.held_bytes = request.size_bytes
+                progress.go_on(clock_s() - begun_s, clock_s())
+                begun_s = clock_s()
+                async with asyncio.timeout(max(rest_s, 0.0)):
                     await self._stream.read_into(data[taken : taken + part])
-                    await memory.take(part)
-                    taken += part
-        except BaseException:
-            memory.free(taken)
-            raise
-        return data
+                rest_s -= clock_s() - begun_s
+                taken += part
+                self._received_bytes = taken
+        finally:
+            self._receiving, self._received_bytes = None, 0
+        request.data = data
 
-    def _left_to_authenticate_s(self) -> float:
+    def _time_to_authenticate_s(self) -> float:
         return max(self.gateway.limits.authentication_s - (self.gateway.clock_s() - self._since_s), 0.0)
 
     def request_bytes_max(self, size_max: int) -> int:
@@ -204,10 +257,10 @@ class Session:
             raise ConnectionEndError(f"a request of {size} bytes; at most {limit} are allowed")
 
     async def _answer_in_turn(
-        self, served: ServedApi | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
+        self, served: ServedApi | None, head: RequestHead, received: HeldRequest, before: asyncio.Task[None] | None
     ) -> None:
         try:
-            await self._answer(served, head, data, before)
+            await self._answer(served, head, received, before)
         except (ConnectionEndError, SparklogError) as e:
             log.info("%s: %s; disconnecting", self.peer_host, e or "the connection to the broker is lost")
             self._stream.close()
@@ -215,32 +268,72 @@ class Session:
             self._stream.close()
 
     async def _answer(
-        self, served: ServedApi | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
+        self, served: ServedApi | None, head: RequestHead, received: HeldRequest, before: asyncio.Task[None] | None
     ) -> None:
         """Answer a request. `before`: the task of the preceding PRODUCE request, whose answer has to be sent first;
         None: no such answer is due."""
         if served is None:
             raise ConnectionEndError(f"API {head.api_key} is not served")
         api = served.api
-        version: int | None = None
-        if not api.first <= head.version <= api.last:
-            if api.name != API_VERSIONS:
-                raise ConnectionEndError(f"{api.name} version {head.version}; served are {api.first} to {api.last}")
-            body: Body | None = await served.handler(self, {}, -1)
-            version = 0
-        else:
-            request = decoder(REQUEST, api.name, head.version)(data[head.body_from :])
-            body = await served.handler(self, request, head.version)
-        if before is not None:
-            await asyncio.wait([before])
-        if body is None:
+        if not api.first <= head.version <= api.last and api.name != API_VERSIONS:
+            raise ConnectionEndError(f"{api.name} version {head.version}; served are {api.first} to {api.last}")
+        if api.first <= head.version <= api.last:
+            parts = await self._handle(served, head, received)
+            if before is not None:
+                await asyncio.wait([before])
+            if parts is not None:
+                await self._write(frame(head, api.name, parts))
             return
-        encode = encoder(RESPONSE, api.name, head.version if version is None else version)
-        await self._write(frame(head, api.name, encode(body), version=version))
+        body = await served.handler(self, {}, -1)
+        assert body is not None
+        await self._write(frame(head, api.name, encoder(RESPONSE, api.name, 0)(body), version=0))
+
+    async def _handle(self, served: ServedApi, head: RequestHead, received: HeldRequest) -> list[Part] | None:
+        """Return the encoded answer to a request; None if the request has no answer. A request with many entries is
+        decoded and encoded on a thread: each takes a part of a second."""
+        api = served.api
+        decode, encode = counting_decoder(REQUEST, api.name, head.version), encoder(RESPONSE, api.name, head.version)
+        try:
+            try:
+                request, _ = decode(received.data[head.body_from :], INLINE_ENTRIES)
+            except LongMessageError:
+                return await self._handle_long(served, head, received)
+            body = await served.handler(self, request, head.version)
+            if body is None:
+                return None
+            is_long = self._broker is not None and self._broker.held_bytes and api.name != FETCH
+            return await self.gateway.long_requests.run(partial(encode, body)) if is_long else encode(body)
+        finally:
+            if self._broker is not None:
+                self._broker.release()
+
+    async def _handle_long(self, served: ServedApi, head: RequestHead, received: HeldRequest) -> list[Part] | None:
+        api, long_requests = served.api, self.gateway.long_requests
+        decode = counting_decoder(REQUEST, api.name, head.version)
+        async with long_requests.decoded(partial(decode, received.data[head.body_from :])) as request:
+            body = await served.handler(self, request, head.version)
+            if body is None:
+                return None
+            return await long_requests.run(partial(encoder(RESPONSE, api.name, head.version), body))
+
+    async def hold_answer(self, size_bytes: int) -> None:
+        """Wait until there is memory for an answer of `size_bytes`, unless the session holds as much already. While
+        others wait, the gateway disconnects clients that do not read."""
+        more = size_bytes - self.answer_bytes
+        if more > 0:
+            await self.gateway.memory.unread.acquire(self, more)
+            self.answer_bytes += more
 
     async def _write(self, parts: list[Part]) -> None:
         """Send small parts joined, and large parts in slices, because the transport copies all bytes that the socket
         does not accept at once."""
+        size = sum(map(len, parts))
+        if size > HELD_ANSWER_BYTES or self.answer_bytes:
+            await self.hold_answer(size)
+            self._release_answer(size)
+        clock_s = self.gateway.clock_s
+        progress = self._sending = Progress(clock_s())
+        progress.held_bytes = self.answer_bytes
         try:
             async with asyncio.timeout(self.gateway.limits.write_s):
                 small: list[Part] = []
@@ -254,17 +347,23 @@ class Session:
                     for start in range(0, len(view), WRITTEN_BYTES):
                         self._stream.write(view[start : start + WRITTEN_BYTES])
                         await self._stream.drain()
+                        self._sent_bytes += WRITTEN_BYTES
                 self._stream.write(b"".join(small))
                 await self._stream.drain()
         finally:
+            self._sending, self._sent_bytes = None, 0
             self._release_answer()
 
-    def _release_answer(self) -> None:
-        """Give back the memory of an answer that the client has received."""
-        if self._broker is not None:
-            self._broker.release()
-        size, self.answer_bytes = self.answer_bytes, 0
-        self.gateway.conversions.converted.free(size)
+    def _release_answer(self, kept_bytes: int = 0) -> None:
+        """Give back the memory of the answer beyond `kept_bytes`."""
+        surplus = self.answer_bytes - kept_bytes
+        if surplus > 0:
+            self.answer_bytes = kept_bytes
+            self.gateway.memory.unread.release(self, surplus, is_done=not kept_bytes)
+
+    def close(self) -> None:
+        """End the connection at once, without the data that the client has not read."""
+        self._stream.abort()
 
     def end(self) -> None:
         """Close the connection; its session then ends."""

@@ -92,6 +92,15 @@ class ClientStream(asyncio.BufferedProtocol):
         if self._drained is not None:
             await asyncio.shield(self._drained)
 
+    @property
+    def pending_bytes(self) -> int:
+        """Number of received bytes for which the reader still waits or has not asked."""
+        return self._filled if self._target is not None else self._end - self._start
+
+    def abort(self) -> None:
+        """Close the connection at once, without the held data."""
+        self._transport.abort()
+
     def close(self) -> None:
         """Close the connection after the held data is sent."""
         self._transport.close()

@@ -15,7 +15,6 @@ class Asking:
     client_id = gateway = ""
     authentication = None
     is_known = True
-    is_gateway = False
     mute_ms = 0
     listener = local_socket = ""
     times = RequestTimes()

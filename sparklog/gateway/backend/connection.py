@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.errors import (
     BrokerNotAvailableError,
     InvalidRequestError,
     SparklogError,
     error_from_code,
 )
-from sparklog.gateway.limits import MemoryBudget
 from sparklog.protocol import frames
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
@@ -41,6 +41,10 @@ NOBODY = OnBehalf("127.0.0.1", 0, "127.0.0.1", 0)
 HELD_BYTES_MIN = 64 * 1024
 """Size in bytes from which an answer takes memory of the gateway's budget, until `release`."""
 
+DECODED_BYTES_PER_BYTE = 16
+"""Assumed memory of an answer's decoded form, and of the client's answer that is made of it, for each received byte."""
+SMALL_PART_BYTES = 16 * 1024
+"""Parts of a large payload below this size in bytes are joined, so that thousands of them are not sent one by one."""
 JOINED_BYTES_MAX = 64 * 1024
 """Largest payload in bytes that is joined with the request's head before it is sent."""
 
@@ -79,7 +83,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.place = place
         self.broker: HandshakeResponse
         self._memory = memory
-        self._held = 0
+        self.held_bytes = 0
+        """Bytes of the budget that answers hold until `release`."""
         self._spoken = HANDSHAKE_ONLY
         self._expected: deque[_Expected] = deque()
         self._next_id = 0
@@ -90,6 +95,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._prefix: frames.ResponsePrefix | None = None
         self._view = memoryview(bytearray(frames.PREFIX_BYTES))
         self._received = 0
+        self.written_bytes = 0
+        """Bytes of all requests so far."""
         self._waiting: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -180,6 +187,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Send a request without an answer (acks 0). Raises as `send`."""
         self._write(api, message, payload)
 
+    @property
+    def is_paused(self) -> bool:
+        """True while the transport holds too much data that the broker has not taken."""
+        return not self._writable.is_set()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the transport holds."""
+        return self._transport.get_write_buffer_size()
+
     async def drain(self) -> None:
         """Wait while the transport holds too much data that the broker has not taken."""
         await self._writable.wait()
@@ -191,11 +208,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
         header = encode(message, version.older)
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
         size = sum(map(len, payload))
+        self.written_bytes += size
         head = frames.encode_request(api, version.number, self._next_id, header, size)
         if size > JOINED_BYTES_MAX:
-            self._transport.write(head)
+            small: list[Part] = [head]
             for part in payload:
-                self._transport.write(part)
+                if len(part) >= SMALL_PART_BYTES:
+                    self._transport.write(b"".join(small))
+                    self._transport.write(part)
+                    small.clear()
+                else:
+                    small.append(part)
+            self._transport.write(b"".join(small))
         else:
             self._transport.write(b"".join((head, *payload)))
 
@@ -242,19 +266,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._prefix = prefix
         if prefix.body_bytes > HELD_BYTES_MIN:
             self._transport.pause_reading()
-            self._waiting = asyncio.get_running_loop().create_task(self._wait_for_memory(prefix.body_bytes))
+            self._waiting = asyncio.get_running_loop().create_task(self._wait_for_memory(prefix))
         elif prefix.body_bytes:
             self._expect(prefix.body_bytes)
         else:
             self._on_body(prefix, memoryview(b""))
 
-    async def _wait_for_memory(self, size: int) -> None:
-        await self._memory.take(size)
-        self._held += size
+    async def _wait_for_memory(self, prefix: frames.ResponsePrefix) -> None:
+        size = prefix.body_bytes * (1 if prefix.api == Api.FETCH else DECODED_BYTES_PER_BYTE)
+        await self._memory.acquire(self, size)
+        self.held_bytes += size
         if self._failure is not None:
             self.release()
             return
-        self._expect(size)
+        self._expect(prefix.body_bytes)
         self._transport.resume_reading()
 
     def _expect(self, size: int) -> None:
@@ -286,10 +311,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         expected.answer.set_result((message, body[prefix.header_bytes :]))
 
     def release(self) -> None:
-        """Give back the memory that answers took from the budget, after the client has received its answer."""
-        held, self._held = self._held, 0
+        """Give back the memory that answers took from the budget, after the client's answer is encoded."""
+        held, self.held_bytes = self.held_bytes, 0
         if held:
-            self._memory.free(held)
+            self._memory.release(self, held)
 
     def _fail(self, error: SparklogError) -> None:
         self._failure = self._failure or error

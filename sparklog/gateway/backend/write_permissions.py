@@ -37,13 +37,13 @@ class WritePermissions:
         """Return the errors of the topics that do not exist or that the client may not write to. The text of a denial
         is the same for existing and missing topics. Raises the broker's errors."""
         now_s = self._clock_s()
-        asked = [
+        unknown = [
             name for name in dict.fromkeys(names) if now_s - self._granted_s.get(name, now_s - 2 * KEPT_S) >= KEPT_S
         ]
         refused: dict[str, SparklogError] = {}
-        for start in range(0, len(asked), TOPICS_PER_REQUEST_MAX):
+        for start in range(0, len(unknown), TOPICS_PER_REQUEST_MAX):
             request = MetadataRequest(
-                asked[start : start + TOPICS_PER_REQUEST_MAX],
+                unknown[start : start + TOPICS_PER_REQUEST_MAX],
                 paged=True,
                 with_schemas=False,
                 with_partitions=False,
@@ -58,7 +58,7 @@ class WritePermissions:
                     self._granted_s[state.name] = now_s
         while len(self._granted_s) > KEPT_MAX:
             del self._granted_s[next(iter(self._granted_s))]
-        for name in asked:
+        for name in unknown:
             if name not in self._granted_s and name not in refused:
                 refused[name] = _refusal(name, UnknownTopicOrPartitionError.code)
         return refused

@@ -17,17 +17,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sparklog.gateway.groups.model import (
+    GROUP_BYTES,
     GROUP_SIZE_MAX,
     METADATA_BYTES_MAX,
+    NAME_COPIES,
     NO_GENERATION,
+    PENDING_BYTES,
     PENDING_MAX,
+    PENDING_MS_MAX,
     SESSION_TIMEOUT_MS_MAX,
     GroupState,
     Join,
     JoinAnswer,
     Member,
+    Pending,
     Reply,
     SyncAnswer,
+    protocols_bytes,
 )
 from sparklog.gateway.wire.errors import Kafka
 
@@ -46,8 +52,8 @@ class ClassicGroup:
         self.members: dict[str, Member] = {}
         self._new_id = new_id
         self._static: dict[str, str] = {}
-        self._pending: dict[str, int] = {}
-        """Issued member ids that no join has used yet, with the time in ms at which they expire."""
+        self._pending: dict[str, Pending] = {}
+        """Issued member ids that no join has used yet."""
         self._rebalance_deadline_ms = 0
 
     # --- joins -------------------------------------------------------------------------------------------------------
@@ -81,7 +87,7 @@ class ClassicGroup:
             return Kafka.INCONSISTENT_GROUP_PROTOCOL
         if join.member_id not in self.members and len(self.members) >= GROUP_SIZE_MAX:
             return Kafka.GROUP_MAX_SIZE_REACHED
-        size = sum(len(metadata) for _, metadata in join.protocols) + sum(m.metadata_bytes for m in others)
+        size = protocols_bytes(join.protocols) + sum(m.metadata_bytes for m in others)
         return Kafka.GROUP_MAX_SIZE_REACHED if size > METADATA_BYTES_MAX else None
 
     def _join_new(self, join: Join, token: Any, now_ms: int) -> list[Reply]:
@@ -92,7 +98,8 @@ class ClassicGroup:
         if join.instance_id is None and join.needs_member_id:
             if len(self._pending) >= PENDING_MAX:
                 return [Reply(token, JoinAnswer(Kafka.GROUP_MAX_SIZE_REACHED))]
-            self._pending[member_id] = now_ms + join.session_timeout_ms
+            deadline_ms = now_ms + min(join.session_timeout_ms, PENDING_MS_MAX)
+            self._pending[member_id] = Pending(deadline_ms, join.client_host)
             return [Reply(token, JoinAnswer(Kafka.MEMBER_ID_REQUIRED, member_id))]
         return self._add_and_rebalance(member_id, join, token, now_ms)
 
@@ -350,6 +357,27 @@ class ClassicGroup:
         self.state = GroupState.DEAD
         return replies
 
+    def abandon(self, token: Any, now_ms: int) -> None:
+        """Note that the client of a waiting request is gone. Its member no longer waits, and expires without it."""
+        for member in self.members.values():
+            if token in (member.join_token, member.sync_token):
+                member.join_token = None if member.join_token is token else member.join_token
+                member.sync_token = None if member.sync_token is token else member.sync_token
+                member.deadline_ms = now_ms + member.session_timeout_ms
+
+    def held_bytes(self) -> Counter[str]:
+        """Return the memory of the group in bytes, by the addresses of its clients. The first client has that of the
+        group itself."""
+        sizes: Counter[str] = Counter()
+        for member in self.members.values():
+            sizes[member.client_host] += member.held_bytes
+        for one in self._pending.values():
+            sizes[one.client_host] += PENDING_BYTES
+        for host in sizes:
+            sizes[host] += GROUP_BYTES + NAME_COPIES * len(self.protocol_type or "")
+            break
+        return sizes
+
     # --- checks and time ---------------------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None) -> Kafka | None:
@@ -387,7 +415,7 @@ class ClassicGroup:
     def expire(self, now_ms: int) -> list[Reply]:
         """Remove members without heartbeats and expired member ids, and end a rebalance whose time is over."""
         replies: list[Reply] = []
-        for member_id in [i for i, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
+        for member_id in [i for i, one in self._pending.items() if one.deadline_ms <= now_ms]:
             del self._pending[member_id]
             replies += self._complete_join(now_ms, is_late=False)
         for member in list(self.members.values()):
@@ -409,7 +437,7 @@ class ClassicGroup:
     @property
     def next_deadline_ms(self) -> int | None:
         """Time in ms at which `expire` has to be called next; None: no deadline is set."""
-        deadlines = [*self._pending.values()]
+        deadlines = [one.deadline_ms for one in self._pending.values()]
         deadlines += [m.deadline_ms for m in self.members.values() if m.join_token is None]
         if self.state in (GroupState.PREPARING, GroupState.COMPLETING):
             deadlines.append(self._rebalance_deadline_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -16,8 +16,23 @@ PENDING_MAX = 10_000
 """Largest number of issued member ids of a group that no join has used yet."""
 METADATA_BYTES_MAX = 16 * 1024 * 1024
 """Largest size of all subscriptions and assignments of one group together, in bytes."""
+REBALANCE_TIMEOUT_MS_MAX = SESSION_TIMEOUT_MS_MAX
+"""Longest wait of a member for the others in ms."""
+PENDING_MS_MAX = 60_000
+"""Longest time in ms until an issued member id expires; a client uses it at once."""
+GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES = 4_096, 2_048, 512
+"""Memory in bytes of a group, of a member without its metadata, and of an issued member id."""
 UNKNOWN_GENERATION = -1
 NO_GENERATION = 0
+
+
+PROTOCOL_BYTES, NAME_COPIES = 256, 4
+"""Memory in bytes of an assignor's name and metadata without their content, and of a character of a name."""
+
+
+def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
+    """Return the memory of the assignors' names with their metadata in bytes."""
+    return sum(PROTOCOL_BYTES + NAME_COPIES * len(name) + len(metadata) for name, metadata in protocols)
 
 
 class GroupState(StrEnum):
@@ -49,6 +64,14 @@ class Join(NamedTuple):
     4)."""
     can_skip_assignment: bool = False
     """True if the client understands `skip_assignment` in the answer (version 9)."""
+
+
+class Pending(NamedTuple):
+    """A member id that was issued, and that no join has used yet."""
+
+    deadline_ms: int
+    """Time in ms at which the id expires."""
+    client_host: str
 
 
 class JoinAnswer(NamedTuple):
@@ -102,7 +125,12 @@ class Member(Struct):
     @property
     def metadata_bytes(self) -> int:
         """Size in bytes of the member's assignment and subscriptions, which clients choose."""
-        return len(self.assignment) + sum(len(metadata) for _, metadata in self.protocols)
+        return len(self.assignment) + protocols_bytes(self.protocols)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the member in bytes."""
+        return MEMBER_BYTES + self.metadata_bytes + NAME_COPIES * len(self.instance_id or "")
 
     def metadata_of(self, protocol: str) -> bytes:
         """Return the member's metadata for one assignor; empty if the member does not have the assignor."""

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.gateway.groups.classic import ClassicGroup
-from sparklog.gateway.groups.model import GroupState, Join, JoinAnswer, Reply, SyncAnswer
+from sparklog.gateway.groups.model import (
+    GROUP_BYTES,
+    MEMBER_BYTES,
+    NAME_COPIES,
+    GroupState,
+    Join,
+    JoinAnswer,
+    Reply,
+    SyncAnswer,
+    protocols_bytes,
+)
 from sparklog.gateway.wire.errors import Kafka
 
-GROUPS_MAX = 10_000
+HOST_SHARE = 2
+"""Divisor of the groups' memory: clients of one address hold at most 1/HOST_SHARE of it."""
 _ID_BYTES = 16
 
 
 class Groups:
     """The classic groups of one gateway. Event-loop thread only."""
 
-    def __init__(self, clock_s: Callable[[], float]) -> None:
+    def __init__(self, clock_s: Callable[[], float], memory: MemoryBudget) -> None:
+        """`memory`: the budget for the members of all groups."""
         self._clock_s = clock_s
+        self._memory = memory
+        self._held: dict[str, Counter[str]] = {}
+        """Counted memory in bytes, by group and by the addresses of its clients."""
+        self._hosts: Counter[str] = Counter()
+        """Counted memory in bytes by the clients' addresses."""
         self._groups: dict[str, ClassicGroup] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -37,19 +56,38 @@ class Groups:
         return list(self._groups.values())
 
     async def join(self, group_id: str, join: Join) -> JoinAnswer:
-        """Join a group, and wait until the rebalance is over."""
+        """Join a group, and wait until the rebalance is over. Without memory for a further member the answer is
+        COORDINATOR_LOAD_IN_PROGRESS, after which clients try again."""
         group = self._groups.get(group_id)
+        if group is None and join.member_id:
+            return JoinAnswer(Kafka.UNKNOWN_MEMBER_ID, join.member_id)
+        size = MEMBER_BYTES + GROUP_BYTES * (group is None) + protocols_bytes(join.protocols)
+        size += NAME_COPIES * (len(join.instance_id or "") + len(join.protocol_type))
+        if not self._has_room(join.client_host, size):
+            return JoinAnswer(Kafka.COORDINATOR_LOAD_IN_PROGRESS, join.member_id)
         if group is None:
-            if len(self._groups) >= GROUPS_MAX:
-                return JoinAnswer(Kafka.GROUP_MAX_SIZE_REACHED)
-            if join.member_id:
-                return JoinAnswer(Kafka.UNKNOWN_MEMBER_ID, join.member_id)
             group = self._groups[group_id] = ClassicGroup(group_id, lambda: secrets.token_hex(_ID_BYTES))
         token = asyncio.get_running_loop().create_future()
         self._apply(group, group.join(join, token, self.now_ms))
-        answer = await token
+        answer = await self._answer(group, token)
         assert isinstance(answer, JoinAnswer)
         return answer
+
+    def _has_room(self, client_host: str, size_bytes: int) -> bool:
+        """Return True if there is memory in the budget and in the share of the client's address."""
+        limit = self._memory.limit_bytes
+        return (
+            self._memory.used_bytes + size_bytes <= limit
+            and self._hosts[client_host] + size_bytes <= limit // HOST_SHARE
+        )
+
+    async def _answer(self, group: ClassicGroup, token: asyncio.Future[Any]) -> Any:
+        try:
+            return await token
+        except asyncio.CancelledError:
+            group.abandon(token, self.now_ms)
+            self._watch(group)
+            raise
 
     async def sync(
         self,
@@ -60,14 +98,20 @@ class Groups:
         protocols: tuple[str | None, str | None],
         assignments: Iterable[tuple[str, bytes]],
     ) -> SyncAnswer:
-        """Return a member's assignment; wait until the leader has sent it."""
+        """Return a member's assignment; wait until the leader has sent it. Without memory for the assignments the
+        answer is REBALANCE_IN_PROGRESS, after which the members join again."""
         group = self._groups.get(group_id)
         if group is None:
             return SyncAnswer(Kafka.UNKNOWN_MEMBER_ID)
+        assignments = list(assignments)
+        member = group.members.get(member_id)
+        size = sum(len(assignment) for _, assignment in assignments)
+        if member is not None and size and not self._has_room(member.client_host, size):
+            return SyncAnswer(Kafka.REBALANCE_IN_PROGRESS)
         token = asyncio.get_running_loop().create_future()
-        replies = group.sync(member_id, instance_id, generation, protocols, list(assignments), token, self.now_ms)
+        replies = group.sync(member_id, instance_id, generation, protocols, assignments, token, self.now_ms)
         self._apply(group, replies)
-        answer = await token
+        answer = await self._answer(group, token)
         assert isinstance(answer, SyncAnswer)
         return answer
 
@@ -114,7 +158,23 @@ class Groups:
                 token.set_result(reply.answer)
         self._watch(group)
 
+    def _count(self, group: ClassicGroup) -> None:
+        """Count the memory of a group after a change."""
+        before, now = self._held.pop(group.group_id, Counter()), group.held_bytes()
+        if now:
+            self._held[group.group_id] = now
+        self._hosts.subtract(before)
+        self._hosts.update(now)
+        for host in [host for host in before if not self._hosts[host]]:
+            del self._hosts[host]
+        more = now.total() - before.total()
+        if more >= 0:
+            self._memory.take(more)
+        else:
+            self._memory.release(group, -more)
+
     def _watch(self, group: ClassicGroup) -> None:
+        self._count(group)
         timer = self._timers.pop(group.group_id, None)
         if timer is not None:
             timer.cancel()

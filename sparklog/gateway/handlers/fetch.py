@@ -23,11 +23,14 @@ from sparklog.settings import MIB
 from sparklog.types import READ_COMMITTED
 
 WAIT_MS_MAX = 60_000
+LONG_PARTITIONS, LONG_WAIT_MS_MAX = 1_000, 1_000
+"""A fetch of more partitions than the first number waits at most for the second in ms, because its lists hold memory
+that other fetches wait for."""
 NO_SESSION = 0
 INLINE_BYTES = 64 * 1024
 """Largest payload in bytes of an answer that is converted on the event loop; larger ones are converted on a thread."""
 INLINE_CONVERSION_BYTES = 4 * MIB
-"""Largest memory in bytes for the conversion of a batch on the event loop."""
+"""Largest memory in bytes for the conversion of an answer's batches on the event loop."""
 ZSTD_FROM = 10
 """First version of FETCH whose clients understand zstd."""
 
@@ -49,8 +52,9 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
     throttle_ms = 0
     if wanted:
         limit = min(max(request["max_bytes"], 0), session.gateway.limits.fetch_bytes)
+        wait_ms_max = WAIT_MS_MAX if len(wanted) <= LONG_PARTITIONS else LONG_WAIT_MS_MAX
         message = FetchRequest(
-            min(max(request["max_wait_ms"], 0), WAIT_MS_MAX),
+            min(max(request["max_wait_ms"], 0), wait_ms_max),
             min(max(request["min_bytes"], 0), limit),
             max(limit, 1),
             isolation,
@@ -68,21 +72,19 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
             payloads[result.topic, result.partition] = part
     converted = await _convert(session, payloads, has_zstd=version >= ZSTD_FROM)
     left_out = {(p.topic, p.partition) for p in wanted[PARTITIONS_PER_REQUEST_MAX:]}
+
+    def outcome(topic: str, partition: int) -> Body:
+        key = topic, partition
+        if key in left_out:
+            return _error(partition, Kafka.INVALID_REQUEST)
+        if key not in results:
+            return _error(partition, missing_code(topic))
+        return _answer(session, partition, results[key], converted.get(key, []), isolation=isolation)
+
     found = []
-    for topic in request["topics"]:
-        partitions = []
-        for p in topic["partitions"]:
-            key = topic["topic"], p["partition"]
-            if key in left_out:
-                partitions.append(_error(p["partition"], Kafka.INVALID_REQUEST))
-                continue
-            if key not in results:
-                partitions.append(_error(p["partition"], missing_code(topic["topic"])))
-                continue
-            partitions.append(
-                _answer(session, p["partition"], results[key], converted.get(key, []), isolation=isolation)
-            )
-        found.append({"topic": topic["topic"], "partitions": partitions})
+    for t in request["topics"]:
+        outcomes = await session.gateway.pace.list_of(outcome(t["topic"], p["partition"]) for p in t["partitions"])
+        found.append({"topic": t["topic"], "partitions": outcomes})
     return {"throttle_time_ms": throttle_ms, "error_code": Kafka.NONE, "session_id": NO_SESSION, "responses": found}
 
 
@@ -195,20 +197,21 @@ async def _convert_known(
 ) -> None:
     """Convert the batches of the `known` topics into `found`. Waits for no answer of the broker."""
     conversions = session.gateway.conversions
-    left = session.gateway.limits.fetch_bytes - session.answer_bytes
+    limit = session.gateway.limits.fetch_bytes
+    room = limit - _size(found)
     if sum(len(payloads[key]) for key in known) <= INLINE_BYTES:
         converted = _convert_inline(known, payloads, has_zstd=has_zstd)
         if converted is not None:
-            _add(session, converted)
             found |= converted
             return
-    async with conversions.turn(session.gateway.limits.fetch_bytes):
+    await session.hold_answer(limit)
+    async with conversions.turn():
         converted = {}
         for key, topic in known.items():
-            if left <= 0:
+            if room <= 0:
                 break
             convert = partial(
-                client_batches, payloads[key], topic.schema_of, _rows_of(topic), bytes_max=left,
+                client_batches, payloads[key], topic.schema_of, _rows_of(topic), bytes_max=room,
                 codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd,
                 within=partial(convert_within, conversions.inflated),
             )  # fmt: skip
@@ -218,8 +221,7 @@ async def _convert_known(
                 converted[key] = without_frames(e)
             else:
                 converted[key] = parts
-                left -= sum(map(len, parts))
-        _add(session, converted)
+                room -= sum(map(len, parts))
         found |= converted
 
 
@@ -228,10 +230,19 @@ def _convert_inline(
 ) -> dict[_Partition, _Converted] | None:
     """Convert a small answer on the event loop. Returns None for an answer that is large after decompression."""
     found: dict[_Partition, _Converted] = {}
+    room = INLINE_CONVERSION_BYTES
+
+    def inline(size_bytes: int, convert: Callable[[], list[Part]]) -> list[Part]:
+        nonlocal room
+        room -= size_bytes
+        if room < 0:
+            raise MessageTooLargeError("the answer is not converted on the event loop")
+        return convert()
+
     for key, topic in known.items():
         try:
             found[key] = client_batches(
-                payloads[key], topic.schema_of, _rows_of(topic), within=_inline,
+                payloads[key], topic.schema_of, _rows_of(topic), within=inline,
                 codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd,
             )  # fmt: skip
         except MessageTooLargeError:
@@ -241,21 +252,8 @@ def _convert_inline(
     return found
 
 
-def _inline(size_bytes: int, convert: Callable[[], list[Part]]) -> list[Part]:
-    if size_bytes > INLINE_CONVERSION_BYTES:
-        raise MessageTooLargeError("the batch is not converted on the event loop")
-    return convert()
-
-
 def _size(converted: dict[_Partition, _Converted]) -> int:
     return sum(len(part) for one in converted.values() if isinstance(one, list) for part in one)
-
-
-def _add(session: Session, converted: dict[_Partition, _Converted]) -> None:
-    """Let the session hold the converted batches until its answer is sent."""
-    size = _size(converted)
-    session.gateway.conversions.converted.add(size)
-    session.answer_bytes += size
 
 
 def _rows_of(topic: TopicInfo) -> Rows:

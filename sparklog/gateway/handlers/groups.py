@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparklog.errors import SparklogError
-from sparklog.gateway.groups.model import Join
+from sparklog.gateway.groups.model import REBALANCE_TIMEOUT_MS_MAX, Join
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
@@ -29,12 +29,17 @@ async def join_group(session: Session, request: Body, version: int) -> Body:
         session.client_id[:CLIENT_ID_CHARS_MAX],
         f"/{session.peer_host}",
         request["session_timeout_ms"],
-        rebalance_timeout_ms if rebalance_timeout_ms > 0 else request["session_timeout_ms"],
+        min(
+            rebalance_timeout_ms if rebalance_timeout_ms > 0 else request["session_timeout_ms"],
+            REBALANCE_TIMEOUT_MS_MAX,
+        ),
         request["protocol_type"],
         [(p["name"], p["metadata"]) for p in request["protocols"]],
         needs_member_id=version >= 4,
         can_skip_assignment=version >= 9,
     )
+    request.clear()
+    session.request.release()  # the group counts its copy
     joined = await session.gateway.groups.join(group_id, join)
     return {
         "error_code": joined.error,
@@ -75,14 +80,13 @@ async def sync_group(session: Session, request: Body, version: int) -> Body:
     error = await refuse_group(session, request["group_id"])
     if error is not None:
         return {"error_code": error, "assignment": b""}
-    synced = await session.gateway.groups.sync(
-        request["group_id"],
-        request["member_id"],
-        request.get("group_instance_id"),
-        request["generation_id"],
-        (request.get("protocol_type"), request.get("protocol_name")),
-        [(a["member_id"], a["assignment"]) for a in request["assignments"]],
-    )
+    protocols = request.get("protocol_type"), request.get("protocol_name")
+    member = request["member_id"], request.get("group_instance_id"), request["generation_id"]
+    assignments = [(a["member_id"], a["assignment"]) for a in request["assignments"]]
+    group_id = request["group_id"]
+    request.clear()
+    session.request.release()  # the group counts its copy
+    synced = await session.gateway.groups.sync(group_id, *member, protocols, assignments)
     return {
         "error_code": synced.error,
         "protocol_type": synced.protocol_type,

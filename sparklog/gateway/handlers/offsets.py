@@ -65,10 +65,11 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
             "leader_epoch": result.leader_epoch,
         }
 
+    list_of = session.gateway.pace.list_of
     return {
         "throttle_time_ms": throttle_ms,
         "topics": [
-            {"name": t["name"], "partitions": [outcome(t["name"], p) for p in t["partitions"]]}
+            {"name": t["name"], "partitions": await list_of(outcome(t["name"], p) for p in t["partitions"])}
             for t in request["topics"]
         ],
     }
@@ -108,10 +109,11 @@ async def offset_for_leader_epoch(session: Session, request: Body, version: int)
             "end_offset": -1 if result is None else result.end_offset,
         }
 
+    list_of = session.gateway.pace.list_of
     return {
         "throttle_time_ms": throttle_ms,
         "topics": [
-            {"topic": t["topic"], "partitions": [outcome(t["topic"], p) for p in t["partitions"]]}
+            {"topic": t["topic"], "partitions": await list_of(outcome(t["topic"], p) for p in t["partitions"])}
             for t in request["topics"]
         ],
     }

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
+from sparklog.environment.pace import ITEMS_PER_LOOK
 from sparklog.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -95,8 +96,11 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
         refused = await session.write_permissions.refusals(
             broker, (t["name"] for t in request["topic_data"] if is_topic_name(t["name"]))
         )
+        pace = session.gateway.pace
         for topic in request["topic_data"]:
-            for partition in topic["partition_data"]:
+            for i, partition in enumerate(topic["partition_data"], 1):
+                if i % ITEMS_PER_LOOK == 0 and pace.due():
+                    await pace.pause()
                 where = topic["name"], partition["index"]
                 if where[0] in refused:  # before its records are looked at
                     asked.append(_RequestedPartition(*where, refused[where[0]]))
@@ -123,7 +127,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
             payload.clear()  # the transport has copied the bytes that the broker has not taken
             await broker.drain()
         finally:
-            session.gateway.conversions.converted.free(size)
+            session.gateway.conversions.converted.release(session, size)
     if acks == 0:
         return None
     results: dict[tuple[str, int], ProduceResult] = {}
@@ -137,7 +141,8 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
         else:
             results = {(r.topic, r.partition): r for r in response.results}
     changed = await _changed_since(session, known, results)
-    outcomes = {(one.topic, one.partition): _outcome(session, one, results, version, changed) for one in asked}
+    each = await session.gateway.pace.list_of(_outcome(session, one, results, version, changed) for one in asked)
+    outcomes = {(one.topic, one.partition): outcome for one, outcome in zip(asked, each, strict=True)}
     found = _response(request, outcomes)
     if response is not None:
         found["throttle_time_ms"] = response.throttle_ms
@@ -170,7 +175,7 @@ async def _look_up(
 
 async def _convert(session: Session, partitions: list[_Partition]) -> list[_Converted]:
     """Convert the records of all partitions. A partition whose topic has changed since the gateway looked is converted
-    again before it is refused. The caller frees `_size` of the result in `Conversions.converted`."""
+    again before it is refused. The caller releases `_size` of the result in `Conversions.converted`."""
     found = await _convert_once(session, partitions)
     refused = [i for i, one in enumerate(found) if isinstance(one, _BY_TOPIC)]
     if not refused:
@@ -204,12 +209,18 @@ async def _convert_once(session: Session, partitions: Sequence[_Partition]) -> l
     conversions = session.gateway.conversions
     found = _convert_inline(partitions)
     if found is not None:
-        conversions.converted.add(_size(found))
+        conversions.converted.take(_size(found))
         return found
-    async with conversions.turn(session.gateway.limits.request_bytes):
-        found = await _convert_in_turn(session, partitions)
-        conversions.converted.add(_size(found))
-        return found
+    most = session.gateway.limits.request_bytes
+    await conversions.converted.acquire(session, most)
+    try:
+        async with conversions.turn():
+            found = await _convert_in_turn(session, partitions)
+    except BaseException:
+        conversions.converted.release(session, most)
+        raise
+    conversions.converted.release(session, most - _size(found), is_done=False)
+    return found
 
 
 def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None:
@@ -236,7 +247,7 @@ def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None
 
 
 async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
-    limits, conversions = session.gateway.limits, session.gateway.conversions
+    limits, conversions, pace = session.gateway.limits, session.gateway.conversions, session.gateway.pace
     found: list[_Converted] = []
     left = limits.request_bytes
     for one in partitions:
@@ -244,6 +255,7 @@ async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -
         try:
             for head, data in one.batches():
                 if head.codec == NONE and len(data) <= INLINE_BYTES:
+                    await pace.begin()
                     batch = _convert_batch(one, head, data, limits.inflated_bytes)
                 else:
                     convert = partial(_convert_batch, one, head, data, limits.inflated_bytes, conversions.inflated)

@@ -16,8 +16,8 @@ from uuid import UUID
 from sparklog.errors import InvalidRequestError
 from sparklog.gateway.wire.schema import Field, Message, messages
 
-ELEMENTS_MAX = 200_000
-"""Largest number of elements in all lists of one message together."""
+ELEMENTS_MAX = 20_000
+"""Largest number of elements in all lists of one request together, such as topics and their partitions."""
 _VARINT_BYTES_MAX = 5
 NO_UUID = UUID(int=0)
 
@@ -27,19 +27,25 @@ _SIZES = {name: struct.calcsize(">" + code) for name, code in _FIXED.items()}
 Body = dict[str, Any]
 Part = bytes | bytearray | memoryview
 Decode = Callable[[memoryview], Body]
+CountingDecode = Callable[..., tuple[Body, int]]
 Encode = Callable[[Body], list[Part]]
+
+
+class LongMessageError(InvalidRequestError):
+    """The message has more elements than the caller wants to decode at once."""
 
 
 class _Reader:
     """A cursor over the bytes of a message."""
 
-    __slots__ = ("data", "end", "pos", "room")
+    __slots__ = ("data", "elements_max", "end", "pos", "room")
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, elements_max: int | None = None) -> None:
         self.data = data
         self.pos = 0
         self.end = len(data)
-        self.room = ELEMENTS_MAX
+        self.elements_max = ELEMENTS_MAX if elements_max is None else elements_max
+        self.room = self.elements_max
 
     def take(self, size: int) -> memoryview:
         start, end = self.pos, self.pos + size
@@ -64,8 +70,10 @@ class _Reader:
         """Check and return the number of elements in a list. Each element takes at least one byte. Raises
         InvalidRequestError."""
         self.room -= number
-        if number > self.end - self.pos or self.room < 0:
+        if number > self.end - self.pos or self.room < -ELEMENTS_MAX + self.elements_max:
             raise InvalidRequestError(f"a list of {number} elements; at most {ELEMENTS_MAX} in one message are allowed")
+        if self.room < 0:
+            raise LongMessageError(f"more than {self.elements_max} elements")
         return number
 
     def tags(self) -> dict[int, memoryview]:
@@ -146,9 +154,10 @@ class _Source:
 
 
 @cache
-def decoder(kind: str, name: str, version: int) -> Decode:
-    """Return the decoder of a message in a version. Raises InvalidRequestError for a version that is not served; so
-    does the decoder for bytes that are no such message."""
+def counting_decoder(kind: str, name: str, version: int) -> CountingDecode:
+    """Return the decoder of a message in a version, which also returns the number of elements in all lists. Raises
+    InvalidRequestError for a version that is not served; so does the decoder for bytes that are no such message. The
+    decoder raises LongMessageError for more elements than its second argument; None: ELEMENTS_MAX."""
     message = messages()[kind, name]
     _check_version(message, version)
     source = _Source(message.is_flexible(version), version)
@@ -157,15 +166,23 @@ def decoder(kind: str, name: str, version: int) -> Decode:
     source.add(1, "return found")
     inner = source.function("decode")
 
-    def decode(data: memoryview) -> Body:
-        reader = _Reader(data)
+    def decode(data: memoryview, elements_max: int | None = None) -> tuple[Body, int]:
+        reader = _Reader(data, elements_max)
         try:
             body: Body = inner(reader)
         except (struct.error, IndexError) as e:
             raise InvalidRequestError(f"{name} version {version} is cut off") from e
-        return body  # bytes after it are passed over, as by Kafka: librdkafka sends some with Metadata version 12
+        # bytes after it are passed over, as by Kafka: librdkafka sends some with Metadata version 12
+        return body, reader.elements_max - reader.room
 
     return decode
+
+
+@cache
+def decoder(kind: str, name: str, version: int) -> Decode:
+    """Return the decoder of a whole message; see `counting_decoder`."""
+    decode = counting_decoder(kind, name, version)
+    return lambda data: decode(data)[0]
 
 
 def _emit_structure(source: _Source, indent: int, fields: tuple[Field, ...], target: str) -> None:

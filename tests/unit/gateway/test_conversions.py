@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import random
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +16,14 @@ import pyarrow as pa
 import pytest
 
 from sparklog.client.net.topic_info import TopicInfo
+from sparklog.environment.pace import SLICE_S, Pace
 from sparklog.errors import InvalidRequestError, MessageTooLargeError
 from sparklog.format.batch import encode_batch
-from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.gateway.gateway import Conversions
 from sparklog.gateway.handlers import fetch, produce
 from sparklog.gateway.limits import Limits
+from sparklog.gateway.memory import GatewayMemory
 from sparklog.gateway.records import compression, decode, typed
 from sparklog.gateway.records.batch_v2 import write_batch
 from sparklog.gateway.records.errors import InvalidRecordError
@@ -28,7 +31,7 @@ from sparklog.gateway.records.memory import COPIES, RECORD_BYTES, convert_within
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.to_client import as_they_are, client_batches
-from sparklog.gateway.records.typed import parse_rows
+from sparklog.gateway.records.typed import SLICE_ROWS, parse_rows
 from sparklog.gateway.wire.errors import Kafka
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.apis import Api
@@ -105,10 +108,21 @@ def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: T
     async def refusals(*_: Any) -> dict[str, Any]:
         return {}
 
-    gateway = SimpleNamespace(topics=Topics(info or topic()), conversions=conversions, limits=limits)
+    pace = Pace(asyncio.get_running_loop(), clock=time.monotonic)
+    gateway = SimpleNamespace(topics=Topics(info or topic()), conversions=conversions, limits=limits, pace=pace)
     permissions = SimpleNamespace(refusals=refusals)
+    held: list[int] = []
+
+    async def hold_answer(size_bytes: int) -> None:
+        held.append(size_bytes)
+
     return SimpleNamespace(
-        gateway=gateway, broker=connection, order=asyncio.Lock(), answer_bytes=0, write_permissions=permissions
+        gateway=gateway,
+        broker=connection,
+        order=asyncio.Lock(),
+        held=held,
+        hold_answer=hold_answer,
+        write_permissions=permissions,
     )
 
 
@@ -121,12 +135,12 @@ async def send(session: Any, *batches: memoryview, acks: int = 0) -> Any:
 def run(body: Callable[[Conversions, Limits], Awaitable[None]], **limits: Any) -> Conversions:
     async def main() -> Conversions:
         given = Limits(**limits)
-        conversions = Conversions(given)
+        conversions = Conversions(GatewayMemory(given))
         try:
             await asyncio.wait_for(body(conversions, given), PATIENCE_S)
         finally:
             conversions.close()
-        assert (conversions.converted.used, conversions.inflated.held_bytes) == (0, 0)
+        assert (conversions.converted.used_bytes, conversions.inflated.held_bytes) == (0, 0)
         return conversions
 
     return asyncio.run(main())
@@ -187,13 +201,30 @@ def test_converted_batches_hold_memory_until_the_broker_takes_them() -> None:
             await asyncio.sleep(0.001)
         for _ in range(20):
             await conversions.run(lambda: None)
-        assert sum(broker.sent for broker in brokers) == 2, "the results of a third request have no room"
+        assert sum(broker.sent for broker in brokers) == 2, "one has room, one may exceed it, and the others wait"
         for broker in brokers:
             broker.taking.set()
         await asyncio.gather(*tasks)
         assert sum(broker.sent for broker in brokers) == 4
 
     run(body, request_bytes=2 * len(LARGE), converted_bytes=3 * len(LARGE) + 4_096)
+
+
+def test_a_request_of_many_batches_is_converted_in_slices() -> None:
+    async def body(conversions: Conversions, limits: Limits) -> None:
+        session = session_of(conversions, Broker(), limits)
+        now_s = itertools.count(step=SLICE_S / 2)  # each look at the clock takes half a slice
+        session.gateway.pace = Pace(asyncio.get_running_loop(), clock=lambda: next(now_s))
+        batch = batch_of(write_small(None, [bytes(1_024)], [0]))
+        sent = asyncio.create_task(send(session, *[batch] * 200))
+        turns = 0
+        while not sent.done():
+            await asyncio.sleep(0)
+            turns += 1
+        await sent
+        assert turns > 100, "other requests have turns of the event loop meanwhile"
+
+    run(body)
 
 
 def test_a_request_with_too_large_results_is_refused_in_part() -> None:
@@ -301,7 +332,7 @@ def test_no_further_batch_is_converted_beyond_the_limit_of_an_answer() -> None:
     assert (two, everything) == (2 * one, 3 * one)
 
 
-def test_an_answer_holds_its_batches_until_it_is_sent() -> None:
+def test_a_large_answer_waits_for_its_memory_before_its_conversion() -> None:
     async def body(conversions: Conversions, limits: Limits) -> None:
         data = stored(MIB) * 3
         result = FetchResult("t", 0, 0, 3, 3, 0, length_bytes=len(data))
@@ -309,9 +340,8 @@ def test_an_answer_holds_its_batches_until_it_is_sent() -> None:
         partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": MIB}
         request = {"max_bytes": MIB, "max_wait_ms": 0, "min_bytes": 0, "isolation_level": 0}
         answer = await fetch.fetch(session, {**request, "topics": [{"topic": "t", "partitions": [partition]}]}, 11)
-        size = sum(map(len, answer["responses"][0]["partitions"][0]["records"]))
-        assert size == session.answer_bytes == conversions.converted.used > 0
-        conversions.converted.free(size)
+        assert answer["responses"][0]["partitions"][0]["records"]
+        assert session.held == [limits.fetch_bytes]
         assert conversions.inflated.peak_bytes > COPIES * MIB, "it was small, but not after its decompression"
 
     run(body)

@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sparklog.environment.pace import Pace
 from sparklog.errors import InvalidRequestError
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.gateway import Conversions
 from sparklog.gateway.handlers.produce import produce
 from sparklog.gateway.limits import Limits
+from sparklog.gateway.memory import GatewayMemory
 from sparklog.gateway.wire.errors import Kafka
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProduceResponse, ProduceResult
@@ -63,7 +65,11 @@ def session_of(broker: Broker) -> Any:
 
     limits = Limits()
     gateway = SimpleNamespace(
-        topics=Topics(time.monotonic), conversions=Conversions(limits), limits=limits, addresses=lambda *_: {}
+        topics=Topics(time.monotonic),
+        conversions=Conversions(GatewayMemory(limits)),
+        limits=limits,
+        addresses=lambda *_: {},
+        pace=Pace(asyncio.get_running_loop(), clock=time.monotonic),
     )
     return SimpleNamespace(
         gateway=gateway,

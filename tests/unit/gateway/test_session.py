@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import struct
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sparklog.gateway.gateway import Gateway
-from sparklog.gateway.limits import Limits, MemoryBudget
+from sparklog.gateway.limits import Limits
 from sparklog.gateway.server import GatewayServer
 from sparklog.gateway.session import ServedApi, Session
 from sparklog.gateway.wire.apis import Api
 from sparklog.gateway.wire.codec import Body
-from sparklog.security.listeners import Listener, SecurityProtocol
+from sparklog.security.listeners import SecurityProtocol
+from tests.unit.gateway.served import answer, framed, with_apis
 
 API_VERSIONS = struct.pack(">hhih", 18, 0, 7, -1)
 
@@ -30,44 +28,8 @@ async def failing(session: Session, request: Body, version: int) -> Body:
 APIS = {18: ServedApi(Api("ApiVersions", 18, 0, 4), versions), 60: ServedApi(Api("DescribeCluster", 60, 0, 2), failing)}
 
 
-def with_gateway(
-    body: Callable[[GatewayServer, Any], Awaitable[None]], limits: Limits, protocol: SecurityProtocol
-) -> None:
-    """Runs `body` with a gateway that has no broker; `connect` opens a client's streams."""
-
-    async def main() -> None:
-        gateway = Gateway(limits=limits)
-        sock = socket.create_server(("127.0.0.1", 0))
-        server = GatewayServer(gateway, APIS, [(Listener("L", "127.0.0.1", 0, protocol), sock)])
-        await server.start()
-
-        async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            return await asyncio.open_connection(*sock.getsockname())
-
-        try:
-            await body(server, connect)
-        finally:
-            await server.stop()
-        assert gateway.memory.used == 0
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-
-
 def run(body: Any, *, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT, **limits: Any) -> None:
-    with_gateway(body, Limits(**limits), protocol)
-
-
-def framed(data: bytes) -> bytes:
-    return struct.pack(">i", len(data)) + data
-
-
-async def answer(reader: asyncio.StreamReader) -> bytes:
-    """An answer; empty: the connection has ended."""
-    try:
-        (size,) = struct.unpack(">i", await reader.readexactly(4))
-        return await reader.readexactly(size)
-    except (asyncio.IncompleteReadError, ConnectionResetError):
-        return b""
+    with_apis(lambda server, _, connect: body(server, connect), APIS, Limits(**limits), protocol)
 
 
 def test_a_request_that_stops_half_way_ends_its_connection_and_gives_memory_back() -> None:
@@ -147,27 +109,3 @@ def test_a_defect_ends_one_connection(caplog: Any) -> None:
 
     run(body)
     assert "the gateway failed" in caplog.text
-
-
-def test_memory_is_granted_in_the_order_of_requests() -> None:
-    async def main() -> None:
-        memory, order = MemoryBudget(100), []
-
-        async def take(name: str, size: int) -> None:
-            await memory.take(size)
-            order.append(name)
-
-        await take("first", 80)
-        waiting = [asyncio.create_task(take(name, size)) for name, size in (("large", 90), ("small", 5))]
-        await asyncio.sleep(0)
-        assert order == ["first"], "a small request does not overtake a large one"
-        waiting[0].cancel()
-        await asyncio.gather(waiting[0], return_exceptions=True)
-        memory.free(80)
-        await waiting[1]
-        assert order == ["first", "small"] and memory.used == 5
-        memory.free(5)
-        await memory.take(1_000)  # more than there is, when all is free
-        assert memory.used == 1_000
-
-    asyncio.run(main())

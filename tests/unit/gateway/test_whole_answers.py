@@ -9,6 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from sparklog import errors
+from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.pace import Pace
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.handlers import (
@@ -31,6 +33,7 @@ from sparklog.protocol import topic_messages as t
 from sparklog.protocol import transaction_messages as x
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
+from sparklog.settings import MIB
 
 COUNT = ENTRIES_MAX + 3
 
@@ -55,7 +58,11 @@ def answer_of(handler: Any, request: dict[str, Any], version: int, answers: dict
             return broker
 
         gateway = SimpleNamespace(
-            topics=Topics(lambda: 0.0), groups=Groups(lambda: 0.0), broker_id=0, addresses=lambda *_: {}
+            topics=Topics(lambda: 0.0),
+            groups=Groups(lambda: 0.0, MemoryBudget(MIB)),
+            broker_id=0,
+            addresses=lambda *_: {},
+            pace=Pace(asyncio.get_running_loop(), clock=lambda: 0.0),
         )
         session = SimpleNamespace(gateway=gateway, broker=connection, listener=None, local=("h", 1))
         return await handler(session, request, version)
