@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from sparklog.client.producer.canonical_json import SLICE_NAME_BYTES, canonical_keys, key_slices
 from sparklog.client.producer.partitioner import murmur2, murmur2_array
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows, row_hash
+from sparklog.client.producer.rows import rows_of
+from sparklog.client.producer.typed_rows import TypedTopic
 from sparklog.errors import SchemaMismatchError
 from tests.support.cases import for_each
 from tests.support.clients import info
@@ -222,7 +224,12 @@ def test_rows_choose_the_partition_of_their_key(form: str, keys: tuple[str, ...]
         assert of_one is not None
         singly = [of_one(one) for one in zip(*(values[name] for name in keys), strict=True)]
         assert [(h & 0x7FFFFFFF) % 7 for h in singly] == expected
+        objects = [{"id": i, "zone": z} for i, z in rows]
+        assert all(typed.checked(one, None, None, None, None)[2] == p for one, p in zip(objects, expected, strict=True))
+        if rows:
+            assert rows_of(objects, topic, None).partition.tolist() == expected  # type: ignore[union-attr]
 
+    typed = TypedTopic(topic, 1 << 20, [])
     check()
 
 
