@@ -113,16 +113,22 @@ def resume(
 @app.command("rebuild")
 def rebuild(
     topic: TopicName,
+    keep_rows: Annotated[
+        bool, typer.Option("--keep-rows", help="Keep all rows, and only make columns wider that are so in the topic.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Empty the Delta table and fill it again from the log, with the topic's present columns."""
-    if not yes:
+    if not yes and not keep_rows:
         typer.confirm(
             f"The table of topic {topic} is emptied; rows that the log has deleted are lost. Rebuild?", abort=True
         )
     with open_admin(bootstrap_servers) as admin:
-        admin.rebuild_lake(topic)
+        admin.rebuild_lake(topic, keep_rows=keep_rows)
+    if keep_rows:
+        print(f"the Delta table of topic {topic} has the topic's wider columns, and all its rows")
+        return
     print(f"the Delta table of topic {topic} is filled again")
 
 

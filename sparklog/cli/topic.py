@@ -17,7 +17,7 @@ from sparklog.cli.options import (
     parse_changes,
     parse_pairs,
 )
-from sparklog.errors import SparklogError
+from sparklog.errors import InvalidConfigError, SparklogError
 from sparklog.settings import Scope, check, settings_of
 
 if TYPE_CHECKING:
@@ -219,6 +219,7 @@ def alter(
             autocompletion=completion.setting_names(Scope.TOPIC),
         ),
     ] = None,
+    yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change a topic's columns and settings."""
@@ -237,6 +238,9 @@ def alter(
         if configs and (added or widened):  # check the columns before changing a setting
             columns = before.key_columns, before.timestamp_column
             changed_columns(name, before.kind, before.schema, SchemaChange(added, widened), *columns)
+        if widened and not yes:
+            names = before.schema.names
+            _confirm_widening(before, [f.name for f in widened if f.name in names and before.schema.field(f.name) != f])
         if configs:
             _alter_configs(admin, name, configs)
         if not (added or widened):
@@ -254,6 +258,24 @@ def alter(
     _print_schema(topic)
     for hint in _query_hints(before, topic):
         print(hint, file=sys.stderr)
+
+
+def _confirm_widening(topic: TopicDescription, columns: list[str]) -> None:
+    """Ask before a change that pauses the topic's Delta table. Raises InvalidConfigError if there is no terminal."""
+    import sys
+
+    location = topic.setting("lake.location")
+    if not location or not columns:
+        return
+    text = (
+        f"topic {topic.name} has a Delta table at {location}, which pauses when {', '.join(columns)} becomes wider, unless "
+        "it is in a directory and has delta.enableTypeWidening = true. Afterwards 'sparklog lake rebuild "
+        f"{topic.name} --keep-rows' makes the table's columns wider: it writes all its files again"
+    )
+    if not sys.stdin.isatty():
+        raise InvalidConfigError(f"{text}; nothing is changed: use --yes to change the columns")
+    print(text, file=sys.stderr)
+    typer.confirm(f"Make {', '.join(columns)} wider?", abort=True)
 
 
 def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]:

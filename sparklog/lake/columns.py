@@ -158,10 +158,33 @@ def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
     ]
     if problems:
         raise LakePausedError(
-            f"the table does not fit the topic: {'; '.join(problems)}; 'sparklog lake rebuild' writes the table again "
-            "with the topic's columns, or change the table and use 'sparklog lake resume'"
+            f"the table does not fit the topic: {'; '.join(problems)}; 'sparklog lake rebuild --keep-rows' makes columns "
+            "wider and keeps the rows that the log has deleted, 'sparklog lake rebuild' writes the table again from the "
+            "log; or change the table and use 'sparklog lake resume'"
         )
     return missing
+
+
+_WIDER = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(),),
+    pa.float32(): (pa.float64(),),
+}
+"""Types to which a column of a topic, and of a Delta table, can become wider."""
+
+
+def wider_columns(wanted: pa.Schema, table: pa.Schema) -> dict[str, tuple[Any, Any]]:
+    """Return the columns that are wider in a topic than in its table: types in the table and in the topic, by name.
+
+    Args:
+        wanted: Columns of the topic.
+        table: Columns of the table.
+    """
+    types = {f.name: f.type for f in table}
+    return {
+        f.name: (types[f.name], f.type) for f in wanted if f.name in types and f.type in _WIDER.get(types[f.name], ())
+    }
 
 
 def same_type(a: Any, b: Any) -> bool:

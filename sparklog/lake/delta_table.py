@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,25 +20,31 @@ from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
 from sparklog.format.plain_layout import plain_layout
+from sparklog.lake.delta_commit import COMMIT_MARK, commit_version
 from sparklog.lake.delta_errors import (
     check_clear_text,
     commit_conflict,
     delta_errors,
+)
+from sparklog.lake.log_entry import (
+    CHECKPOINT_INTERVAL,
+    Entry,
+    commit_entry,
+    needs_own_commit,
+    widened,
+    with_fields,
 )
 from sparklog.lake.parquet_checks import FILE_ERRORS, check_data, open_parquet
 from sparklog.lake.parquet_files import DataFile, DataFileWriter, delta_statistics, fsync_below, partition_text
 from sparklog.lake.rules import MODE_PROPERTY, TOPIC_ID_PROPERTY, Span, TableState, app_id
 from sparklog.lake.table_features import check_features
 
-COMMIT_MARK = "sparklog"
-"""Key in the commit information that marks the commits of a worker."""
 HISTORY_PAGE = 50
 FIRST_PAGE = 4
 """Number of commits that a search without a known version reads first. Usually the newest one is a worker's, which ends
 the search."""
 PIECE_ROWS, PIECE_ROWS_MIN = 16_384, 512
 """Largest and smallest number of rows of a file that are in memory at a time."""
-CHECKPOINT_INTERVAL = 100
 _STATISTICS_COLUMNS_DEFAULT = 32
 _ADDRESS_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """Matches an address that lacks a slash, such as `s3:/bucket`, which would otherwise count as a directory."""
@@ -324,6 +329,7 @@ class LakeTable:
             self._handle.metadata().configuration,
             self._handle.schema().fields,
             is_upsert=is_upsert,
+            is_directory=is_local(self.location),
         )
 
     def doubled_or_restored(self) -> tuple[int | None, int | None]:
@@ -595,18 +601,8 @@ class LakeTable:
             CommitConflictError: The commit failed, mostly because the table has a newer version; or its outcome is
                 unknown.
         """
-        from deltalake import Transaction
-
-        information: dict[str, Any] = {"offsets": {str(p): list(s) for p, s in sorted(spans.items())}}
-        if gaps:
-            information["gaps"] = {str(p): list(s) for p, s in sorted(gaps.items())}
-        self._commit(
-            _added(files, is_change=True),
-            "append",
-            self._handle.schema(),
-            information,
-            [Transaction(app_id(topic_id, p), span.end) for p, span in sorted(spans.items())],
-        )
+        information, ends = _progress(topic_id, spans, gaps)
+        self._commit(Entry(information, ends, files, is_blind=True))
 
     def replace(self, removed: Sequence[TableFile], files: Sequence[DataFile], *, information: dict[str, Any]) -> None:
         """Replace files with other files of the same rows, in one commit on this version.
@@ -614,13 +610,16 @@ class LakeTable:
         Raises:
             CommitConflictError: As in `commit`.
         """
-        self._commit(
-            [*_added(files, is_change=False), *_removed(removed, is_change=False)],
-            "append",
-            self._handle.schema(),
-            information,
-            [],
-        )
+        self._commit(Entry(information, added=files, removed=removed, is_change=False))
+
+    def replace_all(self, schema: pa.Schema, files: Sequence[DataFile], *, information: dict[str, Any]) -> None:
+        """Replace all files, and the columns, in one commit on this version. The next offsets stay.
+
+        Raises:
+            CommitConflictError: As in `commit`.
+        """
+        schema_json = delta_schema(schema).to_json()
+        self._commit(Entry(information, added=files, removed=self.files(), schema_json=schema_json))
 
     def can_undo_compaction(self) -> bool:
         """Return True if the previous version exists, and neither it nor this version has deletion vectors, which the
@@ -664,19 +663,8 @@ class LakeTable:
         Raises:
             CommitConflictError: As in `commit`.
         """
-        from deltalake import Transaction
-
-        information: dict[str, Any] = {"offsets": {str(p): list(s) for p, s in sorted(spans.items())}}
-        if gaps:
-            information["gaps"] = {str(p): list(s) for p, s in sorted(gaps.items())}
-        self._commit(
-            [*_added(files, is_change=True), *_removed(removed, is_change=True)],
-            "append",
-            self._handle.schema(),
-            information,
-            [Transaction(app_id(topic_id, p), span.end) for p, span in sorted(spans.items())],
-            is_blind=False,
-        )
+        information, ends = _progress(topic_id, spans, gaps)
+        self._commit(Entry(information, ends, files, removed))
 
     def reset(self, schema: pa.Schema, topic_id: str, next_offsets: Mapping[int, int], *, keep_rows: bool) -> None:
         """Set the next offsets, and remove all rows unless `keep_rows`, in one commit on this version.
@@ -690,37 +678,30 @@ class LakeTable:
         Raises:
             CommitConflictError: As in `commit`.
         """
-        from deltalake import Transaction
+        information = {"reset": {str(p): o for p, o in sorted(next_offsets.items())}}
+        ends = {app_id(topic_id, p): offset for p, offset in sorted(next_offsets.items())}
+        removed = [] if keep_rows else self.files()
+        schema_json = "" if keep_rows else delta_schema(schema).to_json()
+        self._commit(Entry(information, ends, removed=removed, schema_json=schema_json))
 
-        self._commit(
-            [],
-            "append" if keep_rows else "overwrite",
-            self._handle.schema() if keep_rows else delta_schema(schema),
-            {"reset": {str(p): o for p, o in sorted(next_offsets.items())}},
-            [Transaction(app_id(topic_id, p), offset) for p, offset in sorted(next_offsets.items())],
-            is_blind=False,
-        )
+    def _commit(self, entry: Entry) -> None:
+        commit_version(self.location, self._handle, entry)
 
-    def _commit(
-        self,
-        actions: list[Any],
-        mode: str,
-        schema: Any,
-        information: dict[str, Any],
-        transactions: list[Any],
-        *,
-        is_blind: bool = True,
-    ) -> None:
-        from deltalake import CommitProperties
+    def can_widen(self) -> bool:
+        """Return True if columns of the table can become wider without a change of its files."""
+        metadata, features = self._handle.metadata(), self._handle.protocol().writer_features or ()
+        is_on = (metadata.configuration.get("delta.enableTypeWidening") or "").lower() == "true"
+        return is_on and is_local(self.location) and needs_own_commit(features)
 
-        metadata: dict[str, Any] = {COMMIT_MARK: information, "isBlindAppend": is_blind}
-        properties = CommitProperties(custom_metadata=metadata, max_commit_retries=0, app_transactions=transactions)
-        try:
-            self._handle.create_write_transaction(
-                actions, mode, schema, self.partition_columns or None, commit_properties=properties
-            )
-        except Exception as e:  # the caller reads the newest version to find the outcome
-            raise commit_conflict(e) from e
+    def widen_columns(self, columns: Mapping[str, tuple[Any, Any]]) -> None:
+        """Make columns wider, in a separate commit on this version; see `can_widen`. `columns`: types before and after,
+        by name.
+
+        Raises:
+            CommitConflictError: As in `commit`.
+        """
+        schema_json = widened(self._handle.schema().to_json(), columns)
+        commit_entry(self.location, self._handle, Entry(_marked({"widened": sorted(columns)}), schema_json=schema_json))
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns at the end of the table, in a separate commit on this version.
@@ -730,11 +711,15 @@ class LakeTable:
         """
         from deltalake import CommitProperties
 
-        properties = CommitProperties(
-            custom_metadata={COMMIT_MARK: {"columns": [f.name for f in fields]}}, max_commit_retries=0
-        )
+        information = _marked({"columns": [f.name for f in fields]})
+        added = delta_schema(pa.schema(fields))
+        if needs_own_commit(self._handle.protocol().writer_features or ()):
+            schema_json = with_fields(self._handle.schema().to_json(), added.to_json())
+            commit_entry(self.location, self._handle, Entry(information, schema_json=schema_json))
+            return
+        properties = CommitProperties(custom_metadata=information, max_commit_retries=0)
         try:
-            self._handle.alter.add_columns(list(delta_schema(pa.schema(fields)).fields), commit_properties=properties)
+            self._handle.alter.add_columns(list(added.fields), commit_properties=properties)
         except Exception as e:
             raise commit_conflict(e) from e
 
@@ -798,18 +783,18 @@ def _plain_type(t: Any) -> Any:
     return plain_layout(pa.nulls(0, t)).type
 
 
-def _added(files: Sequence[DataFile], *, is_change: bool) -> list[Any]:
-    from deltalake.transaction import AddAction
+def _progress(
+    topic_id: str, spans: Mapping[int, Span], gaps: Mapping[int, Span]
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the information of a commit with offsets, and the versions of its application transactions."""
+    information = {"offsets": {str(p): list(s) for p, s in sorted(spans.items())}}
+    if gaps:
+        information["gaps"] = {str(p): list(s) for p, s in sorted(gaps.items())}
+    return information, {app_id(topic_id, p): span.end for p, span in sorted(spans.items())}
 
-    now_ms = int(time.time() * 1000)
-    return [AddAction(f.path, f.size_bytes, f.partition_values, now_ms, is_change, f.statistics) for f in files]
 
-
-def _removed(files: Sequence[TableFile], *, is_change: bool) -> list[Any]:
-    from deltalake.transaction import RemoveAction
-
-    now_ms = int(time.time() * 1000)
-    return [RemoveAction(unquote(f.path), is_change, now_ms, f.size_bytes, dict(f.partition_values)) for f in files]
+def _marked(information: dict[str, Any]) -> dict[str, Any]:
+    return {COMMIT_MARK: information}
 
 
 def _nothing(path: str) -> None:

@@ -131,7 +131,7 @@ class DataFileWriter:
 
     def _append(self, rows: pa.Table, values: dict[str, str | None]) -> None:
         if self._open is None:
-            first = rows.column("_offset")[0].as_py() if rows.num_rows else 0
+            first = (rows.column("_offset")[0].as_py() or 0) if rows.num_rows else 0
             directory = value_directory(values)
             if directory:
                 self._files.create_dir(directory, recursive=True)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sparklog.errors import LakePausedError
+from sparklog.lake.log_entry import OWN_COMMIT_FEATURES
 
 WRITER_FEATURES = frozenset(
     {
@@ -28,13 +29,19 @@ _CONSTRAINT = "delta.constraints."
 _ADVICE = {
     "clustering": "ALTER TABLE … CLUSTER BY NONE, then DROP FEATURE clustering and domainMetadata",
     "domainMetadata": "DROP FEATURE domainMetadata, after the features that need it",
+    "typeWidening": "DROP FEATURE typeWidening TRUNCATE HISTORY",
     "vacuumProtocolCheck": "DROP FEATURE vacuumProtocolCheck",
 }
 """SQL that drops a feature from a table."""
 
 
 def unsupported(
-    features: Collection[str], configuration: Mapping[str, str | None], fields: Sequence[Any], *, is_upsert: bool
+    features: Collection[str],
+    configuration: Mapping[str, str | None],
+    fields: Sequence[Any],
+    *,
+    is_upsert: bool,
+    is_directory: bool = True,
 ) -> list[str]:
     """Return the features and properties that a worker cannot keep, in words.
 
@@ -43,9 +50,12 @@ def unsupported(
         configuration: Properties of the table.
         fields: Fields of the table's schema.
         is_upsert: True if commits also replace files.
+        is_directory: True if the table is in a directory, where a worker can commit by itself.
     """
-    wrong = [f"{name} (to drop: {_ADVICE[name]})" if name in _ADVICE else name for name in sorted(features)]
-    wrong = [text for text in wrong if text.split(" ")[0] not in WRITER_FEATURES]
+    accepted = WRITER_FEATURES | (OWN_COMMIT_FEATURES if is_directory else set())
+    wrong = [
+        f"{name} (to drop: {_ADVICE[name]})" if name in _ADVICE else name for name in sorted(set(features) - accepted)
+    ]
     if (configuration.get("delta.columnMapping.mode") or "none") != "none":
         wrong.append("column mapping")
     wrong += [f"the constraint {k.removeprefix(_CONSTRAINT)}" for k in configuration if k.startswith(_CONSTRAINT)]
@@ -67,10 +77,15 @@ def _is_true(configuration: Mapping[str, str | None], name: str) -> bool:
 
 
 def check_features(
-    features: Collection[str], configuration: Mapping[str, str | None], fields: Sequence[Any], *, is_upsert: bool
+    features: Collection[str],
+    configuration: Mapping[str, str | None],
+    fields: Sequence[Any],
+    *,
+    is_upsert: bool,
+    is_directory: bool,
 ) -> None:
     """Check that a worker can commit to a table; see `unsupported`. Raises LakePausedError."""
-    wrong = unsupported(features, configuration, fields, is_upsert=is_upsert)
+    wrong = unsupported(features, configuration, fields, is_upsert=is_upsert, is_directory=is_directory)
     if wrong:
         raise LakePausedError(
             f"the table has features that the lake worker does not support: {', '.join(wrong)}; drop them, then use "

@@ -45,6 +45,7 @@ from sparklog.lake.rules import PartitionEnds
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import FILES_MIN
 from sparklog.types import TopicPartition
+from tests.support.cli import run_here
 from tests.support.waiting import until
 
 SCHEMA = "n BIGINT, zone STRING"
@@ -480,6 +481,35 @@ def test_columns_arrive_before_their_rows_and_wider_ones_need_a_rebuild(
     assert worker.run_once([topic]) == {}
     assert max(r["n"] for r in table_rows(path)) == 2**40
     assert len(table_rows(path)) == 12
+
+
+def test_a_wider_column_is_refused_until_its_effect_on_the_table_is_accepted(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    """The rows that the log has deleted stay in the table."""
+    path, servers = tmp_path / "table", lake_broker.bootstrap_servers
+    lake_admin.create_topic(topic, schema="n INT, zone STRING")
+    lake_admin.enable_lake(topic, location=str(path))
+    send(lake_broker, topic, range(10))
+    assert worker.run_once([topic]) == {}
+    lake_admin.delete_records({TopicPartition(topic, 0): 10})
+    change = ["topic", "alter", topic, "--widen", "n BIGINT", "--bootstrap-servers", servers]
+    refused = run_here(*change)
+    assert refused.returncode == 1
+    assert "pauses when n becomes wider" in refused.stderr
+    assert "--yes" in refused.stderr
+    assert lake_admin.describe_topic(topic).schema.field("n").type == pa.int32()
+    assert run_here(*change, "--yes").returncode == 0
+    assert run_here(*change).returncode == 0  # nothing becomes wider
+    send(lake_broker, topic, range(2**40, 2**40 + 1))
+    assert "rebuild --keep-rows" in worker.run_once([topic])[topic]
+    rebuilt = run_here("lake", "rebuild", topic, "--keep-rows", "--bootstrap-servers", servers)
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert worker.run_once([topic]) == {}
+    assert sorted(r["n"] for r in table_rows(path)) == [*range(10), 2**40]
+    assert verify_lake(lake_admin, topic, full=True).problems == []
+    with pytest.raises(InvalidConfigError, match="no column of topic"):
+        lake_admin.rebuild_lake(topic, keep_rows=True)
 
 
 def test_columns_that_delta_cannot_hold_are_refused(lake_admin: Admin, topic: str, tmp_path: Path) -> None:

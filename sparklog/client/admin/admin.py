@@ -871,21 +871,27 @@ class Admin:
             lake_admin.resume_from_table(self._cluster, info, self._timeout_ms)
         self.alter_topic(topic, {"lake.paused": None})
 
-    @arg.takes(topic=arg.name)
-    def rebuild_lake(self, topic: str) -> None:
+    @arg.takes(topic=arg.name, keep_rows=arg.flag)
+    def rebuild_lake(self, topic: str, *, keep_rows: bool = False) -> None:
         """Empty the Delta table of a topic and fill it again from the log's first record, with the topic's columns.
 
         A table that was dropped is created again. Rows that the log has deleted are not in the new table.
 
         Args:
             topic: The topic's name.
+            keep_rows: True to keep the table's rows, also those that the log has deleted, and only make the columns
+                wider that are wider in the topic: all files are written again.
 
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
-            InvalidConfigError: The topic has no Delta table, or Delta cannot hold a column.
-            LakePausedError: Another table is at the location.
+            InvalidConfigError: The topic has no Delta table, or Delta cannot hold a column; or with `keep_rows` no
+                column is wider.
+            LakePausedError: Another table is at the location; or with `keep_rows` the table is not sound.
             LakeUnavailableError: The location cannot be reached, or other writers commit all the time.
         """
+        if keep_rows:
+            lake_admin.widen_table(self._topic_info(topic), self.alter_topic)
+            return
         lake_admin.rebuild_lake(self._cluster, self._topic_info(topic), self.alter_topic, self._timeout_ms)
 
     def _topic_info(self, name: str) -> TopicInfo:

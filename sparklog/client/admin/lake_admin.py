@@ -19,6 +19,8 @@ from sparklog.errors import (
 from sparklog.lake.columns import check_columns, check_key_partitions, check_partition_by, table_schema
 from sparklog.lake.delta_errors import CommitConflictError
 from sparklog.lake.delta_table import LakeTable, normal_location, require_deltalake
+from sparklog.lake.rewrite import rewrite_wider
+from sparklog.lake.rules import check_table
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.topic_table import open_or_create
 from sparklog.metadata.lake_settings import moved_keys
@@ -233,6 +235,21 @@ def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_m
         alter(info.name, {"lake.table.id": table.table_id, "lake.paused": None})
         return
     raise LakeUnavailableError(f"the table of topic {info.name!r} keeps changing: try again")
+
+
+def widen_table(info: TopicInfo, alter: AlterTopic) -> None:
+    """Write the rows of a topic's Delta table again with wider columns; see `Admin.rebuild_lake`."""
+    settings = settings_with_lake(info)
+    table = _own_table(info, settings)
+    check_table(table.state(info.topic_id, info.partitions, known={}), info.topic_id, settings.table_id)
+    table.check_features(is_upsert=settings.is_upsert)
+    schema = table_schema(info.schema, is_envelope=info.is_envelope)
+    if not rewrite_wider(table, schema, settings.file_size_bytes):
+        raise InvalidConfigError(
+            f"no column of topic {info.name!r} is wider than in its table at {table.location}; without --keep-rows the "
+            "table is filled again from the log"
+        )
+    alter(info.name, {"lake.paused": None})
 
 
 def _own_table(info: TopicInfo, settings: LakeSettings) -> LakeTable:

@@ -20,7 +20,7 @@ from sparklog.client.lake.log_side import LogSide
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
 from sparklog.errors import LakePausedError, LakeUnavailableError
-from sparklog.lake.columns import missing_columns, table_schema, topic_columns
+from sparklog.lake.columns import missing_columns, table_schema, topic_columns, wider_columns
 from sparklog.lake.delta_errors import CommitConflictError
 from sparklog.lake.delta_table import LakeTable, TableFile, dropped, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
@@ -209,12 +209,16 @@ class TopicLake:
                 note_table_id(table.table_id)
             if table.topic_id != info.topic_id:
                 return table  # `check_table` raises the error
-            missing = missing_columns(schema, table.schema())
-            if not missing:
+            wider = wider_columns(schema, table.schema())
+            missing = [] if wider and table.can_widen() else missing_columns(schema, table.schema())
+            if not (wider or missing):
                 return table
             self._state(table, info, settings)  # nothing is written to a table that is not sound
             try:
-                table.add_columns(missing)
+                if missing:
+                    table.add_columns(missing)
+                else:
+                    table.widen_columns(wider)
             except CommitConflictError as e:
                 e.raise_if_lasting(table.location)
                 continue

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,17 +12,10 @@ from sparklog.errors import LakePausedError
 from sparklog.lake.delta_table import LakeTable
 from sparklog.lake.table_features import WRITER_FEATURES, unsupported
 from tests.support.cases import for_each
+from tests.unit.lake.delta_log import require_features
 from tests.unit.lake.model_log import ModelLog, run_round, settings_at
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
-READER_FEATURES = {
-    "columnMapping",
-    "deletionVectors",
-    "timestampNtz",
-    "v2Checkpoint",
-    "typeWidening",
-    "vacuumProtocolCheck",
-}
 REFUSED = (
     "allowColumnDefaults",
     "checkpointProtection",
@@ -38,20 +29,6 @@ REFUSED = (
     "vacuumProtocolCheck",
     "a feature of a later release",
 )
-
-
-def require_features(path: Path, *names: str, configuration: dict[str, str] | None = None) -> None:
-    """Commit a protocol with these features, as another program does."""
-    version = DeltaTable(path).version()
-    entries = [json.loads(line) for line in (path / "_delta_log" / f"{0:020d}.json").read_text().splitlines()]
-    metadata = next(e for e in entries if "metaData" in e)
-    metadata["metaData"]["configuration"].update(configuration or {})
-    readers = [name for name in names if name in READER_FEATURES]
-    protocol: dict[str, Any] = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": list(names)}
-    protocol["readerFeatures"] = readers
-    lines = [{"commitInfo": {"timestamp": 1, "operation": "UPGRADE PROTOCOL"}}, {"protocol": protocol}, metadata]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (path / "_delta_log" / f"{version + 1:020d}.json").write_text(text)
 
 
 def files(path: Path) -> set[Path]:
@@ -86,6 +63,12 @@ def test_a_table_with_another_feature_pauses_before_a_file_is_written(feature: s
         with pytest.raises(LakePausedError, match=f"does not support: {feature}"):
             run_round(log, settings_at(path))
     assert files(path) == before
+
+
+def test_a_table_in_an_object_store_pauses_for_a_feature_that_needs_a_commit_of_the_workers_own() -> None:
+    (text,) = unsupported({"typeWidening"}, {}, [], is_upsert=False, is_directory=False)
+    assert text.startswith("typeWidening (to drop: ")
+    assert unsupported({"typeWidening"}, {}, [], is_upsert=False, is_directory=True) == []
 
 
 def test_properties_that_ask_more_of_a_writer_are_named() -> None:

@@ -1,0 +1,54 @@
+"""Commits of other programs to a table in a directory, written into its log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+READER_FEATURES = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+
+
+def require_features(
+    path: Path, *names: str, configuration: dict[str, str] | None = None, types: dict[str, str] | None = None
+) -> None:
+    """Commit a protocol with these features, as another program does.
+
+    Args:
+        path: The table.
+        names: The features.
+        configuration: Properties to set.
+        types: New types of columns in Delta's words, as ALTER COLUMN commits them.
+    """
+    table = DeltaTable(path)
+    schema = json.loads(table.schema().to_json())
+    for field in schema["fields"]:
+        if field["name"] in (types or {}):
+            change = {"fromType": field["type"], "toType": (types or {})[field["name"]]}
+            field["metadata"]["delta.typeChanges"] = [change]
+            field["type"] = change["toType"]
+    metadata = {
+        "id": str(table.metadata().id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(schema),
+        "partitionColumns": table.metadata().partition_columns,
+        "configuration": {**table.metadata().configuration, **(configuration or {})},
+    }
+    protocol: dict[str, Any] = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": list(names)}
+    protocol["readerFeatures"] = [name for name in names if name in READER_FEATURES]
+    lines = [
+        {"commitInfo": {"timestamp": 1, "operation": "UPGRADE PROTOCOL"}},
+        {"protocol": protocol},
+        {"metaData": metadata},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (path / "_delta_log" / f"{table.version() + 1:020d}.json").write_text(text)
