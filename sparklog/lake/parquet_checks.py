@@ -23,7 +23,7 @@ FOOTER_CRC = b"sparklog.footer.crc32"
 _DIGITS = 8
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 64 * 1024
-_READ_BYTES = 1 << 20
+_READ_BYTES = _PIECE_BYTES = 1 << 20
 _CHECKED_MAX = 100_000
 _THREADS = 8
 
@@ -41,7 +41,8 @@ class ChecksummedSink:
     until the footer has its own CRC."""
 
     def __init__(self, sink: Any) -> None:
-        self._sink = sink
+        # a stream of deltalake takes bytes only: the buffer makes bytes of every piece that is smaller than itself
+        self._sink = pa.BufferedOutputStream(sink, 2 * _PIECE_BYTES)
         self._crc = 0
         self._footer: list[bytes] | None = None
         self.closed = False
@@ -61,7 +62,12 @@ class ChecksummedSink:
         at = footer.index(FOOTER_CRC)
         at = footer.index(b"0" * _DIGITS, at + len(FOOTER_CRC))
         self._footer = None
-        self._sink.write(footer[:at] + _digits(zlib.crc32(footer)) + footer[at + _DIGITS :])
+        self._write(footer[:at] + _digits(zlib.crc32(footer)) + footer[at + _DIGITS :])
+
+    def _write(self, data: Any) -> None:
+        view = memoryview(data)
+        for at in range(0, len(view), _PIECE_BYTES):
+            self._sink.write(view[at : at + _PIECE_BYTES])
 
     def write(self, data: Any) -> int:
         """Write bytes of the file."""
@@ -69,7 +75,7 @@ class ChecksummedSink:
             self._footer.append(bytes(data))
         else:
             self._crc = zlib.crc32(data, self._crc)
-            self._sink.write(data)
+            self._write(data)
         return len(data)
 
     def flush(self) -> None:
