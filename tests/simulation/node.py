@@ -277,7 +277,8 @@ class ServerConnection:
         self.peer_host = self.peer_name = connection.peer_host
         self.times = RequestTimes()
         self.principal = ANONYMOUS
-        self.client_id = ""
+        self.client_id = self.gateway = ""
+        self.is_gateway = False
         self.authentication = None
         self.is_known = True
         self.mute_ms = 0
