@@ -138,7 +138,10 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest:
     if history is not None:
         starts = {tp: history.first_offset(tp.partition, start) for tp, start in starts.items()}
     reaches_back = any(starts[tp] < earliest[tp].offset for tp in tps)
-    logs = [_whole_range(tp.partition, starts[tp], latest[tp].offset) for tp in tps]
+    ends = {tp: latest[tp].offset for tp in tps}
+    if history is not None and history.is_upserted:  # rows behind the ends replace rows before them
+        ends = {tp: max(end, history.next_offset(tp.partition)) for tp, end in ends.items()}
+    logs = [_whole_range(tp.partition, starts[tp], ends[tp]) for tp in tps]
     return TopicSnapshot(info, logs, history, reaches_back)
 
 
@@ -207,7 +210,13 @@ class TopicScan:
             ranges = self._ranges(planned if self._history is None else self._log_parts(planned, self._history))
             self._control.statistics.offsets_total += sum(r.end - r.start for r in ranges)
             if self._history is not None and self._times:
-                yield from self._from_table(planned, self._history)
+                try:
+                    yield from self._from_table(planned, self._history)
+                except (OSError, LakeUnavailableError) as e:  # rows of this version can have been returned already
+                    raise LakeUnavailableError(
+                        f"{e}. If VACUUM has removed the file during the statement, run the statement again: it then "
+                        "reads the newest version of the table"
+                    ) from e
             for found in ranges:
                 for group in self._groups(found):
                     yield from self._rows(group, found.partition)

@@ -20,9 +20,18 @@ from sparklog.client.lake import log_side, topic_lake
 from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
-from sparklog.errors import InvalidConfigError, InvalidRequestError, LakePausedError
+from sparklog.client.net.cluster import cluster
+from sparklog.client.reading.history_range import HistorySource, read_range_with_history
+from sparklog.errors import (
+    DataLossError,
+    InvalidConfigError,
+    InvalidRequestError,
+    LakePausedError,
+    LakeUnavailableError,
+)
 from sparklog.lake.delta_table import LakeTable
 from sparklog.lake.history import History
+from sparklog.query.session import SqlSession
 from sparklog.types import TopicPartition
 from tests.support.cli import COMMAND
 from tests.support.deletion_vectors import delete_by_vector
@@ -245,6 +254,115 @@ def test_columns_of_later_and_of_users(
     lake_admin.delete_records({TopicPartition(topic, 0): -1})
     after = sparklog.read_table(lake_broker.bootstrap_servers, topic, include_metadata=True, history=True)
     assert after == before
+
+
+def test_vacuum_during_a_read(
+    lake_broker: LocalBroker,
+    lake_admin: sparklog.Admin,
+    worker: LakeWorker,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A read of the history goes on in the newest version, each row once. A statement of SQL can be run again."""
+    address = lake_broker.bootstrap_servers
+    lake_admin.create_topic(topic, partitions=1, schema=SCHEMA)
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    tp = TopicPartition(topic, 0)
+
+    def grow(first: int) -> None:
+        for start in range(first, first + 300, 100):
+            send(lake_broker, topic, range(start, start + 100))
+            assert worker.run_once([topic]) == {}
+        lake_admin.delete_records({tp: -1})
+
+    def vacuum() -> None:
+        DeltaTable(tmp_path / "table").optimize.compact()
+        removed = DeltaTable(tmp_path / "table").vacuum(0, dry_run=False, enforce_retention_duration=False)
+        assert removed
+
+    grow(0)
+    connections = cluster(address)
+    info = connections.topic(topic, refresh=True)
+    source = HistorySource(info)
+    vacuum()  # before the first file is opened
+    layout = pa.schema([info.schema.field("n")])
+    found: list[int] = []
+    for batch in read_range_with_history(connections, tp, 0, 300, source, columns=["n"], layout=layout):
+        found += batch.data.column(0).to_pylist()
+    assert found == list(range(300))
+    grow(300)
+    source, found = HistorySource(info), []
+    for batch in read_range_with_history(connections, tp, 0, 600, source, columns=["n"], layout=layout):
+        if not found:
+            vacuum()  # after the first batch
+        found += batch.data.column(0).to_pylist()
+    assert found == list(range(600))
+    grow(600)
+    read = SqlSession._read
+
+    def read_late(self: SqlSession, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        vacuum()
+        return read(self, *arguments)
+
+    with SqlSession(address) as session:
+        monkeypatch.setattr(SqlSession, "_read", read_late)
+        with pytest.raises(LakeUnavailableError, match="run the statement again"):
+            session.execute(f'SELECT n FROM "{topic}"').read_all()
+        assert session.execute(f'SELECT n FROM "{topic}"').read_all().num_rows == 900
+
+
+def test_an_upserted_table_is_read_in_one_version(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    """Keys move to later offsets from version to version: a reader of two versions would miss some of them."""
+    address = lake_broker.bootstrap_servers
+    lake_admin.create_topic(topic, partitions=1, schema="n BIGINT, v BIGINT", key_columns=["n"])
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"), mode="upsert")
+    tp = TopicPartition(topic, 0)
+
+    def change(keys: range, value: int) -> None:
+        with sparklog.Producer(address) as producer:
+            producer.send_batch(topic, pa.table({"n": list(keys), "v": [value] * len(keys)}))
+        assert worker.run_once([topic]) == {}
+
+    change(range(100), 0)
+    connections = cluster(address)
+    info = connections.topic(topic, refresh=True)
+
+    def read(source: HistorySource, end: int, then: Callable[[], object] | None = None, **more: Any) -> dict[int, int]:
+        rows: dict[int, int] = {}
+        columns = ["n", "v"]
+        found = read_range_with_history(connections, tp, 0, end, source, columns=columns, layout=info.schema, **more)
+        for batch in found:
+            rows |= dict(zip(*(batch.data.column(c).to_pylist() for c in columns), strict=True))
+            if then is not None:
+                then()
+                then = None
+        return rows
+
+    change(range(50, 100), 1)  # between the planning of a read up to offset 100, and the read
+    expected = {n: int(n >= 50) for n in range(100)}
+    assert read(HistorySource(info, required=False, newest=True), 100, reaches_table_end=True) == expected
+    with pytest.raises(InvalidRequestError, match=r"up to offset 100: the upserted table .* up to offset 150"):
+        read(HistorySource(info, required=False, newest=True), 100)
+    with pytest.raises(InvalidRequestError, match="read to the end"):
+        sparklog.read_table(address, topic, latest=True, end=100)
+
+    def replace_version() -> None:
+        change(range(40, 60), 2)
+        lake_admin.delete_records({tp: -1})
+        DeltaTable(tmp_path / "table").vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+    source = HistorySource(info, required=False, newest=True)
+    replace_version()  # before the first row is read: the newest version is read instead
+    expected |= dict.fromkeys(range(40, 60), 2)
+    assert read(source, 150, reaches_table_end=True) == expected
+    with sparklog.Producer(address) as producer:
+        producer.send_batch(topic, [{"n": 0, "v": 3}])
+    with pytest.raises(DataLossError, match="the upserted table is gone before it was read whole"):
+        read(HistorySource(info, required=False, newest=True), 171, replace_version)
 
 
 def test_a_topic_without_a_table_has_no_history(

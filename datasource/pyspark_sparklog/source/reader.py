@@ -76,7 +76,10 @@ def to_moving_tasks(
     """Return the tasks that read `ranges`, with the edges that each action on `frame` decides. An empty range gets a
     task if its end moves."""
     pieces: dict[TopicPartition, list[OffsetRange]] = {}
-    for piece in split_ranges(ranges, options.min_partitions, options.max_records_per_partition):
+    limits = options.min_partitions, options.max_records_per_partition
+    if options.starting.kind == NEWEST:  # tasks of one partition would read different versions of an upserted table
+        limits = None, None
+    for piece in split_ranges(ranges, *limits):
         pieces.setdefault(piece.partition, []).append(piece)
     tasks = []
     for whole in ranges:
@@ -107,12 +110,15 @@ class RangeRead:
         tp = TopicPartition(task.topic, task.partition)
         assembler: BatchAssembler | None = None
         wait = BrokerWait(f"reading {tp}", self.options.broker_wait_ms)
-        position, end = self._bounds(tp, task)
+        start, end = self._bounds(tp, task)
+        position = start
+        source: HistorySource | None = None
         while position < end:
             try:
                 info = self._check_incarnation(tp, task, position, end)
                 assembler = assembler or BatchAssembler(self.schema, tp, log_append_time=info.log_append_time)
-                for batch in self._batches(tp, position, end, info):
+                source = source or self._history(info)
+                for batch in self._batches(tp, position, end, source, has_begun=position > start, task=task):
                     wait.reset()
                     yield from assembler.add(batch)
                     position = batch.next_offset
@@ -125,8 +131,20 @@ class RangeRead:
             yield from assembler.finish()
         imported_objects.freeze()
 
+    def _history(self, info: TopicInfo) -> HistorySource | None:
+        """Return the topic's history in its Delta table; None if the read has no use for it."""
+        kind = self.options.starting.kind
+        return recent_history(info, newest=kind == NEWEST) if kind in (HISTORY, NEWEST) else None
+
     def _batches(
-        self, tp: TopicPartition, position: int, end: int, info: TopicInfo
+        self,
+        tp: TopicPartition,
+        position: int,
+        end: int,
+        source: HistorySource | None,
+        *,
+        has_begun: bool,
+        task: RangePartition,
     ) -> Iterator[ConsumedBatch | HistoryBatch]:
         options = self.options
         connections = options.address.connect()
@@ -140,14 +158,21 @@ class RangeRead:
             ),
         }
         columns, layout = self.schema.decoded_columns, self.schema.stored_layout
-        if options.starting.kind not in (HISTORY, NEWEST):
+        if source is None:
             return read_range(connections, tp, position, end, columns=columns, layout=layout, **reading)
         from sparklog.client.reading.history_range import read_range_with_history
 
-        source = recent_history(info, newest=options.starting.kind == NEWEST)
-        columns = layout.names if columns is None else columns
         return read_range_with_history(
-            connections, tp, position, end, source, columns=columns, layout=layout, **reading
+            connections,
+            tp,
+            position,
+            end,
+            source,
+            columns=layout.names if columns is None else columns,
+            layout=layout,
+            reaches_table_end=task.edges.end,
+            has_begun=has_begun,
+            **reading,
         )
 
     def _bounds(self, tp: TopicPartition, task: RangePartition) -> tuple[int, int]:

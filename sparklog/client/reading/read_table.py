@@ -150,6 +150,8 @@ def read_table(
         "retry_timeout_ms": request_timeout_ms,
         "fetching": Fetching(request_timeout_ms=request_timeout_ms),
     }
+    if source is not None:
+        reading["reaches_table_end"] = end == "latest"
     rows = _Rows(shared, info, ranges, source, reading, filter=filter, limit=limit)
     rows.choose(columns, include_metadata=include_metadata, latest=latest)
     if latest:

@@ -50,6 +50,13 @@ def test_the_last_task_of_a_partition_ends_with_the_log_and_an_empty_one_has_a_t
     assert [t.partition for t in to_moving_tasks(ranges, fixed, {"t": "id"}, FRAME)] == [0]
 
 
+def test_the_newest_rows_of_a_partition_are_read_by_one_task() -> None:
+    """Two tasks would read two versions of an upserted table, between which keys move to later offsets."""
+    newest = options(startingOffsets="newest", maxRecordsPerPartition="5", minPartitions="4")
+    tasks = to_moving_tasks([OffsetRange(T0, 0, 10)], newest, {"t": "id"}, FRAME)
+    assert [(t.start, t.end, t.edges.end) for t in tasks] == [(0, 10, True)]
+
+
 class Context:
     """Of a task of one action."""
 
