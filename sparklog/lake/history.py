@@ -7,8 +7,10 @@ the files.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,6 +27,8 @@ from sparklog.lake.parquet_files import PREFIX
 from sparklog.lake.rules import restored
 from sparklog.lake.settings import LakeSettings
 from sparklog.types import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 ENVELOPE_TIMESTAMP = "timestamp"
 ROWS_MAX = 65_536
@@ -188,14 +192,27 @@ class History:
         if self._masks is None:
             self._masks = self._table.deletion_masks()
         for group in _overlapping(chosen):
-            parts = [rows for f in group for rows in self._file_rows(f, partition, start, end, columns)]
-            if not parts:
-                continue
-            rows = pa.concat_tables(parts)
-            offsets = rows.column("_offset").to_numpy()
-            if len(group) > 1 or np.any(offsets[1:] < offsets[:-1]):
-                rows = rows.sort_by("_offset")
-            yield from self._batches(tp, rows.combine_chunks(), columns, layout)
+            own_first = sorted(group, key=lambda f: not _is_own(f))
+            parts = [rows for f in own_first for rows in self._file_rows(f, partition, start, end, columns)]
+            if parts:
+                yield from self._batches(tp, self._each_offset_once(pa.concat_tables(parts), tp), columns, layout)
+
+    def _each_offset_once(self, rows: pa.Table, tp: TopicPartition) -> pa.Table:
+        """Return the rows in offset order. If another program has appended rows of offsets that the table has already,
+        keep the first row of each offset, which is that of a worker's file."""
+        offsets = rows.column("_offset").to_numpy()
+        if np.any(offsets[1:] <= offsets[:-1]):
+            order = np.argsort(offsets, kind="stable")
+            ordered = offsets[order]
+            is_first = np.append(True, ordered[1:] != ordered[:-1])
+            if not is_first.all():
+                logger.warning(
+                    "%s: the Delta table at %s has %d rows of offsets that it has already, from another program; they "
+                    "are not read ('sparklog lake verify' names them)",
+                    tp, self._table.location, len(order) - int(is_first.sum()),
+                )  # fmt: skip
+            rows = rows.take(pa.array(order[is_first]))
+        return rows.combine_chunks()
 
     def dictionary_columns(self, schema: pa.Schema) -> set[str]:
         """Return the text columns that the files store as dictionaries, so that a scan need not copy each text.
@@ -241,7 +258,8 @@ class History:
 
         Returns:
             The scanner. None if it would not read exactly these rows: the table has deletion vectors, partition columns
-            or files of other writers, a file has offsets outside of its partition's span, or a column is missing.
+            or files of other writers, files of a partition overlap, a file has offsets outside of its partition's span,
+            or a column is missing.
         """
         self._masks = self._table.deletion_masks() if self._masks is None else self._masks
         files = [f for f in self._files if f.partition is None or f.partition in spans]
@@ -251,8 +269,10 @@ class History:
             if file.partition is None or file.first_offset is None or file.last_offset is None:
                 return None
             start, end = spans[file.partition]
-            if not unquote(file.path).startswith(PREFIX) or file.first_offset < start or file.last_offset >= end:
+            if not _is_own(file) or file.first_offset < start or file.last_offset >= end:
                 return None
+        if _has_overlap(files):
+            return None
         types = {f.name: f.type for f in self._schema}
         if any(f.name not in types or not same_type(types[f.name], f.type) for f in schema):
             return None
@@ -377,6 +397,17 @@ def _is_older(metadata: Any, time_ms: int) -> bool:
             newest = newest if newest.tzinfo else newest.replace(tzinfo=UTC)
             return bool(newest < datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms))
     return False
+
+
+def _is_own(file: TableFile) -> bool:
+    """Return True if a worker has written the file."""
+    return unquote(file.path).rsplit("/", 1)[-1].startswith(PREFIX)
+
+
+def _has_overlap(files: Sequence[TableFile]) -> bool:
+    """Return True if two files of one partition have common offsets, by their statistics."""
+    spans = sorted((f.partition or 0, f.first_offset or 0, f.last_offset or 0) for f in files)
+    return any(a[0] == b[0] and b[1] <= a[2] for a, b in pairwise(spans))
 
 
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
