@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sparklog.errors import GroupIdNotFoundError, SparklogError
 from sparklog.gateway.handlers.coordinators import refuse_group
-from sparklog.gateway.handlers.entries import check_entry
+from sparklog.gateway.handlers.entries import check_entry, share_turns
 from sparklog.gateway.handlers.names import is_group_id, is_partition, is_topic_name, missing_code
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
@@ -107,6 +107,7 @@ async def offset_commit(session: Session, request: Body, version: int) -> Body:
             default = coordinator_code(e)
             break
         else:
+            await share_turns(session, len(part))
             throttle_ms = max(throttle_ms, answer.throttle_ms)
             outcomes |= {(r.topic, r.partition): kafka_code(r.error_code) for r in answer.results}
     return {"throttle_time_ms": throttle_ms, "topics": commit_answer(topics, outcomes, default)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparklog.errors import InvalidRequestError
+from sparklog.gateway.session import INLINE_ENTRIES, Session
 
 ENTRIES_MAX = 1_000
 """Number of entries (topics, groups, keys, resources or transactional ids) of one request that are handled. Each
@@ -15,3 +16,9 @@ def check_entry(index: int) -> None:
         raise InvalidRequestError(
             f"entry {index + 1} of the request; at most {ENTRIES_MAX} are allowed: name it in a further request"
         )
+
+
+async def share_turns(session: Session, entries: int) -> None:
+    """Wait for a slice of the event loop's time, if the work that follows is for many entries."""
+    if entries > INLINE_ENTRIES:
+        await session.gateway.pace.begin()

@@ -7,6 +7,7 @@ from functools import partial
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnknownSchemaError
+from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.records.compression import codec_of_topic
 from sparklog.gateway.records.errors import UnsupportedCodecError, without_frames
@@ -66,6 +67,7 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
             answer, payload = await broker.request(Api.FETCH, message, FetchResponse)
         except SparklogError as e:
             return _failed(request, code_of(e, of_partition=True))
+        await share_turns(session, len(wanted))
         throttle_ms = answer.throttle_ms
         for result, part in _cut(answer, payload):
             results[result.topic, result.partition] = result

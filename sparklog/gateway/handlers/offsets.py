@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparklog.errors import SparklogError
+from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
@@ -47,6 +48,7 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
         except SparklogError as e:
             failure = code_of(e, of_partition=True)
         else:
+            await share_turns(session, len(wanted))
             results = {(r.topic, r.partition): r for r in answer.results}
             throttle_ms = answer.throttle_ms
 
@@ -96,6 +98,7 @@ async def offset_for_leader_epoch(session: Session, request: Body, version: int)
         except SparklogError as e:
             failure = code_of(e, of_partition=True)
         else:
+            await share_turns(session, len(wanted))
             results = {(r.topic, r.partition): r for r in answer.results}
             throttle_ms = answer.throttle_ms
 

@@ -18,6 +18,7 @@ from sparklog.errors import (
     UnknownSchemaError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import is_partition, is_topic_name, is_transactional_id
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
 from sparklog.gateway.records.batch_v2 import BatchV2, iterate_batches
@@ -109,6 +110,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
                     known.append(await _look_up(session, where, partition["records"], has_zstd=version >= ZSTD_FROM))
                 except SparklogError as e:
                     asked.append(_RequestedPartition(*where, without_frames(e)))
+        await share_turns(session, len(known))
         converted = await _convert(session, known)
         size = _size(converted)
         try:
@@ -139,6 +141,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
             without_frames(e)
             asked = [one if one.error is not None else one._replace(error=e) for one in asked]
         else:
+            await share_turns(session, len(wanted))
             results = {(r.topic, r.partition): r for r in response.results}
     changed = await _changed_since(session, known, results)
     each = await session.gateway.pace.list_of(_outcome(session, one, results, version, changed) for one in asked)
