@@ -13,6 +13,7 @@ class Asking:
     peer_name = "127.0.0.1:2"
     principal = ANONYMOUS
     client_id = gateway = ""
+    is_gateway = False
     authentication = None
     is_known = True
     mute_ms = 0

@@ -8,11 +8,13 @@ open transaction. Clients of transaction version 2 do not send them.
 
 from __future__ import annotations
 
+from itertools import count
+
 from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError
 from sparklog.gateway.backend.topics import read_topics
 from sparklog.gateway.handlers.commits import commit_answer, commits_of, committable
 from sparklog.gateway.handlers.coordinators import refuse_group
-from sparklog.gateway.handlers.entries import check_entry
+from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry
 from sparklog.gateway.handlers.names import (
     TRANSACTIONAL_ID_CHARS_MAX,
     is_group_id,
@@ -297,16 +299,18 @@ def _no_transaction(transactional_id: str, code: Kafka) -> Body:
 
 
 async def describe_producers(session: Session, request: Body, version: int) -> Body:
-    """Describe the producers that partitions remember."""
-    topics = []
+    """Describe the producers that partitions remember, with one request to the broker for each partition."""
+    topics, indexes = [], count()
     for topic in request["topics"]:
-        partitions = [await _producers(session, topic["name"], p) for p in topic["partition_indexes"]]
+        partitions = [await _producers(session, topic["name"], p, next(indexes)) for p in topic["partition_indexes"]]
         topics.append({"name": topic["name"], "partitions": partitions})
     return {"topics": topics}
 
 
-async def _producers(session: Session, name: str, partition: int) -> Body:
+async def _producers(session: Session, name: str, partition: int, index: int) -> Body:
     found: Body = {"partition_index": partition, "error_code": Kafka.NONE, "active_producers": []}
+    if index >= ENTRIES_MAX:
+        return found | {"error_code": Kafka.INVALID_REQUEST}
     if not is_partition(name, partition):
         return found | {"error_code": missing_code(name)}
     message = DescribeProducersRequest(name, partition, paged=True)

@@ -144,6 +144,13 @@ LONG: dict[str, tuple[Any, dict[str, Any], int, dict[Api, Callable[[Any], Any]],
         {},
         lambda a: a["results"],
     ),
+    "producers": (
+        transactions.describe_producers,
+        {"topics": [{"name": f"n{i}", "partition_indexes": list(range(100))} for i in range(COUNT // 100 + 1)]},
+        0,
+        {Api.DESCRIBE_PRODUCERS: lambda _: x.DescribeProducersResponse([])},
+        lambda a: [p for topic in a["topics"] for p in topic["partitions"]][:COUNT],
+    ),
     "transactions": (
         transactions.describe_transactions,
         {"transactional_ids": names()},

@@ -60,6 +60,7 @@ class Connected:
         self.times = RequestTimes()
         self.listener = "CLIENTS"
         self.client_id = "tests"
+        self.gateway, self.is_gateway = "", False
 
     def mute(self, mute_ms: int) -> None:
         self.mute_ms = mute_ms
