@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import random
 import re
+import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,9 @@ os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 for _name in [n for n in os.environ if n.startswith("SPARKLOG_")]:
     del os.environ[_name]
 os.environ.pop("SPARK_HOME", None)
+# A shell starts background jobs with SIGINT ignored, and so their children: tests and brokers would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Short lives: a JVM that compiles for long ones takes half as much processor time again.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -52,6 +58,7 @@ FIRST = ("tests/spark/", "tests/system/test_demo_run.py", "tests/simulation/", "
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests marked `nightly`, too (make test-all)")
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run modules, and their tests, in a random order")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -78,6 +85,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(
         key=lambda item: next((i for i, folder in enumerate(FIRST) if item.nodeid.startswith(folder)), len(FIRST))
     )
+    if (seed := config.getoption("--shuffle")) is not None:
+        _shuffle(items, random.Random(seed))
+
+
+def _shuffle(items: list[pytest.Item], rng: random.Random) -> None:
+    """Put the modules into a random order, and the tests of each module."""
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.path, []).append(item)
+    order = list(modules.values())
+    rng.shuffle(order)
+    for module in order:
+        rng.shuffle(module)
+    items[:] = [item for module in order for item in module]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say at the end which tests did not run because this machine lacks something, and what to install."""
+    skipped = Counter(
+        str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if not hasattr(report, "wasxfail")
+    )
+    if skipped:
+        terminalreporter.section("did not run")
+        for reason, count in sorted(skipped.items()):
+            terminalreporter.write_line(f"{count} test{'s' if count > 1 else ''}: {reason}")
 
 
 @pytest.hookimpl(optionalhook=True)
