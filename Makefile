@@ -102,6 +102,10 @@ torture: java $(VENV)/.installed-dev ## long campaigns: kills, damage, lives, ma
 	@if [ -n "$(TORTURE)" ]; then exec $(PY) -m tests.simulation.torture $(TORTURE); \
 	else HYPOTHESIS_PROFILE=torture $(PYTEST) $(CAMPAIGNERS) -m "torture or (hypothesis and not spark)" --timeout=7200 -o faulthandler_timeout=0; fi
 
+.PHONY: mutations
+mutations: $(VENV)/.installed-dev ## break listed rules of the product one by one in a copy, and see the tests notice it (MUTATIONS="--sample 25", "--random 25 --seed 1")
+	@$(PY) -m tests.mutations $(MUTATIONS)
+
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-dev ## hostile batches, requests, files and servers by hand (FUZZ_ARGS="run decode --seconds 60", "probe")
 	@$(PY) -m tests.fuzz $(FUZZ_ARGS)

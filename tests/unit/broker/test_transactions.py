@@ -255,6 +255,20 @@ def test_operators_abort_open_and_hanging_transactions(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_transaction_that_hangs_from_the_first_offset_on_is_aborted_once(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        txn, log = broker.transactions, log_of(broker, T1)
+        info = log.appender.append_internal(bytearray(rows(b"hangs", (999, 3), 0)))
+        broker.partitions.get(*T1).on_appended(info)
+        assert log.producers()[0].transaction_first_offset == 0
+        assert await txn.abort_hanging(T1, 999, {}) == 1
+        assert log.last_stable_offset == log.log_end_offset == 2
+        for producer_id in (999, 998):
+            assert await refused(txn.abort_hanging(T1, producer_id, {})) is InvalidTxnStateError
+
+    run(tmp_path, scenario)
+
+
 def failing_on(monkeypatch: pytest.MonkeyPatch, method: str, topic: str, error: SparklogError) -> list[bool]:
     """`LogAppender.<method>` of a topic raises `error` while the list's element is True."""
     original = getattr(LogAppender, method)

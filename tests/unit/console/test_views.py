@@ -252,6 +252,8 @@ def test_transactions_that_are_open_longest_come_first() -> None:
     ]
     assert [r.name for r in transaction_rows(found, 100_000, "YOU")] == ["young"]
     assert [r.name for r in open_long(found, 100_000)] == ["etl"]
+    first, unknown = (TransactionSummary("id", "plain", "Empty", n, 5) for n in (0, -1))
+    assert [r.producer for r in transaction_rows([first, unknown], 100_000)] == ["0, epoch 5", ""]
 
 
 @for_each("text", ["t:0", "t:x:1", "t:0:1:2"])

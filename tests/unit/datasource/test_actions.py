@@ -118,6 +118,10 @@ def test_unread_partitions_are_named_once(caplog: pytest.LogCaptureFixture) -> N
         partitions = 3
 
     topic: Any = Topic()
+    Topic.partitions = 2
+    FRAME.check_partitions(T0, topic)
+    assert caplog.messages == []
+    Topic.partitions = 3
     for tp in (T1, T0, T0):
         FRAME.check_partitions(tp, topic)
     FRAME._replace(name="assigned", grows=False).check_partitions(T0, topic)
