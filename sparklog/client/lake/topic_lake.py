@@ -63,8 +63,8 @@ class RoundResult(Struct, frozen=True):
     """Version of the table after the round."""
     next_offsets: Mapping[int, int]
     """Next offset by partition."""
-    rows: int
-    """Number of offsets that the round has added."""
+    offsets: int
+    """Number of offsets that the round has added to the table, those of markers and aborted records included."""
     is_complete: bool
     """True if the table is current, or the round had no new offsets. False: the next round should follow at once."""
     is_current: bool
@@ -185,10 +185,11 @@ class TopicLake:
         plan: Plan,
     ) -> RoundResult:
         self._known_version = version
-        offsets = {**state.next_offsets, **{p: s.end for p, s in spans.items()}}
-        is_current = all(offsets.get(p, end.start) >= end.stable for p, end in ends.items())
-        rows = sum(s.end - s.start for s in spans.values())
-        return RoundResult(version, offsets, rows, is_current or not spans, is_current, as_of_ms, files, plan.gaps)
+        next_offsets = {**state.next_offsets, **{p: s.end for p, s in spans.items()}}
+        is_current = all(next_offsets.get(p, end.start) >= end.stable for p, end in ends.items())
+        offsets = sum(s.end - s.start for s in spans.values())
+        is_complete = is_current or not spans
+        return RoundResult(version, next_offsets, offsets, is_complete, is_current, as_of_ms, files, plan.gaps)
 
     # -- the table
 
@@ -255,8 +256,7 @@ class TopicLake:
             raise LakeUnavailableError(f"the table of topic {info.name!r} has changed meanwhile: {e}") from e
         raise LakeUnavailableError(
             f"version {table.version} of the table of topic {info.name!r}, a compaction that was planned before its "
-            "files "
-            "were replaced, has doubled rows and was taken back; pause the lake during compactions by delta-rs"
+            "files were replaced, has doubled rows and was taken back; pause the lake during compactions by delta-rs"
         )
 
     def _commit(
@@ -496,10 +496,8 @@ def _check_replaceable(file: TableFile, masks: Mapping[str, Any]) -> None:
     if unquote(file.path).rsplit("/", 1)[-1] in masks:
         raise LakePausedError(
             f"file {file.path} of the upserted table has a deletion vector, and the lake worker cannot replace such a "
-            "file: "
-            "set delta.enableDeletionVectors = false, run REORG TABLE … APPLY (PURGE), and use 'sparklog lake "
-            "resume'; or "
-            "use 'sparklog lake rebuild'"
+            "file: set delta.enableDeletionVectors = false, run REORG TABLE … APPLY (PURGE), and use 'sparklog lake "
+            "resume'; or use 'sparklog lake rebuild'"
         )
 
 

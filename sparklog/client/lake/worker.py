@@ -203,7 +203,7 @@ class LakeWorker:
             topic.due_s = began_s + (interval_s if result.is_complete else 0.0)
             topic.seen = dict(result.next_offsets)
             topic.rounds += 1
-            if result.rows and topic.rounds % MERGE_ROUNDS == 0:
+            if result.offsets and topic.rounds % MERGE_ROUNDS == 0:
                 self._merge(settings, result.version)
         for name in self._topics.keys() - known.keys():
             del self._topics[name]
@@ -314,7 +314,7 @@ class LakeWorker:
             as_of_ms=result.as_of_ms if result.is_current else 0,
             version=result.version,
             files=result.files,
-            last_commit_ms=int(time.time() * 1000) if result.rows else 0,
+            last_commit_ms=int(time.time() * 1000) if result.offsets else 0,
         )
         if self._on_round is not None:
             self._on_round(info.name, result)
