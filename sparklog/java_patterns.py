@@ -83,8 +83,7 @@ def matches_in_time(match: Callable[..., T], text: str, setting: str, timeout_s:
     except (TimeoutError, MemoryError, RecursionError):
         raise InvalidConfigError(
             f"{setting} takes more than {timeout_s:g} s for {text!r}: quantifiers inside one another have too many "
-            "ways "
-            "to match"
+            "ways to match"
         ) from None
 
 

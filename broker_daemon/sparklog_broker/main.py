@@ -325,8 +325,7 @@ def give_to_group(config: BrokerConfig, environment: Environment) -> None:
         except OSError as e:
             raise InvalidConfigError(
                 f"data.file.group = {name!r}: {directory} cannot be given to it ({e.strerror}): the broker's user has "
-                "to "
-                "be a member of the group, and own the directory"
+                "to be a member of the group, and own the directory"
             ) from e
 
 

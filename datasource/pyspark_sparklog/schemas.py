@@ -177,9 +177,8 @@ def changed_columns(name: str, schemas: Mapping[int, pa.Schema], read: ReadSchem
     ways += ["select() of the columns that it had"] if added else []
     return (
         f"the columns of topic {name!r} have changed since its creation: {'; '.join(was)}. If Spark refuses this "
-        "query's "
-        f"checkpoint (STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE or …_VALUE_…), its state has the earlier columns: read "
-        f"those columns, with {' and '.join(ways)}"
+        "query's checkpoint (STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE or …_VALUE_…), its state has the earlier columns: "
+        f"read those columns, with {' and '.join(ways)}"
     )
 
 

@@ -29,8 +29,7 @@ def check_base_path(text: str, name: str) -> str:
     if len(path) > BASE_PATH_CHARS_MAX or not _PATH.fullmatch(path):
         raise InvalidConfigError(
             f"{name} = {text[: BASE_PATH_CHARS_MAX + 1]!r}: write a path such as /sparklog, of letters, digits, '.', "
-            "'_', "
-            f"'~' and '-', at most {BASE_PATH_CHARS_MAX} characters"
+            f"'_', '~' and '-', at most {BASE_PATH_CHARS_MAX} characters"
         )
     return path
 

@@ -25,8 +25,7 @@ def column_names(text: str, option: str = "columns") -> list[str]:
         if match is None:
             raise InvalidConfigError(
                 f"{option} = {text!r}: the name at character {position + 1} has no closing backquote, or no comma "
-                "behind "
-                "it; write `a,b` for a column with a comma, and `` for a backquote"
+                "behind it; write `a,b` for a column with a comma, and `` for a backquote"
             )
         quoted, plain = match.groups()
         if quoted is not None:

@@ -143,8 +143,7 @@ def check_versions(topic: str, schemas: Mapping[int, pa.Schema]) -> None:
     if len(schemas) > SCHEMA_VERSIONS_MAX or size > SCHEMA_VERSIONS_BYTES_MAX:
         raise InvalidTopicError(
             f"topic {topic!r} would have {len(schemas)} schemas of {size} bytes together; at most "
-            f"{SCHEMA_VERSIONS_MAX} "
-            f"and {SCHEMA_VERSIONS_BYTES_MAX} are allowed: create a new topic"
+            f"{SCHEMA_VERSIONS_MAX} and {SCHEMA_VERSIONS_BYTES_MAX} are allowed: create a new topic"
         )
 
 

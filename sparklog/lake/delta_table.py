@@ -817,6 +817,5 @@ def dropped(location: str, table_id: str) -> LakePausedError:
     """Return the error for a table that does not exist any more."""
     return LakePausedError(
         f"the topic's table {table_id} is no longer at {location}: it was dropped or moved; use 'sparklog lake "
-        "rebuild' to "
-        "create it again from the log, or bring it back and use 'sparklog lake resume'"
+        "rebuild' to create it again from the log, or bring it back and use 'sparklog lake resume'"
     )

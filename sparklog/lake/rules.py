@@ -93,22 +93,18 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
         owner = f"topic id {state.topic_id!r}" if state.topic_id else "no topic"
         raise LakePausedError(
             f"the table belongs to {owner}, not to topic id {topic_id!r}: another table is at the location; use "
-            "another "
-            "location, or 'sparklog lake disable' and remove the table"
+            "another location, or 'sparklog lake disable' and remove the table"
         )
     if table_id and state.table_id != table_id:
         raise LakePausedError(
             f"the table has id {state.table_id}, the topic's table had id {table_id}: the table was dropped and "
-            "created "
-            "again; use 'sparklog lake rebuild' to fill this one from the log"
+            "created again; use 'sparklog lake rebuild' to fill this one from the log"
         )
     if state.doubled_by is not None:
         raise LakePausedError(
             f"version {state.doubled_by} of the table is a compaction that has added rows, so that rows are in the "
-            "table "
-            "twice: it was planned before another commit had replaced its files (delta-rs does not check that); "
-            "restore the "
-            f"table to version {state.doubled_by - 1}, then use 'sparklog lake resume --from-table'"
+            "table twice: it was planned before another commit had replaced its files (delta-rs does not check that); "
+            f"restore the table to version {state.doubled_by - 1}, then use 'sparklog lake resume --from-table'"
         )
     if state.restored_to is not None:
         raise restored(state.restored_to)
@@ -118,9 +114,8 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
             have = "no transaction" if known is None else f"a transaction up to offset {known - 1}"
             raise LakePausedError(
                 f"partition {partition} has rows up to offset {largest} in the table, but {have}: the table's "
-                "transactions "
-                "expired (delta.setTransactionRetentionDuration) or another writer added the rows; use 'sparklog lake "
-                "resume --from-table' if the rows are the topic's, else 'sparklog lake rebuild'"
+                "transactions expired (delta.setTransactionRetentionDuration) or another writer added the rows; use "
+                "'sparklog lake resume --from-table' if the rows are the topic's, else 'sparklog lake rebuild'"
             )
 
 
@@ -161,16 +156,14 @@ def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_g
         if start > end.high_watermark:
             raise LakePausedError(
                 f"partition {partition} has offsets up to {start - 1} in the table, the log ends at "
-                f"{end.high_watermark}: "
-                "the log has lost records; use 'sparklog lake rebuild'"
+                f"{end.high_watermark}: the log has lost records; use 'sparklog lake rebuild'"
             )
         if start < end.start:
             if not accept_gaps:
                 raise LakePausedError(
                     f"offsets {start} to {end.start - 1} of partition {partition} were deleted from the log before "
-                    "they "
-                    "were in the table; set lake.hold.retention=false and use 'sparklog lake resume' to go on without "
-                    "them"
+                    "they were in the table; set lake.hold.retention=false and use 'sparklog lake resume' to go on "
+                    "without them"
                 )
             gaps[partition] = Span(start, end.start)
             start = end.start

@@ -102,8 +102,7 @@ def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
     if start.startswith(_HTTP):
         return (
             "the peer speaks HTTP, and this is not an HTTP port: metrics are at the address of metrics.listen, the "
-            "console "
-            "at that of `sparklog console`"
+            "console at that of `sparklog console`"
         )
     length, api, version, _, client_id_bytes = _KAFKA_PREFIX.unpack_from(start)
     is_kafka = (

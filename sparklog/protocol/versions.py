@@ -97,8 +97,7 @@ def _check_left_out(message: Message, version: int) -> None:
         if mark.version > version and not mark.ignorable and getattr(message, name) != _default(type(message), name):
             raise UnsupportedVersionError(
                 f"version {version} of {type(message).__name__}, the newest that both sides have, has no field "
-                f"{name!r}: upgrade "
-                f"the other side to version {mark.version}"
+                f"{name!r}: upgrade the other side to version {mark.version}"
             )
 
 

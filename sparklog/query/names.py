@@ -29,8 +29,7 @@ def topics_named(query: str, known: Collection[str]) -> list[str]:
         if found.setdefault(word.lower(), topic) != topic:
             raise InvalidQueryError(
                 f"the topics {found[word.lower()]!r} and {topic!r} cannot be in one statement: SQL names are the same "
-                "in "
-                "any case"
+                "in any case"
             )
     return sorted(found.values())
 

@@ -18,8 +18,7 @@ _EXTENSIONS = "extensions cannot be installed, loaded or updated: use the functi
 _DATABASES = "topics are the only tables, and no other database can be attached; create views and tables in the session"
 _SETTINGS = (
     "the settings of DuckDB are locked; times are UTC, and memory is limited by memory_limit_bytes (--memory-limit). "
-    "SET "
-    "VARIABLE is allowed"
+    "SET VARIABLE is allowed"
 )
 REASONS = {
     "COPY": _FILES,

@@ -453,8 +453,7 @@ def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
     elif not client_id or not client_secret:
         raise InvalidConfigError(
             f"{_TOKEN[3]} needs the client's id and secret: set {_TOKEN[0]} and {_TOKEN[1]}, or clientId and "
-            "clientSecret in "
-            "sasl.jaas.config"
+            "clientSecret in sasl.jaas.config"
         )
     return TokenEndpoint(url, client_id, Secret(client_secret), scope, ca_location)
 

@@ -135,8 +135,7 @@ def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
     if count > COMMITS_MAX:
         raise InvalidRequestError(
             f"{count} transactions were committed behind an open transaction; at most {COMMITS_MAX} can be compared. "
-            "End the open transaction: "
-            "'sparklog transaction list' shows it"
+            "End the open transaction: 'sparklog transaction list' shows it"
         )
 
 

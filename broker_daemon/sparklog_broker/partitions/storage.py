@@ -167,9 +167,8 @@ def check_alone(config: BrokerConfig, files: FileSystem) -> None:
     member = member_of_cluster(files, config.data_dir)
     if member is not None and not files.exists(config.data_dir / METADATA_FILE):
         raise StorageError(
-            f"{config.data_dir} is the directory of broker {member.broker_id} of cluster {member.cluster_id}: start "
-            "it with "
-            f"--broker-id {member.broker_id} --zookeeper HOST:PORT,…/PATH, or choose another directory"
+            f"{config.data_dir} is the directory of broker {member.broker_id} of cluster {member.cluster_id}: start it "
+            f"with --broker-id {member.broker_id} --zookeeper HOST:PORT,…/PATH, or choose another directory"
         )
 
 

@@ -40,8 +40,7 @@ class Users:
                     if reason := name_refusal(name):
                         log.warning(
                             "user %r cannot log in: %s. An earlier release has stored the name; add the user under "
-                            "another "
-                            "one, then: sparklog user remove",
+                            "another one, then: sparklog user remove",
                             name, reason,
                         )  # fmt: skip
             except InvalidConfigError as e:

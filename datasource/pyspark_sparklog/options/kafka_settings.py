@@ -198,15 +198,12 @@ _IGNORED: tuple[tuple[str, OptionUse, str], ...] = (
 
 _STARTS = (
     "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'startingoffsets' to 'earliest' "
-    "or "
-    "'latest' to specify where to start. Structured Streaming manages which offsets are consumed internally, rather "
-    "than "
-    "relying on the consumer to do it"
+    "or 'latest' to specify where to start. Structured Streaming manages which offsets are consumed internally, "
+    "rather than relying on the consumer to do it"
 )
 _DESERIALIZED = (
     "Kafka option '{0}.deserializer' is not supported as {0}s are deserialized as byte arrays. Use DataFrame "
-    "operations to "
-    "explicitly deserialize the {0}s"
+    "operations to explicitly deserialize the {0}s"
 )
 _SERIALIZED = (
     "Kafka option '{0}.serializer' is not supported as {0}s are serialized as byte arrays. Use DataFrame operations to "

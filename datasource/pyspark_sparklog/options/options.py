@@ -31,9 +31,8 @@ TRIGGER_DELAY_MS = 15 * 60_000
 
 NO_OPTIONS = (
     "Spark has given no options, as it does for tables of the catalog. A table keeps them if it is made with CREATE "
-    "TABLE t USING "
-    "sparklog OPTIONS (…) and without columns; any other table needs them in each query: SELECT … FROM t WITH (…), "
-    "INSERT INTO t "
+    "TABLE t USING sparklog OPTIONS (…) and without columns; any other table needs them in each query: SELECT … FROM "
+    "t WITH (…), INSERT INTO t "
     'WITH (…), spark.read.option(…).table("t"); DROP TABLE removes the table, not the topic'
 )
 
@@ -244,8 +243,7 @@ def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tu
     if streaming and "txnVersion" in names:
         raise InvalidConfigError(
             "txnVersion: only batch writes (also those in foreachBatch) take it; a streaming query's version is its "
-            "batch id: "
-            "leave it out"
+            "batch id: leave it out"
         )
     if len(names) == 1 and not streaming:
         raise InvalidConfigError(f"{names[0]} is set alone: set both txnAppId and txnVersion")

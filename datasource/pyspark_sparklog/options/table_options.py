@@ -49,8 +49,7 @@ def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
         if "topic" not in options:
             raise InvalidConfigError(
                 "the table names no topic: CREATE TABLE t USING sparklog OPTIONS ('sparklog.bootstrap.servers' "
-                "'host:port', "
-                "subscribe 'topic')"
+                "'host:port', subscribe 'topic')"
             )
         options["subscribe"] = options["topic"]
     _check_secrets(options)
@@ -67,10 +66,8 @@ def _check_secrets(options: Mapping[str, str]) -> None:
     if literal := SecuritySettings(security).literal_secrets:
         raise InvalidConfigError(
             f"a table's options are kept in the catalog, where others can read {literal[0]}: write ${{file:/path}} in "
-            "place of "
-            "the secret, a file on the driver and on each executor that only Spark's user may read; or leave it out "
-            "and give it "
-            "with each query, as in SELECT … FROM t WITH (…)"
+            "place of the secret, a file on the driver and on each executor that only Spark's user may read; or leave "
+            "it out and give it with each query, as in SELECT … FROM t WITH (…)"
         )
 
 

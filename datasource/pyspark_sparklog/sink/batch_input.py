@@ -78,8 +78,7 @@ def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
     if last.version > transaction.version:
         raise StaleCheckpointError(
             f"batch {transaction.version} of {transaction.app_id} is not written: batches up to {last.version} have "
-            "been committed "
-            f"before, and Spark repeats only the last batch. {_WAYS_OUT}"
+            f"been committed before, and Spark repeats only the last batch. {_WAYS_OUT}"
         )
 
 
@@ -105,11 +104,9 @@ def check_input(transaction: SharedTransaction, last: LastCommit, ours: BatchInp
 
 _WAYS_OUT = (
     "The checkpoint was set back (restored from a copy, or deleted in part), or another query writes under the same "
-    "txnAppId. "
-    "Either start the query with a new checkpoint location, or set the option txnAppId to a name that was not used "
-    "before: "
-    "then this batch and all later batches are written. Choose starting offsets behind the input of the records that "
-    "the topic already has"
+    "txnAppId. Either start the query with a new checkpoint location, or set the option txnAppId to a name that was "
+    "not used before: then this batch and all later batches are written. Choose starting offsets behind the input of "
+    "the records that the topic already has"
 )
 
 

@@ -353,9 +353,8 @@ class Publisher:
     def _aborted_error(self, transaction: SharedTransaction) -> TransactionAbortedError:
         return TransactionAbortedError(
             f"{_describe(transaction)} was aborted before it could be committed (it took longer than "
-            f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or "
-            "a newer run "
-            "took over); none of its records is visible: run it again, with a longer timeout if necessary"
+            f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or a "
+            "newer run took over); none of its records is visible: run it again, with a longer timeout if necessary"
         )
 
 

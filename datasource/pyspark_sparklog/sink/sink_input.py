@@ -175,8 +175,7 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) 
         row = pc.index(pc.is_null(names), True).as_py()
         raise SchemaMismatchError(
             f"the data contains a null topic, in {names.null_count} of {len(names)} rows (the first is row {row} of "
-            "its batch): "
-            "use the option topic for setting a default topic, fill the column, or filter those rows out"
+            "its batch): use the option topic for setting a default topic, fill the column, or filter those rows out"
         )
     encoded = names.dictionary_encode()
     topics = encoded.dictionary.to_pylist()

@@ -79,8 +79,7 @@ class HeldUp:
         self._warned_at[what] = now_s
         log.warning(
             "%s%s: records from offset %d on are not visible, because %s has been open for %d s. If its producer has "
-            "ended: "
-            "`%s --bootstrap-servers %s`",
+            "ended: `%s --bootstrap-servers %s`",
             tp,
             f" and {count - 1} more partitions" if count > 1 else "",
             oldest.transaction_first_offset,

@@ -90,14 +90,12 @@ def _per_partition(position: Position, extents: Mapping[TopicPartition, Extent])
         how = f" ({EARLIEST_OFFSET} is earliest, {LATEST_OFFSET} latest)" if position.kind == "offsets" else ""
         raise InvalidConfigError(
             f"{position.option} must name every partition that is read; missing: {missing}{how}. The partitions "
-            "specified don't "
-            "match what are assigned"
+            "specified don't match what are assigned"
         )
     if surplus:
         raise InvalidConfigError(
             f"{position.option} names partitions that are not read: {surplus}. The partitions specified don't match "
-            "what are "
-            "assigned"
+            "what are assigned"
         )
     return given
 

@@ -109,8 +109,7 @@ def enable_lake(
     if known.location and normal_location(known.location) != place:
         raise InvalidConfigError(
             f"topic {info.name!r} has its Delta table at {known.location}; use 'sparklog lake disable {info.name}' "
-            "before "
-            "another location"
+            "before another location"
         )
     given: dict[str, object | None] = {
         "lake.location": place,
@@ -127,8 +126,7 @@ def enable_lake(
     if settings.is_upsert and not info.is_envelope and not info.key_columns:
         raise InvalidConfigError(
             f"lake.mode = upsert needs a key: topic {info.name!r} has no key columns; create a topic with "
-            "--key-columns, or "
-            "use mode append"
+            "--key-columns, or use mode append"
         )
     if settings.is_upsert and info.configs.get(PARTITIONS_ADDED):
         raise InvalidConfigError(moved_keys(info.name))
@@ -153,8 +151,8 @@ def enable_lake(
     if tuple(table.partition_columns) != settings.table_partitions:
         raise InvalidConfigError(
             f"the topic's table at {place} is partitioned by {', '.join(table.partition_columns) or 'nothing'}, mode "
-            "and "
-            f"partition columns ask for {', '.join(settings.table_partitions) or 'nothing'}; choose an empty location"
+            f"and partition columns ask for {', '.join(settings.table_partitions) or 'nothing'}; choose an empty "
+            "location"
         )
     alter(info.name, {**given, "lake.mode": settings.mode, "lake.table.id": table.table_id})
 

@@ -47,6 +47,5 @@ def arrow_schema_of(argument: str, schema: Any) -> pa.Schema:
         return parse_spark_json(schema.json())
     raise TypeError(
         f"{argument} is a {type(schema).__name__}: a pyarrow.Schema (or what has __arrow_c_schema__), a Spark "
-        "StructType, "
-        "a DDL string such as 'zone STRING, minutes DOUBLE', or {name: Arrow type} is needed"
+        "StructType, a DDL string such as 'zone STRING, minutes DOUBLE', or {name: Arrow type} is needed"
     )

@@ -176,9 +176,9 @@ class Committer:
             if who.member_epoch < 0 or gone:
                 which = ", ".join(map(str, gone[:5])) if gone else "its partitions"
                 raise CommitFailedError(
-                    f"this member of group {self._group_id!r} does not hold {which} (any more): records read since "
-                    "the last "
-                    "commit are read again by their new owners (did processing take longer than max.poll.interval.ms?)"
+                    f"this member of group {self._group_id!r} does not hold {which} (any more): records read since the "
+                    "last commit are read again by their new owners (did processing take longer than "
+                    "max.poll.interval.ms?)"
                 )
         self._sequence += 1
         try:

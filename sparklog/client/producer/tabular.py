@@ -25,8 +25,7 @@ _ARROW_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__arrow_array__"
 _ARROW_TABLES = ("__arrow_c_stream__", "__arrow_c_array__")
 _TAKEN = (
     "send_batch takes tables (PyArrow, pandas, polars, anything with __arrow_c_stream__), a dict of columns or a list "
-    "of "
-    "dicts"
+    "of dicts"
 )
 _FEW_ROWS = 32
 _PACKED_ROWS_MAX = 1 << 16

@@ -459,8 +459,8 @@ def _without_object(batch: ConsumedBatch) -> DeserializationError:
                 offset = batch.offset_at(row)
                 error = DeserializationError(
                     f"{batch.tp}: Python has no object for the value of column {name!r} ({column.type}) at offset "
-                    f"{offset} "
-                    f"({e}): read it with poll_batches, or seek(error.partition, error.offset + 1) continues behind it",
+                    f"{offset} ({e}): read it with poll_batches, or seek(error.partition, error.offset + 1) continues "
+                    "behind it",
                     partition=batch.tp,
                     offset=offset,
                 )

@@ -255,8 +255,7 @@ def _filter_columns(expression: Any, info: TopicInfo) -> tuple[str, ...]:
     if error is not None:
         raise InvalidRequestError(
             f"filter={expression!s:.200}: an Arrow expression over the columns {', '.join(rows.names)} is needed, as "
-            "in "
-            f"pc.field('_partition') == 0 ({error})"
+            f"in pc.field('_partition') == 0 ({error})"
         ) from error
     return columns_of(expression, rows)
 

@@ -251,8 +251,7 @@ async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bo
             if kind != TOPIC:
                 raise InvalidRequestError(
                     f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers "
-                    f"({BROKER}) "
-                    f"with INCREMENTAL_ALTER_CONFIGS"
+                    f"({BROKER}) with INCREMENTAL_ALTER_CONFIGS"
                 )
             changes = await change(name, resource["configs"])
             if changes and not request["validate_only"]:

@@ -55,8 +55,7 @@ class LogRetention:
             if held is not None and offset > max(held, self._state.offsets.log_start):
                 raise InvalidRequestError(
                     f"records of {self._state.owner.topic_partition} before offset {offset} cannot be deleted: the "
-                    "topic's "
-                    f"Delta table has the offsets below {held} only; wait for the lake worker, or set "
+                    f"topic's Delta table has the offsets below {held} only; wait for the lake worker, or set "
                     "lake.hold.retention=false"
                 )
             self._state.raise_log_start(offset)

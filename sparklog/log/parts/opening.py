@@ -147,8 +147,7 @@ def _offsets(
         if clean or max(start, recovery_point, written_to) > end:
             raise LogCorruptError(
                 f"{lost}: {segment_files_missing(end, len(segments))}; restore them from a copy, or continue without "
-                "them: "
-                f"sparklog log repair {directory}"
+                f"them: sparklog log repair {directory}"
             )
         logger.warning("%s: the crash lost the offsets between", lost)
     return LogOffsets(

@@ -106,8 +106,7 @@ class ReplicaAppender:
             if not _follows(found[0].header, self._state.offsets.written, gaps):
                 raise OffsetOutOfRangeError(
                     f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's batches "
-                    "begin "
-                    f"at {found[0].header.base_offset}"
+                    f"begin at {found[0].header.base_offset}"
                 )
             if gaps:
                 self._note(gaps, found[0].header)
@@ -124,8 +123,7 @@ class ReplicaAppender:
             if first != self._state.offsets.written:
                 raise OffsetOutOfRangeError(
                     f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's gap "
-                    "begins at "
-                    f"{first}"
+                    f"begins at {first}"
                 )
             self._state.gaps.add(gaps[:1], first)
             self._begin_epochs(epochs, behind)

@@ -386,9 +386,8 @@ class _SegmentScan:
         known_end = max(context.recovery_point, context.written_to)
         if following is None and end < known_end and context.log_start_offset < known_end:
             raise LogCorruptError(
-                f"{where}: intact batches end at offset {end}, but the log had all offsets below {known_end} when "
-                "the broker stopped"
-                f" ({result.reason or 'the file is shorter than before, or the next file is missing'}); "
+                f"{where}: intact batches end at offset {end}, but the log had all offsets below {known_end} when the "
+                f"broker stopped ({result.reason or 'the file is shorter than before, or the next file is missing'}); "
                 f"{context.hint()}"
             )
 

@@ -182,8 +182,7 @@ class ColumnReader:
                 if crc32c(piece) != int(batch.checksums[number]):
                     raise CorruptBatchError(
                         f"{self._store.url}/{key} is damaged: a column of the batch at offset "
-                        f"{batch.header.base_offset} "
-                        f"does not have its original checksum"
+                        f"{batch.header.base_offset} does not have its original checksum"
                     )
                 place = position - batch.position
                 view[place : place + size] = piece

@@ -63,9 +63,8 @@ class PartitionTier:
         if expected and not self._journal.was_there and limit is not None and limit > log_start_offset:
             raise LogCorruptError(
                 f"{directory}: the log begins at offset {log_start_offset}, its local files at {limit}, and "
-                f"{JOURNAL_FILE}, "
-                f"the list of segments in the object store, is missing: restore it from a copy, or rewrite it: "
-                f"sparklog log restore-remote {directory}"
+                f"{JOURNAL_FILE}, the list of segments in the object store, is missing: restore it from a copy, or "
+                f"rewrite it: sparklog log restore-remote {directory}"
             )
         found = [
             s

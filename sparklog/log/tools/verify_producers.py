@@ -92,7 +92,6 @@ def _compare(
                 0,
                 "aborted transactions",
                 f"the transaction of producer {entry.producer_id} at offsets {entry.first_offset} to "
-                f"{entry.last_offset} "
-                f"is aborted, but readers are not informed; remove the {producer_snapshot.SUFFIX} files, the next "
-                "start replays the log's headers",
+                f"{entry.last_offset} is aborted, but readers are not informed; remove the {producer_snapshot.SUFFIX} "
+                "files, the next start replays the log's headers",
             )
