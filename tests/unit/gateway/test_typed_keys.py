@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -191,6 +192,33 @@ def test_consumers_get_the_bytes_that_choose_the_partition() -> None:
             assert [0 if key is None else partition_for_key(key, 9) for key in keys] == chosen
     assert sent(TEXT)[0] == [b"a", b"b", None]
     assert sent(ONE)[0] == [b'{"id":5}', b'{"id":6}', b'{"id":null}']
+
+
+KEY_COLUMNS = [
+    pa.array([True, False]),
+    pa.array([-128, 127], pa.int8()),
+    pa.array([0.1, 1e21, 1e-7, 1e300, 123456789012.5, 0.0]),
+    pa.array([0.1, 3.4e38, 1e-45, 16777216.0, 123456789.0], pa.float32()),
+    pa.array([Decimal("12.50"), Decimal("-0.01")], pa.decimal128(10, 2)),
+    pa.array([Decimal("0.000000001")], pa.decimal128(38, 9)),
+    pa.array(['"\\\x00é\u2028', ""]),
+    pa.array([b"", b"a", b"\xff\x00"]),
+    pa.array([0, -719_162, 2_932_896], pa.int32()).cast(pa.date32()),
+    pa.array([0, 1, -1, 1_500_000, 253_402_300_799_999_999]).cast(pa.timestamp("us", "UTC")),
+    pa.array([0, 1, -1, 1_500_000, -62_135_596_800_000_000]).cast(pa.timestamp("us")),
+    pa.array([0, 1, -1, 86_400_000_000, -86_400_000_001], pa.int64()).view(pa.duration("us")),
+]
+
+
+@for_each("column", KEY_COLUMNS)
+def test_a_consumers_key_can_be_sent_again(column: Any) -> None:
+    schema = pa.schema([("k", column.type), ("n", pa.int32())])
+    topic = info(schema, 3, ("k",), kafka_key_format="json")
+    for key, partition in zip(
+        keys_of_rows([column], topic).to_pylist(), partitions_of_rows([column], topic).tolist(), strict=True
+    ):
+        again = decode_batch(batch_of([(key, b'{"n":1}')], topic, partition), schema).column("k")
+        assert keys_of_rows([again], topic).to_pylist() == [key]
 
 
 def test_a_row_that_deletes_its_key_is_a_tombstone_in_a_compacted_topic() -> None:
