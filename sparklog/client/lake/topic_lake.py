@@ -294,11 +294,10 @@ class TopicLake:
                     f"another worker has committed offsets of topic {info.name!r}: the next round continues behind them"
                 )
             if failure.lasting and not is_doubtful:
-                work.discard()  # the library has refused the commit, and the newest version lacks the files
+                work.discard(found)
             failure.raise_if_lasting(found.location)
-            is_void = found.version > base.version
-            is_doubtful = is_doubtful or not is_void
-            work.note_conflict(is_void=is_void)
+            is_doubtful = is_doubtful or found.version == base.version
+            work.note_conflict(base.version, found.version)
             self._state(found, info, settings)
             if missing_columns(work.schema, found.schema()):
                 raise LakeUnavailableError(f"columns of the table of topic {info.name!r} were dropped during the round")
@@ -423,19 +422,26 @@ class _Round:
         self._has_tried = True
         table.merge(removed, self._files, self._info.topic_id, plan.spans, gaps=plan.gaps)
 
-    def note_conflict(self, *, is_void: bool) -> None:
-        """Prepare the next attempt after a failed commit. `is_void`: another writer has made the version that this
-        commit wanted to make, so that no version will ever have the merged files of an upserted table."""
+    def note_conflict(self, base: int, newest: int) -> None:
+        """Prepare the next attempt after a failed commit on version `base`. If another writer has made the next
+        version, no version will ever have the merged files of an upserted table, and they are deleted."""
         if not self._settings.is_upsert:
             return
+        made = None if newest == base else LakeTable.open(self._table.location, base + 1)
+        is_void = made is not None and not self._is_named_in(made)
         if is_void:
             self._table.remove_files([f.path for f in self._files])
         self._files, self._has_tried = [], not is_void
 
-    def discard(self) -> None:
-        """Delete the files of a commit that the library has refused, after a look at the table's newest version."""
-        self._has_tried = False
-        self.abandon()
+    def discard(self, newest: LakeTable) -> None:
+        """Delete the files of a commit that the library has refused, unless the newest version has them all the
+        same."""
+        if not self._is_named_in(newest):
+            self._has_tried = False
+            self.abandon()
+
+    def _is_named_in(self, table: LakeTable) -> bool:
+        return not {unquote(f.path) for f in table.files()}.isdisjoint(f.path for f in self._files)
 
     def _merged(self, table: LakeTable) -> tuple[list[TableFile], list[DataFile]]:
         """Return the files to remove and the files that replace them.

@@ -169,3 +169,26 @@ def test_a_lasting_failure_pauses_the_topic(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(paused) == 1
     assert "the disk is full" in paused[0]
     assert "sparklog lake resume trips" in paused[0]
+
+
+def test_files_of_an_upsert_that_another_writer_overtook_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt writes the merged files again."""
+    log, path = ModelLog(SCHEMA, keys=["id"]), tmp_path / "table"
+    settings = settings_at(path, mode="upsert")
+    log.rows[0] = [{"id": 1, "n": 1}, {"id": 2, "n": 1}]
+    run_round(log, settings)
+    log.rows[0].append({"id": 1, "n": 2})
+    merge, overtaken = LakeTable.merge, [0, 1, 2]
+
+    def overtake(self: LakeTable, *args: Any, **named: Any) -> None:
+        if overtaken:
+            DeltaTable(path).alter.set_table_description(f"turn {overtaken.pop()}")
+        merge(self, *args, **named)
+
+    monkeypatch.setattr(LakeTable, "merge", overtake)
+    run_round(log, settings)
+    assert not overtaken
+    assert len(files(path)) == 2  # the first file, and the one that has replaced it
+    assert sorted(r["n"] for r in DeltaTable(path).to_pyarrow_table().to_pylist()) == [1, 2]
