@@ -59,4 +59,6 @@ def moved_keys(name: str) -> str:
 
 
 def _value(configs: Mapping[str, object], name: str) -> object:
-    return configs.get(name, settings_of(Scope.TOPIC)[name].default)
+    """Return a setting or its default; a directory in its form without `file://`."""
+    found = configs.get(name, settings_of(Scope.TOPIC)[name].default)
+    return str(found).removeprefix("file://").rstrip("/") if name == LOCATION else found

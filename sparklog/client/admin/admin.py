@@ -650,6 +650,9 @@ class Admin:
     ) -> TopicDescription:
         """Give a typed topic a newer schema. Columns that the topic has already in this form change nothing.
 
+        A Delta table of the topic gets new columns by itself. It pauses at a wider column until `rebuild_lake` with
+        `keep_rows`, unless the table is in a directory and has `delta.enableTypeWidening`.
+
         Args:
             name: The topic's name.
             add_columns: Columns to append, in a form of `create_topic`; they are null in stored rows. None: none.

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.topic_info import TopicInfo
@@ -123,15 +125,8 @@ def enable_lake(
     schema = table_schema(info.schema, is_envelope=info.is_envelope)
     check_columns(schema)
     check_partition_by(settings.table_partitions, schema)
-    if settings.is_upsert and not info.is_envelope and not info.key_columns:
-        raise InvalidConfigError(
-            f"lake.mode = upsert needs a key: topic {info.name!r} has no key columns; create a topic with "
-            "--key-columns, or use mode append"
-        )
-    if settings.is_upsert and info.configs.get(PARTITIONS_ADDED):
-        raise InvalidConfigError(moved_keys(info.name))
     if settings.is_upsert:
-        check_key_partitions(settings.partition_by, info.key_columns, schema)
+        _check_upsert(info, settings, schema)
     table: LakeTable | None
     try:
         table = open_or_create(info.name, info.topic_id, settings, schema)
@@ -155,6 +150,18 @@ def enable_lake(
             "location"
         )
     alter(info.name, {**given, "lake.mode": settings.mode, "lake.table.id": table.table_id})
+
+
+def _check_upsert(info: TopicInfo, settings: LakeSettings, schema: pa.Schema) -> None:
+    """Raise InvalidConfigError if the topic cannot have an upserted table."""
+    if not info.is_envelope and not info.key_columns:
+        raise InvalidConfigError(
+            f"lake.mode = upsert needs a key: topic {info.name!r} has no key columns; create a topic with "
+            "--key-columns, or use mode append"
+        )
+    if info.configs.get(PARTITIONS_ADDED):
+        raise InvalidConfigError(moved_keys(info.name))
+    check_key_partitions(settings.partition_by, info.key_columns, schema)
 
 
 def disable_lake(info: TopicInfo, alter: AlterTopic) -> None:

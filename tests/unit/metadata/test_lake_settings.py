@@ -47,6 +47,7 @@ def test_changes_that_a_table_cannot_follow_are_refused(
     [
         ((), TABLE, {}),
         ((), {"lake.mode": "append"}, TABLE),
+        ((), {"lake.location": "file:///a/"}, {"lake.location": "/a"}),
         ((), TABLE, {**TABLE, "lake.paused": "now", "lake.commit.interval.ms": 5}),
         (("k",), {}, {"lake.location": "/a", "lake.mode": "upsert"}),
         (("k",), {"partitions.added": True}, {**TABLE, "partitions.added": True}),
