@@ -61,7 +61,7 @@ def unwrap_debezium(
             an event in each line; or an iterable of events, each as JSON text, bytes, a dict, or a record with `key`
             and `value`. The events of a key are in order, in a DataFrame within one partition.
         schema: Columns of the changed row, as DDL text or an Arrow schema. Other columns are left out. None: the
-            columns and types of the events. A DataFrame needs DDL text.
+            columns and types of the events. A DataFrame needs it.
         column: Name of the DataFrame's or table's column with the events.
         key_column: Name of the column with the records' keys. A table without it has no keys.
         keys: Keys of the records of an iterable, as JSON. None: those of the records, if they have any.
@@ -99,11 +99,11 @@ def unwrap_debezium(
     if hasattr(envelopes, "selectExpr"):
         from sparklog.debezium.frame import unwrap_frame
 
-        if not isinstance(schema, str):
+        if schema is None:
             raise TypeError("unwrap_debezium of a DataFrame needs schema=: the columns of the changed row, as DDL text")
         if latest is not None and not key_columns:
             raise TypeError("latest= of a DataFrame needs key_columns=: the columns by which it is joined")
-        return unwrap_frame(envelopes, layout, schema, column, key_column, latest, truncate)
+        return unwrap_frame(envelopes, layout, column, key_column, latest, truncate)
     is_table = isinstance(envelopes, pa.Table | pa.RecordBatch)
     records = _table_records(envelopes, column, key_column) if is_table else _records(envelopes, keys)
     # without names of types numbers stay as JSON has them

@@ -191,6 +191,8 @@ def _group(
     placeholder = Placeholder(layout.hints.placeholder)
     objects = [events[at].row for at in rows]
     numbers = [events[at].number for at in rows]
+    if layout.schema is not None:
+        _check_names(names, objects[0] if forms is None else forms, numbers[0])
     found = {}
     for name in names:
         values = [row.get(name, msgspec.UNSET) for row in objects]
@@ -208,6 +210,24 @@ def _group(
         plain = [None if value is msgspec.UNSET else value for value in values]
         found[name] = to_column(plain, form, target or default_type(form), layout.hints, name, numbers)
     return found
+
+
+def _check_names(names: Sequence[str], found: Iterable[str], number: int) -> None:
+    """Raise DeserializationError if the columns of `schema` cannot be meant for the row: a name differs by its case
+    alone, or the row has none of them. Other columns that a row lacks are null, as in events from before the column was
+    added."""
+    by_lower = {name.lower(): name for name in found}
+    has_one = not by_lower
+    for name in names:
+        other = by_lower.get(name.lower(), name)
+        if other != name and name not in by_lower.values():
+            raise DeserializationError(f"Debezium event {number}: the row has no column {name!r}, but {other!r}")
+        has_one = has_one or name in by_lower.values()
+    if not has_one:
+        raise DeserializationError(
+            f"Debezium event {number}: the row has none of the columns of schema= ({', '.join(names)}), but "
+            f"{', '.join(by_lower.values())}"
+        )
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:

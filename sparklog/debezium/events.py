@@ -141,6 +141,9 @@ class EventReader:
                     "records' keys as JSON objects with keys=, or set REPLICA IDENTITY FULL in the database"
                 )
             return RowEvent(number, "d", key_row, None, key_row, None, found_key.forms, self.truncations)
+        if operation == "d" and key_row is not None:
+            # a table's replica identity can leave the key out of `before`
+            row = {**row, **{name: value for name, value in key_row.items() if row.get(name) is None}}
         before = event.get("before") if operation == "u" else None
         return RowEvent(number, operation, row, before, key_row, part.forms, found_key.forms, self.truncations)
 

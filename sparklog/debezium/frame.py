@@ -22,32 +22,30 @@ from sparklog.debezium.events import EventReader
 UNAVAILABLE_COLUMN = "__unavailable"
 
 
-def unwrap_frame(
-    frame: Any, layout: Layout, ddl: str, column: str, key_column: str | None, latest: Any, truncate: str
-) -> Any:
+def unwrap_frame(frame: Any, layout: Layout, column: str, key_column: str | None, latest: Any, truncate: str) -> Any:
     """Return a DataFrame of the changed rows. The events of a key must be in order in one partition of the frame, as
     the records of a Kafka partition are.
 
     Args:
         frame: The DataFrame of events.
-        layout: The columns of the rows.
-        ddl: The columns of the rows, as DDL text.
+        layout: The columns of the rows; it has a schema.
         column: Name of the column with the events.
         key_column: Name of the column with the records' keys; None or a name that the frame lacks: no keys.
         latest: DataFrame of the newest row of each key; None: no rows.
         truncate: "error" or "skip".
     """
     from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import ArrayType, StringType, StructType
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    columns: Any = StructType.fromDDL(ddl)
-    rows = StructType([f for f in columns if f.name != OPERATION_COLUMN])
-    output = StructType([*rows.fields]).add(OPERATION_COLUMN, StringType())
-    output = output.add(UNAVAILABLE_COLUMN, ArrayType(StringType())) if latest is not None else output
+    assert layout.schema is not None
+    rows = layout.schema.append(pa.field(OPERATION_COLUMN, pa.string()))
+    rows = rows if latest is None else rows.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
+    # not the types of the DDL: tasks cannot return VARCHAR and CHAR, and a row lacks columns that are NOT NULL
+    output = from_arrow_schema(rows, prefer_timestamp_ntz=True)
     keys = F.col(_quoted(key_column)) if key_column in frame.columns else F.lit(None)
     events = frame.select(F.col(_quoted(column)).cast("string").alias("value"), keys.cast("string").alias("key"))
     found = events.mapInArrow(_Unwrapping(layout, truncate, lets_unavailable=latest is not None), output)
-    return found if latest is None else _with_latest(found, latest, rows.names, layout.key_columns or ())
+    return found if latest is None else _with_latest(found, latest, layout.schema.names, layout.key_columns or ())
 
 
 def _quoted(name: str | None) -> str:

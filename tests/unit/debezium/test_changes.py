@@ -156,6 +156,22 @@ def test_deletions_take_their_key_from_the_record() -> None:
             sparklog.unwrap_debezium([event("d")], keys=[odd])
 
 
+def test_a_deletion_whose_row_lacks_the_key_takes_it_from_the_record() -> None:
+    found = sparklog.unwrap_debezium([event("d", {"id": None, "n": 2})], keys=[key({"id": 5})])
+    assert found == [{"id": 5, "n": 2, "_op": "d"}]
+
+
+def test_columns_of_another_table_are_refused() -> None:
+    rows = [event("c", None, {"id": 1, "Name": "x"}, [field("id", "int64"), field("Name", "string")])]
+    assert sparklog.unwrap_debezium(rows, "id BIGINT, later INT")[0] == {"id": 1, "later": None, "_op": "c"}
+    for ddl, reason in (
+        ("id BIGINT, name STRING", "'name', but 'Name'"),
+        ("a INT, b INT", r"none of .*a, b.* id, Name"),
+    ):
+        with pytest.raises(DeserializationError, match=f"event 0: the row has .*{reason}"):
+            sparklog.unwrap_debezium(rows, ddl)
+
+
 def test_truncations_are_named_or_skipped() -> None:
     truncation = event("t", source={"db": "shop", "schema": "public", "table": "orders"})
     with pytest.raises(DeserializationError, match=r"event 1: TRUNCATE of table 'shop\.public\.orders'"):
