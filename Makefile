@@ -54,7 +54,7 @@ test-all: java $(VENV)/.installed-dev ## all tests, with simulated lives from a 
 .PHONY: test-matrix
 test-matrix: java ## a share of the Spark tests with Spark 4.0 to 4.2 and Python 3.11 to 3.13 (MATRIX_ARGS="--spark 4.1" for some)
 	@for candidate in $(PYTHONS); do if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-		exec $$candidate -m tests.matrix $(MATRIX_ARGS); fi; done; echo "no Python 3.11 or newer on the PATH" >&2; exit 1
+		exec $$candidate -m tests.campaigns.matrix $(MATRIX_ARGS); fi; done; echo "no Python 3.11 or newer on the PATH" >&2; exit 1
 
 .PHONY: parity
 parity: java $(VENV)/.installed-dev ## sparklog beside Kafka and Spark's connector, case by case; the differences go into the guide (minutes)
@@ -108,27 +108,27 @@ mutations: $(VENV)/.installed-dev ## break listed rules of the product one by on
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-dev ## hostile batches, requests, files and servers by hand (FUZZ_ARGS="run decode --seconds 60", "probe")
-	@$(PY) -m tests.fuzz $(FUZZ_ARGS)
+	@$(PY) -m tests.campaigns.fuzz $(FUZZ_ARGS)
 
 .PHONY: gateway-suites
 gateway-suites: java $(VENV)/.installed-dev ## franz-go's and librdkafka's own tests against the Kafka gateway (needs Go, npm, g++, libzstd-dev, Maven; SUITES_ARGS="franz-go --run TestTxn")
-	@$(PY) -m tests.gateway_suites $(SUITES_ARGS)
+	@$(PY) -m tests.campaigns.gateway_suites $(SUITES_ARGS)
 
 .PHONY: gateway-campaign
 gateway-campaign: java $(VENV)/.installed-dev ## kill -9 of gateways, brokers and leaders beneath librdkafka's clients (CAMPAIGN_ARGS="--seed 2 --kills 100")
-	@$(PY) -m tests.torture.kafka_campaign $(CAMPAIGN_ARGS)
+	@$(PY) -m tests.campaigns.torture.kafka_campaign $(CAMPAIGN_ARGS)
 
 .PHONY: bench
 bench: java $(VENV)/.installed-dev ## measure sparklog beside Kafka, which it installs itself (ROWS=produce-100b,spark-scan for some)
-	@$(PY) -m tests.benchmarks run --rows "$(ROWS)" $(BENCH_ARGS)
+	@$(PY) -m tests.campaigns.benchmarks run --rows "$(ROWS)" $(BENCH_ARGS)
 
 .PHONY: bench-report
 bench-report: $(VENV)/.installed-dev ## put the measured rows into the table and picture of docs/benchmarks.md
-	@$(PY) -m tests.benchmarks report
+	@$(PY) -m tests.campaigns.benchmarks report
 
 .PHONY: bench-quick
 bench-quick: $(VENV)/.installed-dev ## a few figures without peers, compared with the committed ones (3 minutes at most)
-	@$(PY) -m tests.benchmarks quick $(BENCH_ARGS)
+	@$(PY) -m tests.campaigns.benchmarks quick $(BENCH_ARGS)
 
 .PHONY: conf
 conf: $(VENV)/.installed-dev ## write conf/broker.toml and the guide's tables anew from the settings

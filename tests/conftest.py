@@ -52,7 +52,13 @@ HAS_OWN_JVM = "tests/spark/test_killed_write.py"
 """It waits for minutes, and uses no session that others share."""
 NIGHTLY_TIMEOUT_S = 900
 """Time of a `nightly` item without a limit of its own: some install packages or compile a client first."""
-FIRST = ("tests/spark/", "tests/system/test_demo_run.py", "tests/simulation/", "tests/torture/", "tests/system/")
+FIRST = (
+    "tests/spark/",
+    "tests/system/test_demo_run.py",
+    "tests/simulation/",
+    "tests/campaigns/torture/",
+    "tests/system/",
+)
 """Folders whose modules take longest. They are started first, so that no worker is left alone with one at the end."""
 
 

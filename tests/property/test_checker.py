@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.checker.analysis import Anomaly, analyse
-from tests.checker.model import good_history
-from tests.checker.mutations import MUTATIONS
-from tests.checker.report import report
+from tests.campaigns.checker.analysis import Anomaly, analyse
+from tests.campaigns.checker.model import good_history
+from tests.campaigns.checker.mutations import MUTATIONS
+from tests.campaigns.checker.report import report
 
 SEEDS = st.integers(0, 2**32)
 

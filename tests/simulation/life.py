@@ -19,8 +19,8 @@ from unittest import mock
 from sparklog.log.housekeeping import tier_run
 from sparklog.testing.sim_loop import Simulation, SimulationStuckError
 from sparklog.testing.sim_store import SimStore
-from tests.checker.analysis import Anomaly, Verdict, analyse
-from tests.checker.report import report
+from tests.campaigns.checker.analysis import Anomaly, Verdict, analyse
+from tests.campaigns.checker.report import report
 from tests.simulation.plans import PLANS, Plan, kind_of
 from tests.simulation.world import World
 

@@ -13,13 +13,13 @@ from sparklog.testing.sim_files import PowerCut
 from sparklog.testing.sim_loop import SimLoop, Simulation, SimulationStuckError
 from sparklog.testing.sim_net import SimNet
 from sparklog.testing.sim_store import SimStore
-from tests.checker.history import Kind, Operation, Outcome, Recorder, Sent, parse_history
+from tests.campaigns.checker.history import Kind, Operation, Outcome, Recorder, Sent, parse_history
+from tests.campaigns.torture.shared import rows_of
 from tests.simulation import sim_intruders, sim_keepers, sim_members, sim_shared, sim_strangers
 from tests.simulation.notes import Notes
 from tests.simulation.plans import AGED, INPUT, KEYED, OUTPUT, Plan
 from tests.simulation.sim_final import audit, committed_offsets, read_committed
 from tests.simulation.sim_roles import ROLES, ClientContext
-from tests.torture.shared import rows_of
 
 if TYPE_CHECKING:
     from tests.simulation.trouble import Trouble

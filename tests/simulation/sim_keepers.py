@@ -15,7 +15,7 @@ from sparklog.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from tests.checker import generate
+from tests.campaigns.checker import generate
 from tests.simulation.notes import Notes
 from tests.simulation.plans import AGED, KEYED
 from tests.simulation.sim_client import SimClient

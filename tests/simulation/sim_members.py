@@ -11,8 +11,8 @@ from sparklog.errors import SparklogError, error_from_code
 from sparklog.protocol import group_messages as g
 from sparklog.protocol.apis import Api
 from sparklog.types import TopicPartition
-from tests.checker import generate
-from tests.checker.history import Kind, Outcome
+from tests.campaigns.checker import generate
+from tests.campaigns.checker.history import Kind, Outcome
 from tests.simulation.sim_final import committed_offsets
 from tests.simulation.sim_reader import SimReader
 from tests.simulation.sim_roles import (

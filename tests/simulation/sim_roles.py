@@ -31,8 +31,8 @@ from sparklog.protocol.messages import (
     ProduceResponse,
 )
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
-from tests.checker import generate
-from tests.checker.history import Kind, Outcome, Recorder
+from tests.campaigns.checker import generate
+from tests.campaigns.checker.history import Kind, Outcome, Recorder
 from tests.simulation.notes import Notes
 from tests.simulation.plans import Plan
 from tests.simulation.sim_client import SimClient

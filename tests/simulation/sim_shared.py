@@ -8,9 +8,9 @@ from sparklog.errors import SparklogError
 from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.apis import Api
 from sparklog.types import ProducerIdAndEpoch, shared_transactional_id
+from tests.campaigns.torture.shared import rows_of
 from tests.simulation.notes import SharedEnd
 from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, ClientContext, Role, write
-from tests.torture.shared import rows_of
 
 
 async def shared(context: ClientContext) -> None:

@@ -25,7 +25,7 @@ from sparklog.testing.sim_machine import SimMachine
 from sparklog.testing.sim_store import SimStore
 from sparklog.testing.sim_zookeeper import SimZooKeeper
 from sparklog.types import INTERNAL_TOPICS, TopicPartition
-from tests.checker.history import Operation
+from tests.campaigns.checker.history import Operation
 from tests.simulation.alone import AloneTrouble
 from tests.simulation.cluster.client import ClusterClient
 from tests.simulation.cluster.promises import Promises

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from sparklog.format.batch import decode_header
-from tests.fuzz.cases import ENVELOPE_ID, Case
-from tests.fuzz.child import Answer
-from tests.fuzz.log_targets import Found, Reading
-from tests.fuzz.oracle import judge
-from tests.fuzz.planted import HONEST_ROWS
-from tests.fuzz.planted_broker import PlantedBroker
-from tests.fuzz.reader_campaign import plantable
+from tests.campaigns.fuzz.cases import ENVELOPE_ID, Case
+from tests.campaigns.fuzz.child import Answer
+from tests.campaigns.fuzz.log_targets import Found, Reading
+from tests.campaigns.fuzz.oracle import judge
+from tests.campaigns.fuzz.planted import HONEST_ROWS
+from tests.campaigns.fuzz.planted_broker import PlantedBroker
+from tests.campaigns.fuzz.reader_campaign import plantable
 
 CASES = 8
 

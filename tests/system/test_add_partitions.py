@@ -16,9 +16,9 @@ from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.environment.fault_points import VARIABLE
 from sparklog.errors import InvalidPartitionsError, InvalidTopicError, SparklogError, UnknownTopicOrPartitionError
+from tests.campaigns.torture.broker_steps import ADD_PARTITIONS_STEPS
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess
-from tests.torture.broker_steps import ADD_PARTITIONS_STEPS
 
 ELSEWHERE = """
 import sys, sparklog

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.gateway_suites import franz_go, librdkafka
-from tests.gateway_suites.__main__ import lacks, short_pattern
+from tests.campaigns.gateway_suites import franz_go, librdkafka
+from tests.campaigns.gateway_suites.__main__ import lacks, short_pattern
 
 RECORDS = 2_000
 

@@ -11,7 +11,7 @@ import pytest
 
 import sparklog
 from sparklog.client.local import LocalBroker
-from tests.gateway_suites import franz_go
+from tests.campaigns.gateway_suites import franz_go
 from tests.support.kafka import KafkaInstallation
 
 pytestmark = pytest.mark.nightly

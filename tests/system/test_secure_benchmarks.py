@@ -12,11 +12,11 @@ from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.connection import connect_for_data
 from sparklog.errors import TopicAuthorizationFailedError
 from sparklog.security.client_security import client_security
-from tests.benchmarks.context import Context
-from tests.benchmarks.rows import security
-from tests.benchmarks.rows.consume import consume
-from tests.benchmarks.rows.produce import produce
-from tests.benchmarks.secure_servers import PLAIN, SCRAM_ACL, TLS
+from tests.campaigns.benchmarks.context import Context
+from tests.campaigns.benchmarks.rows import security
+from tests.campaigns.benchmarks.rows.consume import consume
+from tests.campaigns.benchmarks.rows.produce import produce
+from tests.campaigns.benchmarks.secure_servers import PLAIN, SCRAM_ACL, TLS
 from tests.support.processes import MeasurementError
 
 pytestmark = pytest.mark.nightly

@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 
 from sparklog.client.local_zookeeper import ZooKeeperProcess, has_java
 from sparklog.metadata.cluster_znodes import BROKER_IDS
-from tests.benchmarks.rows.cluster import watched_session
+from tests.campaigns.benchmarks.rows.cluster import watched_session
 from tests.support.processes import MeasurementError
 
 WAIT_S = 60.0

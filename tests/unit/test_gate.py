@@ -63,7 +63,7 @@ def test_each_directory_has_a_test_of_each_kind_in_the_gate() -> None:
         if name in in_gate:
             kept[folder] |= found & KINDS | {"any"}
     # notebooks run as programs, each with a JVM of its own; the torture campaigns have their short share elsewhere
-    excused = {"tests/notebooks": {"spark", "crash"}, "tests/torture": {"spark"}}
+    excused = {"tests/notebooks": {"spark", "crash"}, "tests/campaigns/torture": {"spark"}}
     missing = {folder: kinds[folder] - kept[folder] - excused.get(folder, set()) for folder in kinds}
     assert not {folder: lacking for folder, lacking in missing.items() if lacking}
 

@@ -11,11 +11,11 @@ from tests.unit.time_limits import limits_in, limits_of_tests
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = (
     "tests/simulation/",  # its clock is virtual
-    "tests/benchmarks/",
-    "tests/fuzz/",
-    "tests/gateway_suites/",
-    "tests/matrix/",
-    "tests/torture/",
+    "tests/campaigns/benchmarks/",
+    "tests/campaigns/fuzz/",
+    "tests/campaigns/gateway_suites/",
+    "tests/campaigns/matrix/",
+    "tests/campaigns/torture/",
 )
 """Folders that are no part of the gate, and those without real time."""
 EXPIRES = "the call fails, or gives up an attempt, at this limit: that is the behaviour under test"

@@ -9,8 +9,8 @@ import pytest
 
 from sparklog.metadata.producer_ids import SMALL_BLOCK_IDS
 from sparklog.testing.sim_loop import Simulation
-from tests.checker.analysis import analyse
-from tests.checker.report import report
+from tests.campaigns.checker.analysis import analyse
+from tests.campaigns.checker.report import report
 from tests.simulation.plans import EVERYBODY, INPUT, OUTPUT, SAFE, Plan
 from tests.simulation.world import World
 

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from sparklog.security.tls import server_context
-from tests.benchmarks import campaign, latency, quick, report, results, secure_servers, switches
-from tests.benchmarks.__main__ import main, results_directory
-from tests.benchmarks.context import ROOT, Context
-from tests.benchmarks.results import Goal, Measurement, RowResult
-from tests.benchmarks.rows import ROWS, Row, select
-from tests.benchmarks.rows.row import row
-from tests.benchmarks.spark_session import CONFIGS
+from tests.campaigns.benchmarks import campaign, latency, quick, report, results, secure_servers, switches
+from tests.campaigns.benchmarks.__main__ import main, results_directory
+from tests.campaigns.benchmarks.context import ROOT, Context
+from tests.campaigns.benchmarks.results import Goal, Measurement, RowResult
+from tests.campaigns.benchmarks.rows import ROWS, Row, select
+from tests.campaigns.benchmarks.rows.row import row
+from tests.campaigns.benchmarks.spark_session import CONFIGS
 from tests.spark_settings import published_settings
 from tests.support import kafka
 from tests.support.processes import MeasurementError, run, usage

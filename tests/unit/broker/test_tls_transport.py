@@ -17,7 +17,7 @@ from sparklog_broker.network.tls_transport import OFF_LOOP_BYTES, TlsTransport
 
 from sparklog.protocol.frames import PREFIX_BYTES, RequestPrefix, decode_response_prefix
 from sparklog.security.tls import client_context, server_context
-from tests.benchmarks.secure_servers import Certificates, make_certificates
+from tests.campaigns.benchmarks.secure_servers import Certificates, make_certificates
 from tests.support.connections import Peer, echo, request, run
 
 LARGE = bytes(range(256)) * 1024  # received in several steps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.checker.analysis import Anomaly, analyse
-from tests.checker.history import NEVER_NS, Kind, Operation, Outcome, Polled, Sent
+from tests.campaigns.checker.analysis import Anomaly, analyse
+from tests.campaigns.checker.history import NEVER_NS, Kind, Operation, Outcome, Polled, Sent
 from tests.support.cases import for_each
 
 A = Anomaly

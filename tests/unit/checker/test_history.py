@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.checker.analysis import Anomaly, analyse
-from tests.checker.history import (
+from tests.campaigns.checker.analysis import Anomaly, analyse
+from tests.campaigns.checker.history import (
     NEVER_NS,
     HistoryError,
     Kind,
@@ -22,7 +22,7 @@ from tests.checker.history import (
     parse_history,
     read_history,
 )
-from tests.checker.report import report
+from tests.campaigns.checker.report import report
 from tests.support.cases import for_each
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway_suites.franz_go import MendError, listed, mend, results
-from tests.gateway_suites.librdkafka import names_of
-from tests.gateway_suites.verdict import judge
+from tests.campaigns.gateway_suites.franz_go import MendError, listed, mend, results
+from tests.campaigns.gateway_suites.librdkafka import names_of
+from tests.campaigns.gateway_suites.verdict import judge
 
 OUTPUT = "=== RUN   A\n--- PASS: A (0.1s)\n--- FAIL: B (0.2s)\n    --- FAIL: B/inner (0.2s)\n--- SKIP: C (0s)\n"
 RUNNER = """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.campaigns.torture.broker_steps import ADD_PARTITIONS_STEPS, BROKER_STEPS
+from tests.campaigns.torture.client_steps import CLIENT_STEPS, SINK_STEPS
 from tests.system.lake_campaign import STEPS as LAKE_STEPS
-from tests.torture.broker_steps import ADD_PARTITIONS_STEPS, BROKER_STEPS
-from tests.torture.client_steps import CLIENT_STEPS, SINK_STEPS
 
 BEFORE_MERGE = "lake.before-merge"
 """tests/system/test_lake.py changes the table there."""

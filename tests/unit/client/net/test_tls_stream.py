@@ -14,7 +14,7 @@ import pytest
 
 from sparklog.client.net.tls_stream import IN_OPENSSL_BYTES_MAX, WAITED_FOR_BYTES, TlsStream
 from sparklog.security.tls import client_context, server_context
-from tests.benchmarks.secure_servers import Certificates, make_certificates
+from tests.campaigns.benchmarks.secure_servers import Certificates, make_certificates
 
 WAIT_S = 30.0
 RECORD_BYTES = 16 * 1024

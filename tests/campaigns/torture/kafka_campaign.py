@@ -1,0 +1,237 @@
+"""A campaign against three brokers with Kafka gateways: librdkafka's clients at work, and kill -9 of gateways, brokers
+and leaders. Acknowledged records and transactions hold.
+
+    python -m tests.campaigns.torture.kafka_campaign [--seed N] [--kills N] [--directory DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sparklog
+from sparklog.client.local_cluster import ClusterBroker, LocalCluster, start_cluster
+from tests.campaigns.checker.analysis import analyse
+from tests.campaigns.checker.report import report
+from tests.campaigns.torture.campaign import Outcome, kills_of
+from tests.campaigns.torture.processes import CampaignError
+from tests.campaigns.torture.transactional_work import SHORT
+from tests.campaigns.torture.workforce import TOPICS, Work, Workforce, wait_until
+
+BROKERS = 3
+CLIENTS: Mapping[str, int] = {
+    "kafka_producer": 1,
+    "kafka_transactional": 2,
+    "kafka_pipeline": 2,
+    "kafka_assigned": 1,
+    "assigned": 1,
+}
+FAULTS: Mapping[str, int] = {
+    "kill gateway": 4,
+    "kill broker": 2,
+    "kill leader": 2,
+    "restart broker": 1,
+    "pause gateway": 1,
+    "kill client": 2,
+}
+SETTINGS: Mapping[str, object] = {
+    **SHORT,
+    "zookeeper.session.timeout.ms": 2_000,
+    "replica.lag.time.max.ms": 4_000,
+    "replica.fetch.backoff.ms": 100,
+}
+PAUSE_S = (0.3, 3.0)
+NUDGE_S = 60.0
+"""Wait for progress after which all gateways are killed once. librdkafka's send_offsets_to_transaction waits without a
+timeout for a connection to open or close, if the metadata have lost the broker of the group's coordinator meanwhile
+(librdkafka's issues 5456 and 5511)."""
+
+
+@dataclass(frozen=True)
+class KafkaPlan:
+    """`kills` processes are killed; `faults`: the frequency of each kind."""
+
+    seed: int
+    kills: int
+    clients: Mapping[str, int] = field(default_factory=lambda: dict(CLIENTS))
+    faults: Mapping[str, int] = field(default_factory=lambda: dict(FAULTS))
+    partitions: int = 3
+
+
+class KafkaCampaign:
+    """Everything that runs, and the faults that happen to it."""
+
+    def __init__(self, plan: KafkaPlan, directory: Path) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._rng = random.Random(f"kafka/{plan.seed}")
+        self._faults: Counter[str] = Counter()
+
+    def run(self) -> Outcome:
+        """Raises CampaignError, also when nothing goes on any more."""
+        begun = time.monotonic()
+        with start_cluster(BROKERS, self._directory / "cluster", settings=SETTINGS, kafka=True) as cluster:
+            self._cluster = cluster
+            told = {"kafka": cluster.kafka_bootstrap_servers}
+            roles = [role for role in (*self._plan.clients, "kafka_last") if role.startswith("kafka")]
+            work = Work(
+                self._plan.clients,
+                self._plan.partitions,
+                settings=dict.fromkeys(roles, told),
+                readers=("last", "kafka_last"),
+            )
+            self._clients = Workforce(work, self._plan.seed, self._rng, self._directory)
+            try:
+                self._work(cluster)
+            except CampaignError as e:
+                logs = "\n".join(f"broker {b.broker_id}: {b.log[-4000:]}" for b in cluster.brokers)
+                raise CampaignError(f"after {dict(self._faults)}: {e}\n{logs}") from e
+            finally:
+                self._clients.kill_all()
+        verdict = analyse(self._clients.operations())
+        return Outcome(verdict, self._faults, {}, self._clients.lives(), time.monotonic() - begun)
+
+    def _work(self, cluster: LocalCluster) -> None:
+        with sparklog.Admin(cluster.bootstrap_servers) as admin:
+            for topic in TOPICS:
+                configs = {"min.insync.replicas": 2, "retention.ms": -1}
+                admin.create_topic(topic, partitions=self._plan.partitions, replication_factor=BROKERS, configs=configs)
+        self._clients.start(cluster.bootstrap_servers)
+        self._wait_for_progress()
+        while kills_of(self._faults) < self._plan.kills:
+            self._fault()
+            self._wait_for_progress()
+        self._clients.finish()
+        self._clients.read_everything()
+
+    def _wait_for_progress(self) -> None:
+        begun, is_nudged = time.monotonic(), False
+
+        def look() -> None:
+            nonlocal is_nudged
+            if is_nudged or time.monotonic() - begun < NUDGE_S:
+                return
+            is_nudged = True
+            for gateway in [pid for b in self._cluster.brokers if b.running for pid in gateways_of(b.pid)]:
+                os.kill(gateway, signal.SIGKILL)
+            self._faults["nudge"] += 1
+            print(f"{time.monotonic_ns()} nudge: no progress for {NUDGE_S:.0f} s", flush=True)
+
+        self._clients.wait_for_progress(look)
+
+    # -- faults
+
+    def _fault(self) -> None:
+        kind = self._rng.choices(list(self._plan.faults), list(self._plan.faults.values()))[0]
+        time.sleep(self._rng.random() * 0.05)  # anywhere in the clients' work
+        begun = time.monotonic()
+        getattr(self, "_" + kind.replace(" ", "_"))()
+        self._faults[kind] += 1
+        print(f"{time.monotonic_ns()} {kind}: {time.monotonic() - begun:.1f} s", flush=True)
+
+    def _kill_gateway(self) -> None:
+        os.kill(self._gateway(), signal.SIGKILL)
+
+    def _pause_gateway(self) -> None:
+        gateway = self._gateway()
+        os.kill(gateway, signal.SIGSTOP)
+        time.sleep(self._rng.uniform(*PAUSE_S))
+        os.kill(gateway, signal.SIGCONT)
+
+    def _kill_broker(self) -> None:
+        self._kill(self._victim())
+
+    def _kill_leader(self) -> None:
+        self._wait_until_in_sync()
+        with sparklog.Admin(self._cluster.bootstrap_servers) as admin:
+            leaders = [p.leader for t in TOPICS for p in admin.describe_topic(t).partition_details]
+        self._kill(self._broker(self._rng.choice(leaders)))
+
+    def _restart_broker(self) -> None:
+        broker = self._victim()
+        broker.stop()
+        broker.start()
+
+    def _kill_client(self) -> None:
+        self._clients.kill_one()
+
+    def _kill(self, broker: ClusterBroker) -> None:
+        broker.kill()
+        self._wait_for_progress()
+        broker.start()
+
+    # -- the cluster
+
+    def _broker(self, broker_id: int) -> ClusterBroker:
+        return next(b for b in self._cluster.brokers if b.broker_id == broker_id)
+
+    def _victim(self) -> ClusterBroker:
+        """A broker that may crash now: the others have its records."""
+        self._wait_until_in_sync()
+        return self._rng.choice(self._cluster.brokers)
+
+    def _wait_until_in_sync(self) -> None:
+        with sparklog.Admin(self._cluster.bootstrap_servers) as admin:
+
+            def in_sync() -> bool:
+                return all(len(p.isr) == BROKERS for t in TOPICS for p in admin.describe_topic(t).partition_details)
+
+            wait_until(in_sync, "the replicas do not come into sync")
+
+    def _gateway(self) -> int:
+        """The process of a broker's gateway."""
+        broker = self._rng.choice(self._cluster.brokers)
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found[:] = gateways_of(broker.pid)
+            return bool(found)
+
+        wait_until(is_there, f"broker {broker.broker_id} has no gateway")
+        return found[0]
+
+
+def gateways_of(broker: int) -> list[int]:
+    """Process ids of the gateways that are children of a broker."""
+    children = Path(f"/proc/{broker}/task/{broker}/children").read_text().split()
+    return [int(c) for c in children if b"sparklog.gateway" in _command(c)]
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def judged(plan: KafkaPlan, directory: Path) -> Outcome:
+    """The campaign's outcome. Fails if there are anomalies, or if little was done."""
+    outcome = KafkaCampaign(plan, directory).run()
+    print(f"seed {plan.seed}: {outcome}\n{report(outcome.verdict)}")
+    assert not outcome.verdict.found, report(outcome.verdict)
+    assert outcome.verdict.acknowledged > plan.kills
+    return outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--directory", type=Path, help="of the cluster and the histories (default: a temporary one)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sparklog-campaign-") as temporary:
+        judged(KafkaPlan(given.seed, given.kills), given.directory or Path(temporary))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

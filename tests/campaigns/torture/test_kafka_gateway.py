@@ -1,0 +1,29 @@
+"""librdkafka's clients under faults: kill -9 of gateways, brokers and leaders."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparklog.client.local_zookeeper import has_java
+from tests.campaigns.torture.kafka_campaign import KafkaPlan, judged
+
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper"),
+    pytest.mark.skipif(os.name != "posix" or sys.platform == "darwin", reason="children that end with their parent"),
+]
+
+
+@pytest.mark.nightly
+def test_a_few_kills_beneath_kafkas_clients(tmp_path: Path) -> None:
+    judged(KafkaPlan(seed=1, kills=6), tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(2))
+def test_many_kills_beneath_kafkas_clients(tmp_path: Path, seed: int) -> None:
+    judged(KafkaPlan(seed=seed, kills=60), tmp_path)
