@@ -28,6 +28,7 @@ from sparklog.format.body_layout import INFLATED_BYTES_MAX, stated_bytes
 from sparklog.format.compressed_check import check_compressed
 from sparklog.format.envelope_layout import is_envelope
 from sparklog.format.identity_cache import kept_by_identity
+from sparklog.format.map_keys import holds_map, require_distinct_keys
 from sparklog.format.packed_batch import decode_packed_batch
 from sparklog.format.small_batch import is_small_batch
 
@@ -110,13 +111,34 @@ def check_new_rows(
     if is_envelope(schema) and is_small_batch(data, position, header):
         return
     batch = data[position : position + header.size_bytes]
-    if decode_packed_batch(batch, schema, header) is not None:
+    packed = decode_packed_batch(batch, schema, header)
+    if packed is not None:
+        _check_maps(packed)
         return
     message = message_of(batch, 0, header)
     stated = stated_bytes(message, batch[header.size_bytes - header.body_length_bytes :])
     with hold(stated if stated <= inflated_bytes_max else 0):  # larger ones are refused before they take memory
+        maps = _map_columns(schema)
         if not check_compressed(batch, schema, header, message, inflated_bytes_max):
-            decode_batch(batch, schema, header=header, message=message, inflated_bytes_max=inflated_bytes_max)
+            rows = decode_batch(batch, schema, header=header, message=message, inflated_bytes_max=inflated_bytes_max)
+            _check_maps(rows.select(maps))
+        elif maps:
+            _check_maps(decode_batch(batch, schema, maps, header=header, inflated_bytes_max=inflated_bytes_max))
+
+
+@kept_by_identity
+def _map_columns(schema: pa.Schema) -> list[int]:
+    """Return the indexes of the columns that have maps, at any depth."""
+    return [index for index, field in enumerate(schema) if holds_map(field.type)]
+
+
+def _check_maps(rows: pa.RecordBatch) -> None:
+    """Raise CorruptBatchError if a map has a key twice."""
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        try:
+            require_distinct_keys(column)
+        except pa.ArrowInvalid as e:
+            raise CorruptBatchError(f"column {field.name!r}: {e}") from e
 
 
 def row_offsets(header: BatchHeader, offsets: np.ndarray | None) -> np.ndarray:

@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
 from sparklog.format.column_names import shown_names
+from sparklog.format.map_keys import require_distinct_keys
 from sparklog.format.plain_layout import is_encoded, is_list_view, needs_rewriting, plain_layout
 from sparklog.settings import did_you_mean
 
@@ -149,6 +150,7 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
     names every column that does not fit, with its type and the topic's.
     """
     if table.schema.equals(schema):
+        _require_distinct_keys(table, topic)
         return table
     problems: list[str] = []
     unknown = [n for n in table.column_names if schema.get_field_index(n) < 0]
@@ -175,7 +177,17 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
         problems.append(f"the topic's columns are {shown_names(schema.names)}")
     if problems:
         raise SchemaMismatchError(f"data do not fit topic {topic!r}: " + "; ".join(problems))
-    return pa.table(columns, schema=schema)
+    fitted = pa.table(columns, schema=schema)
+    _require_distinct_keys(fitted, topic)
+    return fitted
+
+
+def _require_distinct_keys(table: pa.Table, topic: str) -> None:
+    for field, column in zip(table.schema, table.columns, strict=True):
+        try:
+            require_distinct_keys(column)
+        except pa.ArrowInvalid as e:
+            raise SchemaMismatchError(f"data do not fit topic {topic!r}: column {field.name!r}: {e}") from e
 
 
 def fit_column(column: Any, target: Any, *, rounded: bool = False) -> Any:

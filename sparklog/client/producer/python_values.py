@@ -33,6 +33,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sparklog.format.map_keys import holds_map
+
 _BOOLEANS = (bool, np.bool_)
 _SIGNED = (np.int8, np.int16, np.int32, np.int64, np.longlong)
 """NumPy's signed integers. np.signedinteger is not used, because NumPy derives timedelta64 from it."""
@@ -170,13 +172,6 @@ def _struct_array(values: Sequence[Any], t: Any, nan_is_null: bool) -> Any:
     if not names:
         return pa.array(values)
     return pa.StructArray.from_arrays(children, list(names), mask=_mask(values))
-
-
-def holds_map(t: Any) -> bool:
-    """True for a map, and for a type that has one inside."""
-    if pa.types.is_map(t):
-        return True
-    return pa.types.is_nested(t) and any(holds_map(t.field(i).type) for i in range(t.num_fields))
 
 
 def _offsets(values: Sequence[Any]) -> Any:
