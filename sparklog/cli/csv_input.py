@@ -9,6 +9,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,15 +20,23 @@ import pyarrow.compute as pc
 
 from sparklog.cli.input_lines import LINE_BYTES_MAX, InputError, Piece, Refuse, fitting_block, last_line_end, lines_of
 from sparklog.errors import SchemaMismatchError
-from sparklog.export.json_rows import form_hint, read_texts
+from sparklog.export.json_rows import JsonValueError, form_hint, read_texts, whole_column
+from sparklog.format.json_exact import column_value, number_of_text, parse_object, text_as_bytes
+from sparklog.format.json_rows import DECIMAL_PATTERN
 from sparklog.format.schema import ENVELOPE_SCHEMA, fit_column
+from sparklog.format.time_texts import parse_times
 from sparklog.settings import did_you_mean
 
 _ENVELOPE_INPUT = ENVELOPE_SCHEMA.append(pa.field("partition", pa.int32()))
-_WITH_ZONE = r"\d{2}:\d{2}.*(Z|z|[+-]\d{2}(:?\d{2})?)\s*$"
-_WITH_TIME = r"\d{2}:\d{2}"
 _LINE = b"x\n"
 _NULL_WORDS = ("NA", "NULL", "NAN", "N/A", "NONE", "\\N", "-")
+
+
+class UnusualNumberError(ValueError):
+    """A number that PyArrow reads otherwise than the rules do."""
+
+
+_UNREADABLE = (pa.ArrowException, SchemaMismatchError, JsonValueError, UnusualNumberError)
 
 
 @dataclass(frozen=True)
@@ -85,21 +94,23 @@ class _Reader:
     def _table(self, text: bytes) -> pa.Table:
         if _is_open(text, self._options.delimiter):
             raise SchemaMismatchError("a quoted field is not closed before the end of the file")
-        table = self._read(text, self._types)
-        self._check_infinite(table, text)
-        return parse_as(table, self._schema)
-
-    def _check_infinite(self, table: pa.Table, text: bytes) -> None:
-        """Raise SchemaMismatchError for a number that PyArrow has read as infinity. The word inf is allowed."""
-        for name, t in self._types.items():
-            if not pa.types.is_floating(t) or not pc.any(pc.is_inf(table.column(name))).as_py():
-                continue
-            texts = self._read(text, self._types | {name: pa.string()}).column(name)
-            beyond = pc.and_(pc.is_inf(table.column(name)), pc.match_substring_regex(texts, r"\d"))
-            if pc.any(beyond).as_py():
-                raise SchemaMismatchError(
-                    f"column {name!r} is double: {pc.filter(texts, beyond)[0]} is beyond its range (1.8e308)"
-                )
+        try:
+            table = self._read(text, self._types)
+            for name in self._names:
+                require_usual_numbers(table.column(name), self._schema.field(name).type)
+            return parse_as(table, self._schema)
+        except _UNREADABLE as e:
+            numbers = {
+                n: pa.string() for n, t in self._types.items() if pa.types.is_integer(t) or pa.types.is_floating(t)
+            }
+            if not numbers:
+                raise
+            try:
+                return parse_as(self._read(text, self._types | numbers), self._schema)
+            except _UNREADABLE as by_rules:
+                if isinstance(e, UnusualNumberError):
+                    raise by_rules from None
+            raise
 
     def _read(self, text: bytes, types: dict[str, Any]) -> pa.Table:
         from pyarrow import csv as arrow_csv
@@ -228,13 +239,8 @@ def _record_list(text: bytes, delimiter: str, line: int) -> list[Piece]:
 
 def _csv_type(t: Any) -> Any:
     """Return the type as which PyArrow reads a column for `t`. `parse_as` makes the column's values of texts."""
-    with_zone = pa.types.is_timestamp(t) and t.tz
-    return pa.string() if with_zone or _is_text(t) else wide_type(t)
-
-
-def _is_text(t: Any) -> bool:
-    """True for a type that `consume` writes as text to CSV."""
-    return bool(pa.types.is_nested(t) or pa.types.is_duration(t))
+    is_text = pa.types.is_nested(t) or pa.types.is_temporal(t) or pa.types.is_decimal(t)
+    return pa.string() if is_text else wide_type(t)
 
 
 def wide_type(t: Any) -> Any:
@@ -251,36 +257,78 @@ def wide_type(t: Any) -> Any:
     return t
 
 
-def parse_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast columns that were read as text to their types, and columns that were read as double to float.
+def require_usual_numbers(column: Any, t: Any) -> None:
+    """Raise UnusualNumberError if the rules for numbers can read a double of the column, at any depth, otherwise.
 
-    A time without a zone is UTC if the column has a zone. Raises SchemaMismatchError, JsonValueError.
+    Such a double is not finite, is -0.0, or is so large that a whole number can have been rounded. `t`: the topic's
+    type."""
+    for chunk in column.chunks:
+        _require_usual(chunk, t)
+
+
+def _require_usual(array: Any, t: Any) -> None:
+    if pa.types.is_list(array.type):
+        _require_usual(array.flatten(), t.value_type)
+    elif pa.types.is_struct(array.type):
+        for child, field in zip(array.flatten(), t, strict=True):
+            _require_usual(child, field.type)
+    elif pa.types.is_floating(array.type) and len(array) > array.null_count:
+        numbers = np.asarray(array.fill_null(1.0).to_numpy(zero_copy_only=False))
+        exact_max = 2.0**24 if pa.types.is_float32(t) else 2.0**53
+        usual = (np.abs(numbers) <= exact_max) & ((numbers != 0) | ~np.signbit(numbers))
+        if not usual.all():
+            raise UnusualNumberError("a number that the rules have to read")
+
+
+def parse_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Convert columns that were read as text to their types, and columns that were read as double to float.
+
+    Raises SchemaMismatchError, JsonValueError.
     """
     for field in schema:
         index = table.schema.get_field_index(field.name)
         if index < 0:
             continue
         column, t = table.column(index), field.type
-        is_text = pa.types.is_string(column.type)
+        if pa.types.is_binary(t) and schema is not _ENVELOPE_INPUT:
+            table = table.set_column(index, field.name, _marked_bytes(column, field))
+            continue
+        is_text = pa.types.is_string(column.type) and not pa.types.is_string(t)
         try:
-            if is_text and _is_text(t):
-                parsed = read_texts(column.to_pylist(), field)
-            elif is_text and pa.types.is_temporal(t):
-                parsed = _add_zone(column, t) if pa.types.is_timestamp(t) and t.tz else column.cast(t)
+            if is_text:
+                parsed = _parse_texts(column, field)
             elif column.type != t and column.type == wide_type(t):
                 parsed = fit_column(column, t, rounded=True)
             else:
                 continue
         except pa.ArrowException as e:
             one = is_text and len(column) == 1
-            fault = f"invalid value {column[0].as_py()!r}" if one else str(e).splitlines()[0]
+            fault = f"{column[0].as_py()!r} does not fit" if one else str(e).splitlines()[0]
             raise SchemaMismatchError(f"column {field.name!r} is {t}: {fault}{form_hint(t)}") from e
         table = table.set_column(index, field.name, parsed)
     return table
 
 
-def _add_zone(text: Any, t: Any) -> Any:
-    has_zone = pc.match_substring_regex(text, _WITH_ZONE)
-    has_time = pc.match_substring_regex(text, _WITH_TIME)
-    suffix = pc.if_else(has_zone, "", pc.if_else(has_time, "Z", " 00:00:00Z"))
-    return pc.binary_join_element_wise(pc.utf8_trim_whitespace(text), suffix, "").cast(t)
+def _marked_bytes(column: Any, field: pa.Field) -> Any:
+    """Return a binary column with the bytes for which texts such as {"base64": "…"} stand."""
+    marked = pc.match_substring(column, b'{"base64":')
+    if not pc.any(marked).as_py():
+        return column
+    values = column.to_pylist()
+    for row in np.flatnonzero(marked.fill_null(False).to_numpy()):
+        with suppress(JsonValueError):
+            values[row] = column_value(parse_object(values[row]), field, text_as_bytes)
+    return pa.chunked_array([pa.array(values, column.type)])
+
+
+def _parse_texts(column: Any, field: pa.Field) -> Any:
+    t = field.type
+    if pa.types.is_nested(t):
+        return read_texts(column.to_pylist(), field)
+    column = pc.utf8_trim_whitespace(column.combine_chunks())
+    if pa.types.is_temporal(t):
+        return parse_times(column, t)
+    if pa.types.is_decimal(t) and pc.all(pc.match_substring_regex(column, DECIMAL_PATTERN)).as_py() is not False:
+        return column.cast(t)
+    values = [None if text is None else number_of_text(text) for text in column.to_pylist()]
+    return whole_column([column_value(value, field, text_as_bytes) for value in values], field)

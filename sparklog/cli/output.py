@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.export.printable import cells, printable, with_metadata
+from sparklog.format.json_values import row_objects
 from sparklog.format.schema_evolution import RowAdapter
 
 if TYPE_CHECKING:
@@ -74,10 +75,8 @@ class JsonWriter:
         table = _rows(batch, rows, metadata=self._metadata or self._envelope)
         if self._envelope:
             table = _envelope_view(table, topic=self._metadata)
-        names = table.column_names
         columns = [printable(c.combine_chunks() if c.num_chunks != 1 else c.chunk(0)) for c in table.columns]
-        records = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        self._out.write(self._encoder.encode_lines(records))
+        self._out.write(self._encoder.encode_lines(row_objects(table.column_names, columns)))
         self._out.flush()
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import msgspec
 
 from sparklog.export.printable import printable
+from sparklog.format.json_values import row_objects
 
 if TYPE_CHECKING:
     from sparklog.client.consumer.consumer import ConsumedBatch
@@ -123,8 +124,8 @@ class TextWriter:
             headers = [h or () for h in data.column("headers").to_pylist()]
         else:
             names = data.schema.names if self._columns is None else self._columns
-            every = zip(*(printable(data.column(n)) for n in names), strict=True)
-            values = [_ENCODER.encode(dict(zip(names, row, strict=True))) for row in every] or [b"{}"] * rows
+            every = [printable(data.column(n)) for n in names]
+            values = list(map(_ENCODER.encode, row_objects(names, every))) or [b"{}"] * rows
             keys = [key_text(row) for row in zip(*(printable(data.column(n)) for n in self._keys), strict=True)]
             keys = keys or [None] * rows
             headers = [()] * rows

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sparklog.errors import InvalidRequestError
-from sparklog.export.json_rows import JsonValueError, read_rows
+from sparklog.format.json_rows import JsonRows
 
 FORMS = ("text", "hex", "null")
 """Notations of an envelope's key and value in the form. The value null is a tombstone."""
@@ -68,9 +68,8 @@ def _headers(text: str) -> list[tuple[str, bytes | None]]:
 def typed_row(text: str, schema: pa.Schema) -> pa.Table:
     """Return a table with the row that `text` has as a JSON object. Raises InvalidRequestError."""
     try:
-        line = json.dumps(json.loads(text))
-        return read_rows(line.encode(), schema)
-    except (ValueError, RecursionError, JsonValueError) as e:
+        return pa.Table.from_batches([JsonRows(schema).read([text.encode()])])
+    except ValueError as e:  # also for halves of surrogate pairs
         raise InvalidRequestError(f"the row cannot be read as a JSON object of the topic's columns: {e}") from e
 
 

@@ -12,16 +12,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sparklog.format.json_exact import BINARY_MARK
+from sparklog.format.json_values import json_values, map_key, not_finite_text
 from sparklog.format.schema import NO_PYTHON_OBJECT
 
 if TYPE_CHECKING:
     from sparklog.client.reading.consumed import ConsumedBatch
-
-BINARY_MARK = "base64"
-"""Key of the object that stands for bytes that are not UTF-8 text: {"base64": "…"}."""
-
-NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Texts that stand in JSON for numbers that JSON does not have, as Spark's `to_json` writes them."""
 
 _CELL_CHARS_MAX = 120
 
@@ -48,32 +44,38 @@ def _from_numpy(values: np.ndarray, t: Any) -> Any:
 
 
 def printable(column: Any) -> list[Any]:
-    """Return a column's values in forms that msgspec can write as JSON: bytes as text, or as `{"base64": …}` if they
-    are not UTF-8; maps as dicts; a number that is not finite as its text in NOT_FINITE; a time for which Python has no
-    object as the stored number."""
-    if pa.types.is_binary(column.type):
+    """Return a column's values in forms that msgspec can write as JSON (`format.json_values`). Bytes are text, or
+    `{"base64": …}` if they are not UTF-8. A value of SQL for which neither Python nor JSON has a form is the stored
+    number."""
+    t = column.type
+    if pa.types.is_binary(t):
         try:
             return list(column.cast(pa.string()).to_pylist())
         except pa.ArrowInvalid:
-            return [text_or_base64(v) for v in column.to_pylist()]
-    if _has_union(column.type):  # each row has a type of its own, which only its scalar knows
+            return json_values(column, text_or_base64)
+    if not _is_of_sql(t):
+        return json_values(column, text_or_base64)
+    if _has_union(t):  # each row has a type of its own, which only its scalar knows
         values = [_object(scalar) for scalar in column]
     else:
         try:
             values = column.to_pylist()
         except NO_PYTHON_OBJECT:
             values = [_object(scalar) for scalar in column]
-    if pa.types.is_nested(column.type) or pa.types.is_interval(column.type) or _has_not_finite(column):
-        return [_plain(v, column.type) for v in values]
+    if pa.types.is_nested(t) or pa.types.is_interval(t):
+        return [_plain(v, t) for v in values]
     return list(values)
 
 
-def _has_not_finite(column: Any) -> bool:
-    if not pa.types.is_floating(column.type):
-        return False
-    import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
-
-    return pc.all(pc.is_finite(column)).as_py() is False
+def _is_of_sql(t: Any) -> bool:
+    """True for a type that no topic has, at any depth: only results of SQL have it."""
+    if pa.types.is_nested(t) and not pa.types.is_union(t):
+        return any(_is_of_sql(t.field(i).type) for i in range(t.num_fields))
+    return not (
+        *(pa.types.is_integer(t), pa.types.is_floating(t), pa.types.is_boolean(t), pa.types.is_string(t)),
+        *(pa.types.is_binary(t), pa.types.is_date(t), pa.types.is_decimal(t)),
+        t == pa.duration("us") or (pa.types.is_timestamp(t) and t.tz in (None, "UTC")),
+    ).count(True)
 
 
 def _has_union(t: Any) -> bool:
@@ -118,7 +120,7 @@ def _plain(value: Any, t: Any) -> Any:
     if value is None:
         return None
     if pa.types.is_floating(t):
-        return value if math.isfinite(value) else _not_finite(value)
+        return value if math.isfinite(value) else not_finite_text(value)
     if pa.types.is_binary(t):
         return text_or_base64(value)
     if pa.types.is_interval(t):
@@ -128,14 +130,8 @@ def _plain(value: Any, t: Any) -> Any:
     if pa.types.is_struct(t):
         return {f.name: _plain(value[f.name], f.type) for f in t}
     if pa.types.is_map(t):
-        return {_map_key(_plain(k, t.key_type)): _plain(v, t.item_type) for k, v in value}
+        return {map_key(_plain(k, t.key_type)): _plain(v, t.item_type) for k, v in value}
     return value
-
-
-def _not_finite(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
 
 
 def _interval(value: Any) -> str:
@@ -150,10 +146,6 @@ def _interval(value: Any) -> str:
     seconds = decimal.Decimal(value.nanoseconds) / 10**9
     time = f"T{seconds.normalize():f}S" if seconds else ""
     return f"P{value.months}M{value.days}D{time}" if value.months else f"P{value.days}D{time}"
-
-
-def _map_key(key: Any) -> str:
-    return key if isinstance(key, str) else msgspec.json.encode(key).decode().strip('"')
 
 
 def cells(column: Any) -> list[str]:

@@ -9,6 +9,11 @@ import pyarrow as pa
 
 from sparklog.errors import InvalidQueryError
 from sparklog.export.printable import printable
+from sparklog.format.json_exact import BINARY_MARK
+from sparklog.format.json_values import base64_text, row_objects
+from sparklog.format.time_texts import csv_column
+
+_MARK = f'{{"{BINARY_MARK}":'
 
 
 class Writer(Protocol):
@@ -29,8 +34,7 @@ class JsonWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [printable(plain_column(c)) for c in batch.columns]
-        records = [dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True)]
-        self._out.write(self._encoder.encode_lines(records))
+        self._out.write(self._encoder.encode_lines(row_objects(self._names, columns)))
 
     def close(self) -> None:
         self._out.flush()
@@ -49,7 +53,7 @@ class CsvWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [_csv_column(c, f.type) for c, f in zip(batch.columns, self._schema, strict=True)]
-        self._write(pa.Table.from_arrays(columns, schema=self._schema), header=False)
+        self._write(pa.Table.from_arrays(columns, names=self._schema.names), header=False)
 
     def close(self) -> None:
         self._out.flush()
@@ -162,9 +166,19 @@ def _csv_type(t: Any) -> Any:
 
 
 def _csv_column(column: Any, t: Any) -> Any:
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        return csv_column(column)
     if column.type == t:
         return column
-    return pa.array([_csv_text(v) for v in printable(plain_column(column))], pa.string())
+    values = printable(plain_column(column))
+    if pa.types.is_binary(column.type):
+        values = [_marked(v) if isinstance(v, str) and v.startswith(_MARK) else v for v in values]
+    return pa.array([_csv_text(v) for v in values], pa.string())
+
+
+def _marked(text: str) -> dict[str, str]:
+    """Return the form in CSV of a text that looks like the form of bytes."""
+    return {BINARY_MARK: base64_text(text.encode())}
 
 
 def _csv_text(value: Any) -> str | None:

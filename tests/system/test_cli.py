@@ -463,7 +463,7 @@ def test_errors_are_one_line_and_a_next_step(run: Run, topic: str, tmp_path: Pat
     assert lines[0].endswith("before the failure: 0")
     assert lines[1].startswith("SCHEMA_MISMATCH: ")
     assert "'a' is string, the topic has int32" in lines[1]
-    assert "line 1 is not readable as JSON" in error("produce", topic, stdin="{")[1]
+    assert "line 1: not readable as JSON" in error("produce", topic, stdin="{")[1]
     assert error("--timeout", 0.1, "topic", "list", "-b", "127.0.0.1:1")[0].startswith("BROKER_NOT_AVAILABLE: ")
     assert error("log", "dump", tmp_path)[0].startswith("LOG_CORRUPT: ")
 

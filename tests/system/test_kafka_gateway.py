@@ -293,10 +293,10 @@ def test_typed_topics_speak_json(
     assert second.value() == b'{"id":2,"name":null,"price":null,"tags":null}'
     consumer.close()
     for bad, said in (
-        (b'{"id":"x"}', "$.id"),
+        (b'{"id":"x"}', "column 'id' is int32"),
         (b'{"id":1,"nothing":2}', "nothing"),
-        (b'{"id":3000000000}', "$.id"),
-        (b"no json", "malformed"),
+        (b'{"id":3000000000}', "column 'id' is int32"),
+        (b"no json", "not readable as JSON"),
     ):
         outcome: list[Any] = []
         producer.produce(topic, bad, on_delivery=note(outcome))

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from sparklog.export.printable import printable
+from sparklog.format.time_texts import time_texts
 
 CELL_CHARS_MAX = 240
 DETAIL_CHARS_MAX = 64 * 1024
@@ -139,6 +140,8 @@ def _plain(scalar: Any) -> str:
     try:
         value = scalar.as_py()
     except (OverflowError, ValueError):  # a date or time that Python has no object for
+        if pa.types.is_date(scalar.type) or pa.types.is_timestamp(scalar.type):
+            return str(time_texts(pa.array([scalar]))[0])
         return f"{scalar.value} ({scalar.type})"
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 

@@ -1,43 +1,30 @@
 """Records of typed topics: one JSON object each, both ways.
 
-============================  ==================================================
-column                        JSON
-============================  ==================================================
-bool, integers, float, text   true or false, number, number, string
-timestamp with a zone         string, RFC 3339 with an offset
-timestamp without a zone      string, RFC 3339 without an offset
-date, duration                string, ISO 8601
-binary                        string, base64
-decimal                       string or number
-list, struct, map             array, object, object (array of pairs, unless its keys are text)
-null                          null, or the field is left out
-============================  ==================================================
-
-A field that is no column, a value of another type, or a number out of the column's range is an error of the record.
-`typed_keys.py` has the rules of keys. A typed topic has no place for headers.
+`sparklog.format.json_exact` has the rules for values, which are those of all doors for text; bytes are base64, and
+decimals are written as text. A field that is no column, or a value that does not fit its column, is an error of the
+record. `typed_keys.py` has the rules of keys. A typed topic has no place for headers.
 """
 
 from __future__ import annotations
 
-import datetime
-import decimal
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import islice
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec import Meta
+import pyarrow.compute as pc
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.row_keys import keys_of_rows
-from sparklog.errors import CorruptBatchError, MessageTooLargeError
+from sparklog.errors import MessageTooLargeError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, assign_producer, encode_batch
 from sparklog.format.body_layout import INFLATED_BYTES_MAX
-from sparklog.format.decoders import passing_json_decoder
 from sparklog.format.envelope_layout import no_keys_and_headers
+from sparklog.format.json_exact import base64_as_bytes
+from sparklog.format.json_rows import SLICE_ROWS, JsonRows, JsonRowsError
+from sparklog.format.json_values import base64_text, json_values, row_objects
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.gateway.records import compression
 from sparklog.gateway.records.batch_v2 import BatchV2
@@ -49,10 +36,7 @@ from sparklog.gateway.records.typed_keys import values_to_parse, with_keys, with
 from sparklog.settings import MIB
 
 _ENCODER = msgspec.json.Encoder(decimal_format="string")
-_SCHEMAS_KEPT = 1_000
 _CONTAINER_BYTES, _VALUE_BYTES = 160, 120
-SLICE_ROWS = 1_000
-"""Largest number of rows that exist as Python objects at once."""
 SLICE_BYTES = 32 * MIB
 """Memory for the Python objects from which a slice of rows is ended, in bytes."""
 RECORD_BYTES_MAX = 256 * MIB
@@ -137,9 +121,14 @@ def _slices(values: Any, topic: TopicInfo) -> Iterator[tuple[int, list[bytes | N
     per_container, per_value = _object_bytes(topic.schema)
     first = 0
     for start in range(0, len(values), SLICE_ROWS):
+        part = values.slice(start, SLICE_ROWS)
+        if (pc.sum(pc.binary_length(part)).as_py() or 0) * max(per_container, 1) <= SLICE_BYTES:  # even if all are "["
+            yield start, part.to_pylist()
+            first = start + len(part)
+            continue
         rows: list[bytes | None] = []
         size = 0
-        for scalar in values.slice(start, SLICE_ROWS):
+        for scalar in part:
             value = scalar.as_py()
             size += len(value or b"")
             if value is not None and per_value:
@@ -173,104 +162,20 @@ def _fields_inside(t: Any) -> int:
 
 def _parse_slice(values: list[bytes | None], first: int, topic: TopicInfo) -> pa.RecordBatch:
     """Parse some records; `first` is the index of the first one. Raises InvalidRecordError."""
-    decode = _decoder(topic.schema).decode
-    found = []
-    refused: dict[int, str] = {}
-    for index, value in enumerate(values, first):
-        if value is None:
-            refused[index] = f"record {index} has no value: topic {topic.name!r} takes JSON objects"
-        else:
-            try:
-                found.append(decode(value))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-                refused[index] = f"record {index} does not fit the topic {topic.name!r}: {e}"
-        if len(refused) == RECORDS_NAMED_MAX:
-            break
+    refused = {
+        index: f"record {index} has no value: topic {topic.name!r} takes JSON objects"
+        for index, value in enumerate(values, first)
+        if value is None
+    }
+    try:
+        rows = JsonRows(topic.schema, base64_as_bytes).read([b"{}" if value is None else value for value in values])
+    except JsonRowsError as e:
+        for index, reason in e.rows.items():
+            place = first + index
+            refused.setdefault(place, f"record {place} does not fit the topic {topic.name!r}: {reason}")
     if refused:
-        raise InvalidRecordError(refused)
-    columns = []
-    for number, field in enumerate(topic.schema):
-        name = f"f{number}"
-        column = [getattr(row, name) for row in found]
-        plain = [_plain(value) for value in column] if pa.types.is_nested(field.type) else column
-        try:
-            columns.append(pa.array(plain, field.type))
-        except (pa.ArrowException, ValueError, OverflowError, TypeError) as e:
-            raise _which(plain, field, topic, e, first) from e
-    return pa.RecordBatch.from_arrays(columns, schema=topic.schema)
-
-
-def _which(column: list[Any], field: pa.Field, topic: TopicInfo, error: Exception, first: int) -> InvalidRecordError:
-    refused: dict[int, str] = {}
-    for index, value in enumerate(column, first):
-        try:
-            pa.array([value], field.type)
-        except (pa.ArrowException, ValueError, OverflowError, TypeError) as e:
-            refused[index] = f"record {index} does not fit the topic {topic.name!r}: {e} - at `$.{field.name}`"
-            if len(refused) == RECORDS_NAMED_MAX:
-                break
-    whole = f"the records do not fit the topic {topic.name!r}: {error} - at `$.{field.name}`"
-    return InvalidRecordError(refused or {first: whole})
-
-
-def _plain(value: Any) -> Any:
-    """Return the value with structures as dictionaries, keyed by the columns' names, and maps as lists of pairs."""
-    if isinstance(value, msgspec.Struct):
-        names = dict(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True))
-        return {names[f]: _plain(getattr(value, f)) for f in value.__struct_fields__}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, tuple):
-        return tuple(_plain(one) for one in value)
-    if isinstance(value, dict):
-        return [(_plain(k), _plain(v)) for k, v in value.items()]
-    return value
-
-
-@lru_cache(maxsize=_SCHEMAS_KEPT)
-def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
-    return passing_json_decoder(_structure("Row", list(schema)))
-
-
-def _structure(name: str, fields: list[pa.Field]) -> Any:
-    """Return a msgspec type whose fields f0, f1, … stand for the columns, because a column's name need not be valid in
-    Python."""
-    members: list[Any] = [(f"f{i}", _type_of(f.type) | None, None) for i, f in enumerate(fields)]
-    return msgspec.defstruct(
-        name, members, rename={f"f{i}": f.name for i, f in enumerate(fields)}, forbid_unknown_fields=True
-    )
-
-
-def _type_of(t: Any) -> Any:
-    if pa.types.is_boolean(t):
-        return bool
-    if pa.types.is_integer(t):
-        bits = t.bit_width - 1
-        return Annotated[int, Meta(ge=-(2**bits), le=2**bits - 1)]
-    if pa.types.is_floating(t):
-        return float
-    if pa.types.is_string(t):
-        return str
-    if pa.types.is_binary(t):
-        return bytes
-    if pa.types.is_timestamp(t):
-        return Annotated[datetime.datetime, Meta(tz=t.tz is not None)]
-    if pa.types.is_date(t):
-        return datetime.date
-    if pa.types.is_duration(t):
-        return datetime.timedelta
-    if pa.types.is_decimal(t):
-        return decimal.Decimal
-    if pa.types.is_list(t):
-        return list[_type_of(t.value_type) | None]  # type: ignore[misc]
-    if pa.types.is_struct(t):
-        return _structure("Inner", [t.field(i) for i in range(t.num_fields)])
-    if pa.types.is_map(t):
-        key, item = _type_of(t.key_type), _type_of(t.item_type)
-        if pa.types.is_string(t.key_type):
-            return dict[str, item | None]  # type: ignore[valid-type]
-        return list[tuple[key, item | None]]  # type: ignore[valid-type]
-    raise CorruptBatchError(f"a column of the type {t} has no form in JSON")
+        raise InvalidRecordError(dict(sorted(refused.items())[:RECORDS_NAMED_MAX]))
+    return rows
 
 
 class TypedRows:
@@ -301,12 +206,8 @@ class TypedRows:
 
     def _encode(self, rows: pa.RecordBatch) -> tuple[Any, Any]:
         """Return the keys and the values of some rows. The keys are None if the topic has no key columns."""
-        try:
-            objects = rows.to_pylist(maps_as_pydicts=None)
-        except (ValueError, OverflowError, LookupError) as e:
-            raise CorruptBatchError(f"a value of topic {self._topic.name!r} has no form in JSON: {e}") from e
-        objects = [_for_json(one) for one in objects] if _has_maps(rows.schema) else objects
-        values = pa.array([_ENCODER.encode(one) for one in objects], pa.binary())
+        columns = [json_values(column, base64_text) for column in rows.columns]
+        values = pa.array(list(map(_ENCODER.encode, row_objects(rows.schema.names, columns))), pa.binary())
         if not self._topic.key_columns:
             return None, values
         keys = keys_of_rows([rows.column(name) for name in self._topic.key_columns], self._topic)
@@ -323,26 +224,3 @@ class TypedRows:
         stored = rows.column(index)
         stored = stored.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(TIMESTAMP_TYPE)
         return stored.fill_null(fill) if stored.null_count else stored
-
-
-def _has_maps(schema: pa.Schema) -> bool:
-    return any(_is_map_inside(f.type) for f in schema)
-
-
-def _is_map_inside(t: Any) -> bool:
-    if pa.types.is_map(t):
-        return True
-    return pa.types.is_nested(t) and any(_is_map_inside(t.field(i).type) for i in range(t.num_fields))
-
-
-def _for_json(value: Any) -> Any:
-    """Convert Arrow's maps, which are lists of pairs in Python, into JSON objects if their keys are text."""
-    if isinstance(value, dict):
-        return {k: _for_json(v) for k, v in value.items()}
-    if isinstance(value, list):
-        if value and all(isinstance(v, tuple) and len(v) == 2 and isinstance(v[0], str) for v in value):
-            return {k: _for_json(v) for k, v in value}
-        return [_for_json(v) for v in value]
-    if isinstance(value, tuple):
-        return [_for_json(v) for v in value]
-    return value

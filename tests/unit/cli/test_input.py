@@ -103,7 +103,7 @@ def test_no_reader_changes_a_value_to_fit() -> None:
         read(b'{"m": {"a": 1.5}}\n', "jsonl", parse_ddl("n INT" + with_map))
     schema = parse_ddl("f FLOAT, n INT")
     assert read(b"f,n\n0.1,1\n,1\ninf,1\n", "csv", schema).column("f").to_pylist() == [tenth, None, float("inf")]
-    with pytest.raises(InputError, match="1e\\+300 is beyond the range of float"):
+    with pytest.raises(InputError, match=r"column 'f' is float: .* beyond the range of float"):
         read(b"f,n\n1e300,1\n", "csv", schema)
 
 
@@ -166,19 +166,19 @@ def test_errors_name_the_place() -> None:
         ("csv", b'a,b\n1,2\n1,"2\n3,4\n'): "line 3: a quoted field is not closed",
         ("csv", b'a,b\n1,"2'): "line 2: a quoted field is not closed",
         ("csv", b"a,b\n1,1\n1,2,3\n"): "line 3: CSV parse error: Expected 2 columns, got 3: 1,2,3",
-        ("jsonl", b'{"a": 1}\n\n{"a": "x"}\n'): "line 3, column 'a': int32: invalid value '\"x\"'",
+        ("jsonl", b'{"a": 1}\n\n{"a": "x"}\n'): "line 3: column 'a' is int32: \"x\" does not fit",
         ("jsonl", b'{"a": 1}\n{"a": 1, "q": 2}\n'): "line 2: no column q (columns: a, b)",
-        ("jsonl", b'{"a": 1}\n{"a": 9999999999}\n'): "line 2, column 'a': int32: invalid value '9999999999'",
-        ("jsonl", b'{"b": 1, "a": {"x": 1}}\n'): "line 1, column 'a': int32: invalid value '{\"x\": 1}'",
-        ("jsonl", b'{"b": true}\n'): "line 1, column 'b': int32: invalid value 'true'",
-        ("jsonl", b'{"a": 1}\n{"a": \n'): "line 2 is not readable as JSON",
+        ("jsonl", b'{"a": 1}\n{"a": 9999999999}\n'): "line 2: column 'a' is int32: 9999999999 does not fit",
+        ("jsonl", b'{"b": 1, "a": {"x": 1}}\n'): "line 1: column 'a' is int32: {\"x\":1} does not fit",
+        ("jsonl", b'{"b": true}\n'): "line 1: column 'b' is int32: true does not fit",
+        ("jsonl", b'{"a": 1}\n{"a": \n'): "line 2: not readable as JSON",
         ("jsonl", b"[1]\n"): "line 1: a line is one object",
     }
     for (format, text), message in said.items():
         with pytest.raises(InputError) as e:
             read(text, format, ints)
         assert str(e.value).startswith(message)
-    with pytest.raises(InputError, match=r"line 4, column 'id': int64: invalid value"):
+    with pytest.raises(InputError, match=r"line 4: column 'id' is int64: \"x\" does not fit"):
         read(JSONL + b'{"id": "x"}\n', "jsonl")
     with pytest.raises(InputError, match=r"line 1: column 'at' is timestamp.*write times as"):
         read(b'{"at": "yesterday"}\n', "jsonl")
@@ -416,7 +416,7 @@ def test_json_lines_change_no_number(more: str) -> None:
         (b'"p": "NaN"', "column 'p'"),
         (b'"x": "nan"', "column 'x'"),
         (b'"s": "\\ud800"', "column 's'.*ud800"),
-        (b'"s": "\xff"', "is not UTF-8"),
+        (b'"s": "\xff"', "not UTF-8"),
     ):
         with pytest.raises(InputError, match="line 2.*" + says):
             read(b'{"x": 1}\n{' + wrong + b"}\n", "jsonl", schema)
@@ -431,7 +431,7 @@ def test_csv_refuses_numbers_beyond_double() -> None:
     assert [(r["x"], r["s"]) for r in rows] == [(float("inf"), "1e400"), (-float("inf"), "a")]
     for name in ("x", "f"):
         for wrong in ("1e400", "-1e999"):
-            with pytest.raises(InputError, match=f"line 3: column '{name}' is double: {wrong} is beyond its range"):
+            with pytest.raises(InputError, match=f"line 3: column '{name}' is .* beyond the range of "):
                 read(f"{name},s\ninf,a\n{wrong},a\n".encode(), "csv", schema)
 
 
@@ -478,7 +478,7 @@ def test_refused_bytes_are_kept() -> None:
 @pytest.mark.parametrize("ddl", ["x DOUBLE", "x DOUBLE, b BINARY"])
 def test_a_byte_order_mark_before_json_lines_is_passed_over(ddl: str) -> None:
     assert read(b'\xef\xbb\xbf{"x": 1}\n{"x": 2}', "jsonl", parse_ddl(ddl)).column("x").to_pylist() == [1.0, 2.0]
-    with pytest.raises(InputError, match="line 1: a line is one object"):
+    with pytest.raises(InputError, match="line 1: a row is one JSON object"):
         read(b"\xef\xbb\xbfnull", "jsonl", parse_ddl(ddl))
 
 

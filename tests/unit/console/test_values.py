@@ -111,7 +111,7 @@ def test_a_long_list_is_cut() -> None:
 
 
 def test_times_that_python_has_no_object_for() -> None:
-    assert cell_of(pa.scalar(2**62, pa.timestamp("us"))).text == f"{2**62} (timestamp[us])"
+    assert cell_of(pa.scalar(2**62, pa.timestamp("us"))).text == "+148108-07-06T14:00:27.387904"
 
 
 def test_strings_in_lists_are_json() -> None:

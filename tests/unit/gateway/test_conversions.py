@@ -19,6 +19,7 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.pace import SLICE_S, Pace
 from sparklog.errors import InvalidRequestError, MessageTooLargeError
 from sparklog.format.batch import encode_batch
+from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.gateway.gateway import Conversions
 from sparklog.gateway.handlers import fetch, produce
@@ -31,7 +32,7 @@ from sparklog.gateway.records.memory import COPIES, RECORD_BYTES, convert_within
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.to_client import as_they_are, client_batches
-from sparklog.gateway.records.typed import SLICE_ROWS, parse_rows
+from sparklog.gateway.records.typed import parse_rows
 from sparklog.gateway.wire.errors import Kafka
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.apis import Api
