@@ -47,11 +47,11 @@ def with_key_format(
     Raises:
         InvalidConfigError: The topic's keys cannot have the form.
     """
-    found = dict(configs)
+    settings = dict(configs)
     default = "" if schema is None else default_key_format(schema, key_columns)
-    form = found.pop(KEY_FORMAT_SETTING, default)
+    form = settings.pop(KEY_FORMAT_SETTING, default)
     if not form:
-        return found
+        return settings
     if schema is None:
         reason = "the keys of an envelope topic are bytes without a form; leave the setting out"
     elif not key_columns:
@@ -59,7 +59,7 @@ def with_key_format(
     elif form == TEXT and not _is_text(schema, key_columns):
         reason = "only one key column of text can be written as text; use json"
     else:
-        return {**found, KEY_FORMAT_SETTING: form}
+        return {**settings, KEY_FORMAT_SETTING: form}
     raise InvalidConfigError(f"topic {topic!r}: {KEY_FORMAT_SETTING}={form}: {reason}")
 
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark_sparklog.compatibility import STREAMS_CAN_BE_WRITTEN
 
 import sparklog
+from sparklog.client.producer.partitioner import partition_for_key
 from tests.support.cases import in_gate
 
 
@@ -84,6 +85,16 @@ def test_a_typed_topic_takes_columns_by_name(spark: Any, topic: Any, broker: spa
     assert all(r["_timestamp"] == r["at"] for r in rows)
     append(frame.select("carrier"), broker, topic=name)
     assert len([r for r in stored(broker, name) if r["delay"] is None]) == 100
+
+
+def test_rows_of_a_typed_topic_are_where_kafkas_clients_put_their_keys(
+    spark: Any, topic: Any, broker: sparklog.LocalBroker
+) -> None:
+    name = topic(partitions=5, schema=FLIGHTS, key_columns=["delay", "carrier"])
+    append(spark.sql("select id as delay, if(id % 2 = 0, 'UA', 'AA') as carrier from range(40)"), broker, topic=name)
+    for row in stored(broker, name):
+        key = b'{"delay":%d,"carrier":"%s"}' % (row["delay"], row["carrier"].encode())
+        assert row["_partition"] == partition_for_key(key, 5)
 
 
 def test_a_value_that_does_not_fit_fails_the_write(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:

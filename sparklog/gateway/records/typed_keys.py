@@ -141,14 +141,14 @@ def _filled(rows: pa.RecordBatch, keys: Any, topic: TopicInfo, parse: Parse) -> 
 def _contradictions(name: str, of_keys: Any, of_values: Any, indices: Any, topic: TopicInfo) -> dict[int, str]:
     """Return the errors of the records whose value has another content in a key column than their key."""
     same = pc.fill_null(pc.equal(*map(_comparable, (of_values, of_keys))), False)
-    found = {}
+    refused = {}
     for i in places(pc.and_not(of_values.is_valid(), same)):
         record = indices[i].as_py()
         key, value = (
             _shown(canonical_keys([column.slice(i, 1)], [name])[0].as_py()) for column in (of_keys, of_values)
         )
-        found[record] = f"record {record} has {key} in its key, but {value} in its value; {_form_of(topic)}"
-    return found
+        refused[record] = f"record {record} has {key} in its key, but {value} in its value; {_form_of(topic)}"
+    return refused
 
 
 def _comparable(column: Any) -> Any:
@@ -226,7 +226,7 @@ def _check_partition(columns: list[Any], topic: TopicInfo, partition: int) -> No
     raise InvalidRecordError(
         {
             i: f"record {i} is in partition {partition} of {topic.name!r}, but its key {_shown(key)} belongs to "
-            f"partition {chosen[i]} of {topic.partitions}; {_rule_of(topic)}"
+            f"partition {chosen[i]} of {topic.partitions}; {_rule_of(topic, key)}"
             for i, key in zip(wrong.tolist(), keys, strict=True)
         }
     )
@@ -247,12 +247,14 @@ def _form_of(topic: TopicInfo) -> str:
     return f"the key is a JSON object in canonical form, {{{example:.{SHOWN_BYTES_MAX}}}}"
 
 
-def _rule_of(topic: TopicInfo) -> str:
+def _rule_of(topic: TopicInfo, key: bytes | None) -> str:
     if not topic.key_format:
         return (
             "the topic has no kafka.key.format, so its key columns choose the partition by sparklog's own hash: name "
             "the partition, or create a new topic, whose partitions Kafka's clients choose"
         )
+    if key is None:
+        return "send the key, or name the partition for rows without a key"
     return (
         f"kafka.key.format={topic.key_format}: send exactly these bytes as the key, with the partitioner murmur2 "
         "(librdkafka: partitioner=murmur2_random), and refresh the metadata if the topic has got partitions"

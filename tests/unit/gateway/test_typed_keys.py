@@ -153,6 +153,12 @@ def test_a_key_that_is_written_otherwise_is_refused_with_its_canonical_form() ->
     assert f'its key {{"zone":"a","id":1}} belongs to partition {own} of 4' in found[0] and "murmur2" in found[0]
 
 
+def test_a_null_key_of_text_belongs_to_the_first_partition() -> None:
+    topic = info(SCHEMA, 4, ("zone",), kafka_key_format="text")
+    assert stored([(None, b'{"id":1}')], topic, 0) == [row(1)]
+    assert "its key null belongs to partition 0 of 4; send the key" in refusals([(None, b'{"id":1}')], topic, 3)[0]
+
+
 def test_a_topic_without_the_setting_keeps_its_rule() -> None:
     topic = info(SCHEMA, 97, ("id",))
     own = int(partitions_of_rows([pa.array([5], pa.int64())], topic)[0])
