@@ -16,7 +16,6 @@ class Asking:
     is_gateway = False
     authentication = None
     is_known = True
-    is_gateway = False
     mute_ms = 0
     listener = local_socket = ""
     times = RequestTimes()
