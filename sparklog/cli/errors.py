@@ -139,6 +139,8 @@ def next_step(error: SparklogError, command: str = "") -> str:
     message = str(error)
     if isinstance(error, errors.InvalidConfigError) and ("sparklog " in message or "pip install" in message):
         return ""  # the message has the next step
+    if isinstance(error, errors.RequestTimedOutError) and "`sparklog " in message:
+        return ""
     if isinstance(error, errors.InvalidQueryError) and any(mark in message for mark in _SQL_REMEDIES):
         return ""
     names = {p: shlex.quote(name) for kind, name in _NAMED.findall(message) for p in _PLACEHOLDERS[kind]}

@@ -17,6 +17,8 @@ from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import (
     BrokerNotAvailableError,
     InvalidPartitionsError,
+    RequestTimedOutError,
+    SparklogError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
@@ -34,6 +36,9 @@ from sparklog.protocol.topic_messages import (
     DeleteTopicResponse,
     TopicState,
 )
+
+CREATION_LOOK_MS = 5_000
+"""Longest wait for the state of a topic whose creation was not answered, in ms."""
 
 
 @contextlib.contextmanager
@@ -55,9 +60,37 @@ def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int)
     """
     request = replace(request, request_id=uuid.uuid4().hex)
     cluster.invalidate(request.name)
-    answer = change(cluster, Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms)
+    try:
+        answer = change(cluster, Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms)
+    except RequestTimedOutError as e:
+        raise _unanswered_creation(cluster, request.name, timeout_ms, e) from e
     assert answer is not None
     return _keep_state(cluster, answer.topic)
+
+
+def _unanswered_creation(
+    cluster: Cluster, name: str, timeout_ms: int, error: RequestTimedOutError
+) -> RequestTimedOutError:
+    """Return the error for a creation without an answer, with the state of the topic, as far as a broker knows it. A
+    topic of thousands of partitions takes longer than a client waits."""
+    try:
+        partitions = cluster.topic(name, refresh=True, timeout_ms=CREATION_LOOK_MS).partitions
+    except UnknownTopicOrPartitionError:
+        state = (
+            "the topic does not exist yet. The broker may still be creating it, which takes long for thousands of "
+            f"partitions: `sparklog topic describe {name}` shows it when it is complete"
+        )
+    except SparklogError:
+        return error
+    else:
+        state = (
+            f"the topic exists now, with {partitions} partitions: `sparklog topic describe {name}` shows if it is the "
+            "one of this request"
+        )
+    return RequestTimedOutError(
+        f"topic {name!r} was not created within {timeout_ms} ms, but {state}; a longer `default.api.timeout.ms` waits "
+        f"for it ({error})"
+    )
 
 
 def alter_schema(cluster: Cluster, request: AlterSchemaRequest, timeout_ms: int) -> TopicInfo:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 from sparklog.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     InvalidRequestError,
+    RequestTimedOutError,
     SparklogError,
     TopicAlreadyExistsError,
 )
@@ -43,13 +47,36 @@ TIMEOUT_MS_MAX = 86_400_000
 DEFAULT_COUNT = -1
 
 
+def _deadline_s(request: Body) -> float | None:
+    """Return the end of a request's time, on the event loop's clock; None if the request names no time: such clients
+    do not wait for the change."""
+    timeout_ms = min(request["timeout_ms"], TIMEOUT_MS_MAX)
+    return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms > 0 else None
+
+
+@asynccontextmanager
+async def _time_left(until_s: float | None, name: str) -> AsyncIterator[None]:
+    """Limit the change of a topic by the request's deadline. Raises RequestTimedOutError; the broker may complete the
+    change afterwards."""
+    try:
+        async with asyncio.timeout_at(until_s):
+            yield
+    except TimeoutError as e:
+        raise RequestTimedOutError(
+            f"topic {name!r} was not complete within the request's time. The broker may still be working on it, which "
+            "takes long for thousands of partitions: describe the topic before you repeat the request"
+        ) from e
+
+
 async def create_topics(session: Session, request: Body, version: int) -> Body:
-    """Create envelope topics, one after the other."""
+    """Create envelope topics, one after the other, within the request's time."""
     found = []
+    until_s = _deadline_s(request)
     for i, topic in enumerate(request["topics"]):
         try:
             check_entry(i)
-            state = await _create(session, topic, validate_only=request["validate_only"])
+            async with _time_left(until_s, topic["name"]):
+                state = await _create(session, topic, validate_only=request["validate_only"])
         except SparklogError as e:
             found.append({"name": topic["name"], "error_code": code_of(e), "error_message": text_of(e)})
             continue
@@ -130,11 +157,13 @@ async def delete_topics(session: Session, request: Body, version: int) -> Body:
 async def create_partitions(session: Session, request: Body, version: int) -> Body:
     """Add partitions to topics. The cluster places their replicas; a request with an assignment is refused."""
     found = []
+    until_s = _deadline_s(request)
     for i, topic in enumerate(request["topics"]):
         outcome: Body = {"name": topic["name"], "error_code": Kafka.NONE}
         try:
             check_entry(i)
-            await _add_partitions(session, topic, validate_only=request["validate_only"])
+            async with _time_left(until_s, topic["name"]):
+                await _add_partitions(session, topic, validate_only=request["validate_only"])
         except SparklogError as e:
             outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
         found.append(outcome)

@@ -139,7 +139,11 @@ LONG: dict[str, tuple[Any, dict[str, Any], int, dict[Api, Callable[[Any], Any]],
     ),
     "partitions created": (
         topics.create_partitions,
-        {"topics": [{"name": n, "count": 0, "assignments": None} for n in names()], "validate_only": False},
+        {
+            "topics": [{"name": n, "count": 0, "assignments": None} for n in names()],
+            "validate_only": False,
+            "timeout_ms": 0,
+        },
         1,
         {},
         lambda a: a["results"],
@@ -304,3 +308,20 @@ def test_a_metadata_request_creates_a_limited_number_of_topics() -> None:
     codes = [topic["error_code"] for topic in found["topics"]]
     assert codes[: t.AUTO_CREATED_MAX] == [Kafka.NONE] * t.AUTO_CREATED_MAX
     assert set(codes[t.AUTO_CREATED_MAX :]) == {Kafka.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_a_slow_creation_is_answered_at_the_end_of_its_time() -> None:
+    """Kafka's clients give up later, and would know nothing."""
+
+    class SlowBroker:
+        async def ask(self, api: Api, message: Any, response: type) -> Any:
+            await asyncio.Event().wait()
+
+    async def connection() -> SlowBroker:
+        return SlowBroker()
+
+    topic = {"name": "big", "num_partitions": 9, "replication_factor": -1, "assignments": [], "configs": []}
+    request = {"topics": [topic], "validate_only": False, "timeout_ms": 1}
+    (answer,) = asyncio.run(topics.create_topics(SimpleNamespace(broker=connection), request, 5))["topics"]  # type: ignore[arg-type]
+    assert answer["error_code"] == Kafka.REQUEST_TIMED_OUT
+    assert "may still be working on it" in answer["error_message"]

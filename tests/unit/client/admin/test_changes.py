@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sparklog.cli.errors import next_step
+from sparklog.client.admin import topic_admin
 from sparklog.client.admin.admin import Admin
 from sparklog.client.net.cluster import forget
 from sparklog.errors import (
+    BrokerNotAvailableError,
     BrokerShuttingDownError,
     InvalidPartitionsError,
     NotControllerError,
     RequestTimedOutError,
+    SparklogError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -183,3 +188,30 @@ def test_a_change_that_times_out_names_the_controller_of_a_cluster(broker: Topic
     ):
         admin.create_topic("made", 2)
     assert broker.made == []
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (UnknownTopicOrPartitionError("no"), "does not exist yet. The broker may still be creating it"),
+        (SimpleNamespace(partitions=9_000), "the topic exists now, with 9000 partitions"),
+        (BrokerNotAvailableError("gone"), "no answer"),
+    ],
+)
+def test_a_creation_without_an_answer_says_the_state_of_the_topic(
+    monkeypatch: pytest.MonkeyPatch, state: Any, text: str
+) -> None:
+    def unanswered(*_: Any, **__: Any) -> None:
+        raise RequestTimedOutError("no answer")
+
+    def topic(*_: Any, **__: Any) -> Any:
+        if isinstance(state, SparklogError):
+            raise state
+        return state
+
+    monkeypatch.setattr(topic_admin, "change", unanswered)
+    cluster: Any = SimpleNamespace(invalidate=lambda name: None, topic=topic)
+    with pytest.raises(RequestTimedOutError, match=text) as raised:
+        topic_admin.create_topic(cluster, t.CreateTopicRequest("big", 9_000), 30_000)
+    has_state = text != "no answer"
+    assert (next_step(raised.value) == "") == has_state, "the hint of a slow broker would contradict the message"
