@@ -17,7 +17,7 @@ import pytest
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.pace import SLICE_S, Pace
-from sparklog.errors import InvalidRequestError, MessageTooLargeError
+from sparklog.errors import InvalidRequestError, InvalidTimestampError, MessageTooLargeError
 from sparklog.format.batch import encode_batch
 from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -346,6 +346,18 @@ def test_a_large_answer_waits_for_its_memory_before_its_conversion() -> None:
         assert conversions.inflated.peak_bytes > COPIES * MIB, "it was small, but not after its decompression"
 
     run(body)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_largest_timestamp_is_taken_and_the_next_one_refused(sign: int) -> None:
+    body = b"\0\0\0\1\1\0"  # attributes, deltas of time and offset, no key, no value, no headers
+    record = bytes([2 * len(body)]) + body
+    largest = sign * decode.TIMESTAMP_MS_MAX
+    assert decode.decode_records(record, 1, largest).column("timestamp").cast(pa.int64()).to_pylist() == [
+        largest * 1000
+    ]
+    with pytest.raises(InvalidTimestampError, match="are allowed"):
+        decode.decode_records(record, 1, largest + sign)
 
 
 def test_too_many_headers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from sparklog.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     LogCorruptError,
     ProducerFencedError,
@@ -37,6 +38,7 @@ from sparklog.replication.transactions import (
     WriteMarkers,
     records,
 )
+from sparklog.replication.transactions.coordinator import EXPIRY_INTERVAL_MS
 from sparklog.replication.transactions.model import State
 from sparklog.types import ProducerIdAndEpoch, TopicPartition, shared_transactional_id
 from tests.support.cases import for_each
@@ -521,6 +523,26 @@ def test_a_refused_request_has_no_effect() -> None:
         desk.refused(request)
     assert desk.log == []
     assert desk.coordinator.is_empty
+
+
+def test_the_largest_timeout_is_allowed() -> None:
+    desk = Desk(limits=TransactionLimits(timeout_max_ms=60_000))
+    assert isinstance(desk.ask(InitProducer("id", 60_000)), ProducerIdAndEpoch)
+    assert desk.refused(InitProducer("other", 60_001)) is InvalidTransactionTimeoutError
+
+
+def test_an_id_is_removed_at_its_expiration_and_not_before() -> None:
+    desk = Desk(limits=TransactionLimits(id_expiration_ms=EXPIRY_INTERVAL_MS))
+    idle, busy = (desk.ask(InitProducer(name, 600_000), 1) for name in ("idle", "busy"))
+    desk.take(desk.coordinator.tick(0))
+    desk.take(desk.coordinator.tick(EXPIRY_INTERVAL_MS))
+    assert desk.coordinator.summary("idle").state == "Empty", "a millisecond is left"
+    assert isinstance(busy, ProducerIdAndEpoch) and idle != busy
+    desk.ask(AddPartitions("busy", *busy, (T0,)), EXPIRY_INTERVAL_MS)
+    desk.take(desk.coordinator.tick(2 * EXPIRY_INTERVAL_MS, EXPIRY_INTERVAL_MS + 1))
+    assert desk.coordinator.summary("busy").state == "Ongoing"
+    with pytest.raises(InvalidProducerIdMappingError):
+        desk.coordinator.summary("idle")
 
 
 def test_for_a_new_id_the_one_goes_that_was_used_longest_ago() -> None:

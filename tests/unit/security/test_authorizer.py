@@ -69,6 +69,13 @@ def test_patterns() -> None:
     assert not may([acl("t", resource_type=ResourceType.GROUP)])
 
 
+def test_an_acl_matches_resources_of_its_type_only() -> None:
+    for pattern_type in PatternType:
+        for resource_type in ResourceType:
+            entry = acl("t", pattern_type=pattern_type, resource_type=TOPIC)
+            assert entry.matches(Resource(resource_type, "t")) == (resource_type is TOPIC)
+
+
 def test_principals_and_hosts() -> None:
     assert not may([acl()], who=BOB)
     assert may([acl(principal=ANY_USER)], who=BOB)
