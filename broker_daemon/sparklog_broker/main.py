@@ -201,7 +201,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         peers.start()
         broker.start(on_all_disks_failed=end)
         await broker.join(_endpoints(config, server, kafka), end)
-        metrics.serving(_watched(broker, server, peers.authenticator.counters))
+        metrics.serving(_watched(broker, server, peers.authenticator.counters, children))
         lines = [*server.addresses, *([] if kafka is None else kafka.addresses)]
         _print_line("".join(f"listening on {line}\n" for line in lines))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
@@ -395,7 +395,9 @@ def _lake_worker(config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: 
     )
 
 
-def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> MetricSources:
+def _watched(
+    broker: Broker, server: Server, authentication: AuthenticationCounters, children: Children
+) -> MetricSources:
     return MetricSources(
         config=broker.config,
         clock=broker.environment.clock,
@@ -413,6 +415,7 @@ def _watched(broker: Broker, server: Server, authentication: AuthenticationCount
         lakes=broker.lakes,
         cluster=broker.cluster,
         authentication=authentication,
+        children=children,
     )
 
 

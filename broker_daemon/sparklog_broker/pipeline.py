@@ -240,6 +240,7 @@ class Pipeline:
             connection.listener,
             connection.local_socket if connection.is_known else "",
             received.authenticate,
+            is_gateway=connection.is_gateway,
             client_id=connection.client_id,
             header=header,
             ask_controller=self._controller.ask_as_peer,

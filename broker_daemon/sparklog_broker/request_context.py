@@ -54,6 +54,8 @@ class RequestContext(Struct, frozen=True):
     may: May = _may_everything
     client_id: str = ""
     """The name that the client gives itself."""
+    is_gateway: bool = False
+    """True if this broker's gateway sends the request for its client."""
     header: memoryview = NOTHING
     """The encoded request."""
     ask_controller: Callable[[Api, Message, RequestContext], Awaitable[Response]] | None = None

@@ -19,6 +19,7 @@ from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import ENTRY_BYTES, GatewayMemory, SlowClients
+from sparklog.gateway.refusals import Refusals
 from sparklog.gateway.wire.codec import Body
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.protocol.topic_messages import BrokerEndpoint
@@ -145,6 +146,7 @@ class Gateway:
         self.groups = Groups(clock_s, self.memory.groups)
         self.conversions = Conversions(self.memory)
         self.long_requests = LongRequests(self.memory, self.pace)
+        self.refusals = Refusals(clock_s)
         self.clock_s = clock_s
         self.broker_id = NO_NODE
         self.cluster_id = ""
@@ -222,11 +224,15 @@ class Gateway:
         found[self.broker_id] = own._replace(rack=rack)
         return found
 
-    async def close(self) -> None:
-        """Refuse the requests that wait in groups, and stop the threads."""
+    async def leave_groups(self) -> None:
+        """Refuse the requests that wait in groups, because the gateway stops."""
+        self.groups.close()
+        await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """Stop the threads and close the gateway's own connection. All sessions must have ended: they convert batches
+        on the threads."""
         if self._first is not None:
             self._first.close()
-        self.groups.close()
         self.conversions.close()
         self.long_requests.close()
-        await asyncio.sleep(0)

@@ -24,7 +24,7 @@ from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.server import GatewayServer
-from sparklog.protocol.gateway import decode_start
+from sparklog.protocol.gateway import REFUSED_BATCHES, decode_start
 from sparklog.security.listeners import Listener, SecurityProtocol
 from sparklog.security.tls import RenewedContext, renew_listeners, server_context
 
@@ -36,6 +36,8 @@ SWITCH_INTERVAL_S = 0.0005
 """Time in s after which a converting thread lets the waiting event loop run."""
 REPLACED_WAIT_S = 5.0
 """Longest wait, in s, for the end of the connections of a gateway that this gateway replaces."""
+REPORT_S = 1.0
+"""Pause in s between two reports of numbers to the parent process."""
 _PAUSE_S = 0.2
 _STDIN = 0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -120,25 +122,44 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
     await _find_broker(gateway, stop, stays_connected=stays_connected)
     server = GatewayServer(gateway, served_apis(), sockets, contexts)
     await server.start()
-    renewing = loop.create_task(_renew(contexts, config.tls)) if contexts else None
+    running = [] if lifeline is None else [loop.create_task(_report(gateway))]
+    if contexts:
+        running.append(loop.create_task(_renew(contexts, config.tls, server)))
     for address in server.addresses:
         _say(f"listening on {address}\n")
     log.info("the gateway of broker %d serves Kafka's clients on %s", gateway.broker_id, ", ".join(server.addresses))
     await stop.wait()
-    if renewing is not None:
-        renewing.cancel()
-    await gateway.close()
+    for task in running:
+        task.cancel()
+    await gateway.leave_groups()
     await server.stop()
+    gateway.close()
     return EXIT_OK
 
 
-async def _renew(contexts: Mapping[str, RenewedContext], settings: Mapping[str, Mapping[str, object]]) -> None:
+async def _report(gateway: Gateway) -> None:
+    """Tell the parent process the number of refused batches when it has changed, until cancelled."""
+    reported = 0
+    while True:
+        await asyncio.sleep(REPORT_S)
+        if gateway.refusals.count != reported:
+            reported = gateway.refusals.count
+            _say(f"count {REFUSED_BATCHES} {reported}\n")
+
+
+async def _renew(
+    contexts: Mapping[str, RenewedContext], settings: Mapping[str, Mapping[str, object]], server: GatewayServer
+) -> None:
     """Read changed certificates for new connections every `ssl.reload.interval.ms`, until cancelled."""
     pause_s = min(int(str(one["ssl.reload.interval.ms"])) for one in settings.values()) / 1000
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(pause_s)
         await loop.run_in_executor(None, renew_listeners, contexts)
+        try:
+            await server.renew()
+        except OSError as e:  # no descriptor is free: the next round tries again
+            log.error("the renewed certificates cannot be used yet: %s", e)  # noqa: TRY400
 
 
 async def _find_broker(gateway: Gateway, stop: asyncio.Event, *, stays_connected: bool) -> None:

@@ -40,7 +40,10 @@ class GatewayServer:
         self._apis = dict(apis)
         self._sockets = list(sockets)
         self._contexts = dict(contexts or {})
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[str, asyncio.Server] = {}
+        """Servers by the listeners' names."""
+        self._current: dict[str, ssl.SSLContext | None] = {}
+        """Contexts of the servers, by the listeners' names."""
         self._sessions: dict[Session, asyncio.Task[None]] = {}
         self._hosts: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None
@@ -58,21 +61,34 @@ class GatewayServer:
 
     async def start(self) -> None:
         """Start to accept connections. Raises OSError."""
-        limits, loop = self._gateway.limits, asyncio.get_running_loop()
-        self._watching = loop.create_task(self._watch())
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        for listener, sock in self._sockets:
+            await self._accept(listener, sock)
+
+    async def renew(self) -> None:
+        """Use the renewed TLS contexts for new connections. Raises OSError.
+
+        A listener with a renewed context is opened again on its socket. Otherwise TLS 1.2 would resume sessions of the
+        former context, without a check of the client's certificate by the new authorities.
+        """
         for listener, sock in self._sockets:
             renewed = self._contexts.get(listener.name)
-            context = None if renewed is None else _current_of(renewed)
-            handshake_s = limits.authentication_s if context is not None else None
-            self._servers.append(
-                await loop.create_server(
-                    partial(ClientStream, partial(self._on_connected, listener)),
-                    sock=sock,
-                    backlog=BACKLOG,
-                    ssl=context,
-                    ssl_handshake_timeout=handshake_s,
-                )
-            )
+            if renewed is not None and renewed.current is not self._current[listener.name]:
+                former = self._servers[listener.name]
+                await self._accept(listener, sock)
+                former.close()
+
+    async def _accept(self, listener: Listener, sock: socket.socket) -> None:
+        limits, renewed = self._gateway.limits, self._contexts.get(listener.name)
+        context = None if renewed is None else renewed.current
+        self._servers[listener.name] = await asyncio.get_running_loop().create_server(
+            partial(ClientStream, partial(self._on_connected, listener)),
+            sock=sock.dup(),  # the server closes its own
+            backlog=BACKLOG,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else limits.authentication_s,
+        )
+        self._current[listener.name] = context
 
     def _on_connected(self, listener: Listener, stream: ClientStream) -> None:
         session = Session(self._gateway, listener, self._apis, stream)
@@ -114,8 +130,10 @@ class GatewayServer:
         """Stop accepting, close all connections, and wait up to STOP_S for their sessions; then cancel them."""
         if self._watching is not None:
             self._watching.cancel()
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
+        for _, sock in self._sockets:
+            sock.close()
         tasks = list(self._sessions.values())
         for session in list(self._sessions):
             session.end()
@@ -124,14 +142,3 @@ class GatewayServer:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-
-
-def _current_of(renewed: RenewedContext) -> ssl.SSLContext:
-    """Return a context whose handshakes use `renewed.current`."""
-    first: ssl.SSLContext = renewed.current
-
-    def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = renewed.current
-
-    first.sni_callback = choose
-    return first

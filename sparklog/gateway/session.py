@@ -38,6 +38,8 @@ HELD_ANSWER_BYTES = 64 * 1024
 INLINE_ENTRIES = 256
 """Largest number of entries of a request that is decoded on the event loop."""
 FETCH = "Fetch"
+ENDED_S = 1.0
+"""Time in s for the current requests of a client that has ended its connection."""
 _BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenticate"})
 
 Handler = Callable[["Session", Body, int], Awaitable["Body | None"]]
@@ -149,8 +151,8 @@ class Session:
 
     def _on_broker_ended(self, _: asyncio.Future[None]) -> None:
         """End the session with the broker's connection, if that has authenticated the client: the broker ends it with
-        the lifetime of the client's credentials."""
-        if self.listener.protocol.sasl and self.is_known:
+        the lifetime of the client's credentials or certificate."""
+        if self._client.certificate or (self.listener.protocol.sasl and self.is_known):
             self._stream.close()
 
     def refuse_authentication(self) -> None:
@@ -159,7 +161,12 @@ class Session:
         self.ends_after_answer = True
 
     async def run(self) -> None:
-        """Serve the client until the client, the gateway or an error ends the connection."""
+        """Serve the client until the client, the gateway or an error ends the connection. A request that waits then,
+        such as a FETCH, is cancelled after ENDED_S."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        ends: list[asyncio.TimerHandle] = []
+        self._stream.on_ended = lambda: ends.append(loop.call_later(ENDED_S, task.cancel))
         try:
             while await self._serve_one():
                 pass
@@ -168,13 +175,22 @@ class Session:
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass
         finally:
-            for task in self._in_work:
-                task.cancel()
-            await asyncio.gather(*self._in_work, return_exceptions=True)
+            self._stream.on_ended = None
+            for end in ends:
+                end.cancel()
+            await self._end_work()
             self._release_answer()
             if self._broker is not None:
                 self._broker.close()
             self._stream.close()
+
+    async def _end_work(self) -> None:
+        """Let the PRODUCE requests that have arrived reach the broker, for ENDED_S at most; then cancel them."""
+        if self._in_work:
+            await asyncio.wait(self._in_work, timeout=ENDED_S)
+        for task in self._in_work:
+            task.cancel()
+        await asyncio.gather(*self._in_work, return_exceptions=True)
 
     async def _serve_one(self) -> bool:
         """Read one request and answer it. A PRODUCE request is answered by a task, while the next request is read."""

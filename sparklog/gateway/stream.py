@@ -36,7 +36,9 @@ class ClientStream(asyncio.BufferedProtocol):
         """Done when the client has taken enough data; None while writing is possible."""
         self._failure: Exception | None = None
         """The error of reads after the client has ended its side, or the connection broke."""
-        self._is_lost = False
+        self._is_lost = self._is_closed = False
+        self.on_ended: Callable[[], None] | None = None
+        """Called once when the client has ended its side, or the connection is closed or broken."""
 
     # --- for the session
 
@@ -81,7 +83,10 @@ class ClientStream(asyncio.BufferedProtocol):
         return size
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send data. The transport holds the bytes that the socket does not accept yet."""
+        """Send data. The transport holds the bytes that the socket does not accept yet. Raises OSError after
+        `close`."""
+        if self._is_closed:
+            raise ConnectionAbortedError("the gateway has closed the connection")
         self._transport.write(data)
 
     async def drain(self) -> None:
@@ -102,8 +107,12 @@ class ClientStream(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def close(self) -> None:
-        """Close the connection after the held data is sent."""
-        self._transport.close()
+        """Close the connection after the held data is sent. A waiting reader gets an error at once: with TLS, the
+        transport first waits for the client's end."""
+        self._fail(ConnectionAbortedError("the gateway has closed the connection"))
+        if not self._is_closed:  # a TLS transport that is closed twice cannot be used any more
+            self._is_closed = True
+            self._transport.close()
 
     # --- the transport's calls
 
@@ -164,6 +173,9 @@ class ClientStream(asyncio.BufferedProtocol):
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
+        on_ended, self.on_ended = self.on_ended, None
+        if on_ended is not None:
+            on_ended()
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_exception(self._failure)
 

@@ -24,6 +24,8 @@ from msgspec import Meta, Struct
 from sparklog.errors import InvalidRequestError
 from sparklog.format.decoders import json_decoder, msgpack_decoder
 
+REFUSED_BATCHES = "refused_batches"
+"""Name under which a gateway reports the number of refused batches on its standard output."""
 LENGTH = struct.Struct("<I")
 PREAMBLE_BYTES_MAX = 64 * 1024
 _Host = Annotated[str, Meta(max_length=255)]

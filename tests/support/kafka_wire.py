@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -87,7 +88,7 @@ def batch_of(records: bytes, count: int, *, codec: int = 0, timestamp_ms: int = 
     return b"".join(bytes(part) for part in parts)
 
 
-def batch_of_values(values: list[bytes | None], keys: list[bytes | None] | None = None) -> bytes:
+def batch_of_values(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> bytes:
     """Return a batch of records with these values and keys (None: none)."""
     return batch_of(write_small(keys, values, [0] * len(values)), len(values))
 

@@ -19,10 +19,11 @@ from sparklog.gateway.records.small import write_small
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.wire.apis import Api
 from sparklog.gateway.wire.errors import Kafka
+from sparklog.security.quotas import Entity
 from sparklog.settings import MIB
 from tests.support.cases import for_each
 from tests.support.kafka_bodies import TOPIC, unusual_bodies
-from tests.support.kafka_wire import KafkaWire, batch_of, batch_of_values, fetched, produced
+from tests.support.kafka_wire import KafkaWire, batch_of, batch_of_values, fetched, produce_body, produced
 from tests.support.waiting import PATIENCE_S
 
 
@@ -232,3 +233,38 @@ def test_settings_that_only_kafka_has_are_accepted_at_their_defaults(wire: Kafka
     described = wire.ask("DescribeConfigs", 1, {"resources": [{**resource, "configuration_keys": list(values)}]})
     shown = {entry["name"]: entry["value"] for entry in described["results"][0]["configs"]}
     assert shown == values | {"retention.ms": shown["retention.ms"]}
+
+
+def test_a_topics_limit_is_that_of_the_batch_in_kafkas_format(wire: KafkaWire, topic: str) -> None:
+    limit = 20_000
+    creation = creation_body(topic, 1)
+    creation["topics"][0]["configs"] = [{"name": "max.message.bytes", "value": str(limit)}]
+    assert set(codes_in(wire.ask("CreateTopics", 4, creation))) == {Kafka.NONE}
+    overhead = len(batch_of_values([bytes(limit)])) - limit
+    for values in ([bytes(limit - overhead)], [b""] * ((limit - 70) // 7 - 1_000)):
+        batch = batch_of_values(values)
+        assert len(batch) <= limit
+        result = produced(wire, topic, batch)
+        assert result["error_code"] == Kafka.NONE, result
+    refused = produced(wire, topic, batch_of_values([bytes(limit - overhead + 1)]))
+    assert refused["error_code"] == Kafka.MESSAGE_TOO_LARGE
+    assert f"max.message.bytes of topic '{topic}' is {limit}" in refused["error_message"]
+    assert set(codes_in(fetched(wire, topic))) == {Kafka.NONE}
+
+
+def test_quotas_apply_to_clients_behind_the_gateway(kafka: LocalBroker, native: sparklog.Admin, topic: str) -> None:
+    native.create_topic(topic)
+    limited = Entity(None, topic)
+    native.alter_client_quotas(limited, {"producer_byte_rate": 20_000.0, "consumer_byte_rate": 20_000.0})
+    batch = produce_body(topic, batch_of_values([bytes(200_000)]))
+    with (
+        KafkaWire(kafka.kafka_bootstrap_servers, client_id=topic) as bulk,
+        KafkaWire(kafka.kafka_bootstrap_servers, client_id="other") as other,
+    ):
+        throttled = [bulk.ask("Produce", 9, batch)["throttle_time_ms"] for _ in range(2)]
+        assert throttled[-1] > 0
+        assert other.ask("Produce", 9, batch)["throttle_time_ms"] == 0
+        assert fetched(other, topic)["error_code"] == Kafka.NONE
+    groups = native.describe_client_quotas().throttled
+    assert [(group.quota, group.client_id) for group in groups] == [("producer_byte_rate", topic)]
+    native.alter_client_quotas(limited, {"producer_byte_rate": None, "consumer_byte_rate": None})

@@ -25,6 +25,8 @@ from tests.support.waiting import PATIENCE_S, until
 from tests.system.kafka_requests_about import LAST_VERSION_ONLY, REQUESTS_ABOUT, Names
 from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
 
+LIFETIME_S = 15.0
+"""Lifetime of a short certificate."""
 KAFKA = ("SASL", "MUTUAL", "BOTH")
 
 
@@ -76,6 +78,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureGateway]:
         )
     yield broker
     assert broker.stop() == 0, broker.process.stderr
+    assert "Traceback" not in broker.process.stderr, broker.process.stderr
 
 
 def allow(name: str, kind: ResourceType, resource: str, *operations: Operation) -> list[Acl]:

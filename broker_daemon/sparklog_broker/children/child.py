@@ -2,7 +2,8 @@
 
 The child's standard input is a lifeline (`sparklog.environment.lifeline`): the child must end when it reads the end of
 file, so that it ends with the broker even if the broker is killed. Lines of its standard error become lines of the
-broker's log. A line on its standard output that begins with `READY` shows that it serves.
+broker's log. A line on its standard output that begins with `READY` shows that it serves, a line that begins with
+`COUNT` has a number for the broker's metrics.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from sparklog.environment.lifeline import Lifeline
 from sparklog_broker.children.restarts import LineLimit, Restarts
 
 READY = "listening on "
+COUNT = "count "
+COUNTS_MAX = 16
+"""Largest number of names that a child can count."""
 STOP_TIMEOUT_S = 10.0
 LINE_BYTES_MAX = 16 * 1024
 OOM_SCORE = 500
@@ -71,6 +75,10 @@ class Child:
         """Id of the running process; None while it is not running."""
         self.is_ready = False
         """True from the child's `READY` line until its end."""
+        self.counts: dict[str, int] = {}
+        """Numbers by their names, over all starts of the child."""
+        self._counts_before: dict[str, int] = {}
+        """The numbers at the child's last start."""
         self._loop = loop
         self._clock_s = clock_s
         self._on_ready = on_ready
@@ -128,6 +136,7 @@ class Child:
                 start_new_session=True,  # Ctrl-C reaches only the broker, which stops its children
             )
             lifeline.hand_over()
+            self._counts_before = dict(self.counts)
             self.pid = process.pid
             self._limit(process.pid)
             self._log.info("%s started, process %d", self.spec.name, process.pid)
@@ -167,6 +176,14 @@ class Child:
                 self.is_ready = True
                 if self._on_ready is not None:
                     self._on_ready(line.removeprefix(READY))
+            elif line.startswith(COUNT):
+                self._count(line.removeprefix(COUNT))
+
+    def _count(self, text: str) -> None:
+        """Note a number that the child has counted since its start: its name, a space, the number."""
+        name, _, number = text.partition(" ")
+        if number.isdecimal() and (name in self.counts or len(self.counts) < COUNTS_MAX):
+            self.counts[name] = self._counts_before.get(name, 0) + int(number)
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None

@@ -29,6 +29,10 @@ class Children:
         """Stop all children at the same time. The broker must still serve, so that they can finish their requests."""
         await asyncio.gather(*(child.stop() for child in self._children))
 
+    def count(self, name: str) -> int:
+        """Return the number that the children have counted under a name."""
+        return sum(child.counts.get(name, 0) for child in self._children)
+
     def restarts(self) -> dict[str, int]:
         """Return the number of restarts of each child by its name."""
         return {child.spec.name: child.restarts.count for child in self._children}

@@ -60,7 +60,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
             if request.acks == ACKS_ALL:
                 partition.replicas.check_in_sync()
             epoch = partition.replicas.leader_epoch
-            append = partial(_append, piece, epoch, verdict, issued)
+            append = partial(_append, piece, epoch, verdict, issued, context.is_gateway)
             size = work_bytes(piece) if len(piece) <= INLINE_APPEND_BYTES else len(piece)
             writes[i] = Write(partition, partition.log, append, size, epoch)
         except SparklogError as e:
@@ -166,9 +166,16 @@ async def _check_owners(
 
 
 def _append(
-    piece: memoryview, leader_epoch: int, guard: Guard | None, issued: Issued, partition_log: PartitionLog
+    piece: memoryview,
+    leader_epoch: int,
+    guard: Guard | None,
+    issued: Issued,
+    converted: bool,
+    partition_log: PartitionLog,
 ) -> AppendInfo:
-    return partition_log.appender.append(piece, leader_epoch=leader_epoch, guard=guard, issued=issued)
+    return partition_log.appender.append(
+        piece, leader_epoch=leader_epoch, guard=guard, issued=issued, converted=converted
+    )
 
 
 def _result(broker: Broker, wanted: ProducePartition, write: Write | None, outcome: _Outcome | None) -> ProduceResult:

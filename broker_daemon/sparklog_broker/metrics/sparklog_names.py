@@ -8,6 +8,7 @@ from operator import attrgetter
 from prometheus_client.core import Metric
 
 from sparklog.histogram import Histogram
+from sparklog.protocol.gateway import REFUSED_BATCHES
 from sparklog.version import __version__
 from sparklog_broker.counters.requests import RequestCounters, error_name
 from sparklog_broker.counters.traffic import Traffic
@@ -102,6 +103,11 @@ def server_families(watched: MetricSources) -> Iterator[Metric]:
     yield one_counter("sparklog_connections_accepted", "Connections accepted.", server.accepted_count)
     yield one_counter(
         "sparklog_connections_refused", "Connections refused with an error, because of a limit.", server.refused_count
+    )
+    yield one_counter(
+        "sparklog_kafka_gateway_refused_batches",
+        "Batches of Kafka's clients that the gateway has refused with INVALID_RECORD; its log has reasons.",
+        watched.children.count(REFUSED_BATCHES),
     )
     authentication = watched.authentication
     yield counter(

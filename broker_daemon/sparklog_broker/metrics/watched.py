@@ -7,6 +7,7 @@ from typing import NamedTuple
 from sparklog.environment.clock import MachineClock
 from sparklog.environment.memory_budget import MemoryBudget
 from sparklog_broker.background.background import Background
+from sparklog_broker.children.children import Children
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.groups import Groups
@@ -42,3 +43,4 @@ class MetricSources(NamedTuple):
     lakes: Lakes
     cluster: Cluster
     authentication: AuthenticationCounters = AuthenticationCounters()
+    children: Children = Children()

@@ -71,7 +71,13 @@ class PeerSecurity:
         self._renewing: Executor | None = renewing
         """A separate thread, because a server of keys can hang."""
         self._tokens = {
-            one.name: TokenKeys(security.of(one), environment.clock.monotonic_s, self._interval_s, renewing)
+            one.name: TokenKeys(
+                security.of(one),
+                environment.clock.monotonic_s,
+                self._interval_s,
+                renewing,
+                waits_max=max(config.num_network_threads // 2, 1),
+            )
             for one in with_tokens
             if renewing is not None
         }

@@ -34,14 +34,19 @@ class TokenKeys:
         file_interval_s: float,
         threads: Executor,
         *,
+        waits_max: int = 1,
         fetch: Callable[..., bytes] = fetch,
     ) -> None:
-        """`settings`: the listener's settings. `threads`: run the reads that an unknown key causes. `fetch`: reads an
-        https address, like `security.https.fetch`. Raises InvalidConfigError, which names the wrong or missing setting.
+        """`settings`: the listener's settings. `threads`: run the reads that an unknown key causes. `waits_max`: number
+        of authentications that can wait for a read at once; the others are refused, so that a slow server of keys does
+        not hold all threads of authentications. `fetch`: reads an https address, like `security.https.fetch`. Raises
+        InvalidConfigError, which names the wrong or missing setting.
         """
         self._threads = threads
         self._fetch = fetch
         self._reread_lock = threading.Lock()
+        self._waits = threading.BoundedSemaphore(waits_max)
+        self._first: Future[None] | None = None
         self._reading: Future[None] | None = None
         self._last_reread_s = 0.0
         self._ca_location = str(settings["https.ca.location"])
@@ -71,7 +76,7 @@ class TokenKeys:
         keys are loaded yet, and the errors of `TokenVerifier.verify`.
         """
         if self._verifier is None:
-            self._wait_for(self._threads.submit(self.renew))
+            self._wait_for(self._first_read())
         known = self._verifier
         if known is None:
             raise SaslAuthenticationFailedError("no keys are loaded yet")
@@ -84,6 +89,13 @@ class TokenKeys:
                 raise
         return newer.verify(token, now_ms)
 
+    def _first_read(self) -> Future[None]:
+        """Begin to read the keys, and return the read; return the running read if there is one."""
+        with self._reread_lock:
+            if self._first is None or self._first.done():
+                self._first = self._threads.submit(self.renew)
+            return self._first
+
     def _reread_if_allowed(self) -> Future[None]:
         """Begin to read the keys again, and return the read; return the last such read if it is recent."""
         with self._reread_lock:
@@ -93,10 +105,14 @@ class TokenKeys:
             return self._reading
 
     def _wait_for(self, reading: Future[None]) -> None:
+        if reading.done() or not self._waits.acquire(blocking=False):
+            return
         try:
             reading.result(UNKNOWN_KEY_PATIENCE_S)
         except (TimeoutError, CancelledError):
             log.warning("%s is slow: tokens with an unknown key are refused until it answers", self._url)
+        finally:
+            self._waits.release()
 
     def _reread(self) -> None:
         self.renew(whether_due_or_not=True)

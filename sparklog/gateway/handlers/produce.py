@@ -117,6 +117,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
             wanted, payload = _settle(known, converted, asked)
             converted.clear()
             if acks == 0 and len(wanted) < len(asked):
+                _note_refusals(session, asked)
                 raise ConnectionEndError(str(next(one.error for one in asked if one.error is not None)))
             message = ProduceRequest(
                 acks, min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), wanted, request["transactional_id"]
@@ -146,6 +147,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
     changed = await _changed_since(session, known, results)
     each = await session.gateway.pace.list_of(_outcome(session, one, results, version, changed) for one in asked)
     outcomes = {(one.topic, one.partition): outcome for one, outcome in zip(asked, each, strict=True)}
+    _note_refusals(session, asked)
     found = _response(request, outcomes)
     if response is not None:
         found["throttle_time_ms"] = response.throttle_ms
@@ -292,11 +294,18 @@ def _convert_batch(
         convert = partial(typed_batch, head, data, topic, limit, one.partition)
     try:
         if memory is None:
-            return convert()
-        size = min(produced_bytes(head, len(data), topic, limit), memory.limit_bytes)
-        return convert_within(memory, size, convert)
+            payload = convert()
+        else:
+            size = min(produced_bytes(head, len(data), topic, limit), memory.limit_bytes)
+            payload = convert_within(memory, size, convert)
     except CorruptBatchError as e:
         raise MalformedBatchError(str(e)) from None
+    if min(head.size_bytes, len(payload)) > topic.max_message_bytes:
+        raise MessageTooLargeError(
+            f"a batch of {head.size_bytes} bytes; max.message.bytes of topic {topic.name!r} is "
+            f"{topic.max_message_bytes}: send smaller batches or raise it"
+        )
+    return payload
 
 
 def _size(converted: Sequence[_Converted]) -> int:
@@ -330,6 +339,14 @@ async def _changed_since(
     if not refused:
         return set()
     return set(await _changed(session, {p.topic.name: p.topic for p in partitions if p.topic.name in refused}))
+
+
+def _note_refusals(session: Session, asked: Sequence[_RequestedPartition]) -> None:
+    """Log and count the partitions whose records are refused: few clients show the reason."""
+    for one in asked:
+        if one.error is not None and code_of(one.error) is Kafka.INVALID_RECORD:
+            client = f"{session.peer_host}, client id {session.client_id!r}"
+            session.gateway.refusals.note(client, f"{one.topic}-{one.partition}", str(one.error))
 
 
 def _outcome(

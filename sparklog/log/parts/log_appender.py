@@ -34,12 +34,15 @@ class LogAppender:
         leader_epoch: int = 0,
         guard: Guard | None = None,
         issued: Issued = any_id,
+        converted: bool = False,
     ) -> AppendInfo:
         """Append the batches in the writable `payload`, which are stamped in place; nothing if any batch is wrong. A
         batch that its producer has sent before is not written again; the result has the offsets of its first append.
 
         `guard`: result of `begin_verification`, for the first batch of a transaction. `issued`: called with producer
-        ids that are unknown here; returns True if the id was issued. Raises CorruptBatchError, MessageTooLargeError,
+        ids that are unknown here; returns True if the id was issued. `converted`: as for `check_payload`.
+
+        Raises CorruptBatchError, MessageTooLargeError,
         UnknownSchemaError, InvalidTimestampError, InvalidRequestError, InvalidProducerIdMappingError,
         InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError,
         FencedLeaderEpochError (all before the first write), StorageFullError, StorageError (written bytes are cut off
@@ -48,7 +51,9 @@ class LogAppender:
         view = memoryview(payload).cast("B")
         self._state.health.check()
         state = self._state
-        found = check_payload(view, state.config, state.schema_of, state.clock.now_ms(), state.inflated)
+        found = check_payload(
+            view, state.config, state.schema_of, state.clock.now_ms(), state.inflated, converted=converted
+        )
         with self._state.write_lock:
             self._state.health.check()
             return self._append_new(view, found, leader_epoch, guard, issued=issued)

@@ -54,17 +54,20 @@ def check_payload(
     inflated: InflatedMemory,
     *,
     internal: bool = False,
+    converted: bool = False,
 ) -> list[tuple[int, BatchHeader]]:
     """Check that each of the batches that fill `view` is allowed in the log, and that readers can decode it; return
     (position, header) of the batches. `inflated`: budget for the memory of decompressed batches. `internal`: the broker
     has encoded the batches, so size and content are not checked, and a producer can leave out sequence numbers.
+    `converted`: the gateway has converted the batches from Kafka's format and has compared their size there with
+    `max.message.bytes`, so only their decompressed size is checked.
 
     Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
     found = []
     for position, header in iterate_batches(view, verify=False):
         verify_checksum(view, position, header)
-        if header.size_bytes > config.max_message_bytes and not internal:
+        if header.size_bytes > config.max_message_bytes and not internal and not converted:
             raise MessageTooLargeError(
                 f"a batch of {header.size_bytes} bytes; the topic's max.message.bytes is {config.max_message_bytes}: "
                 f"send smaller batches (batch.size.bytes) or raise it"

@@ -163,3 +163,15 @@ def alive(pid: int) -> bool:
         return False
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123
         return file.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_numbers_of_a_child_go_on_over_its_restarts() -> None:
+    program = "print('count lost 2'); print('count other x'); print('count lost 3', flush=True)"
+
+    async def body(child: Child) -> None:
+        while child.restarts.count < 3:
+            await asyncio.sleep(0.01)
+        assert child.counts["lost"] % 3 == 0 and child.counts["lost"] >= 9
+        assert "other" not in child.counts
+
+    run(program, body)

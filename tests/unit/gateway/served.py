@@ -37,7 +37,7 @@ def with_apis(
             await body(server, gateway, connect)
         finally:
             await server.stop()
-            await gateway.close()
+            gateway.close()
         assert gateway.memory.used_bytes == 0
 
     asyncio.run(asyncio.wait_for(main(), 60))

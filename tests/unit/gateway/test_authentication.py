@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,24 +50,29 @@ class Broker:
 class Stream:
     """A client's stream that is never read."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: bytes = b"") -> None:
         self.is_closed = False
+        self._certificate = certificate
 
     def get_extra_info(self, name: str) -> Any:
+        if name == "ssl_object" and self._certificate:
+            return SimpleNamespace(getpeercert=lambda binary_form: self._certificate)
         return None
 
     def close(self) -> None:
         self.is_closed = True
 
 
-async def session_with(broker: Broker) -> tuple[Session, Stream]:
-    gateway, stream = Gateway(), Stream()
+async def session_with(
+    broker: Broker, certificate: bytes = b"", protocol: SecurityProtocol = SecurityProtocol.SASL_SSL
+) -> tuple[Session, Stream]:
+    gateway, stream = Gateway(), Stream(certificate)
 
     async def connect(*_: Any) -> Broker:
         return broker
 
     gateway.connect = connect  # type: ignore[method-assign, assignment]
-    listener = Listener("L", "127.0.0.1", 0, SecurityProtocol.SASL_SSL)
+    listener = Listener("L", "127.0.0.1", 0, protocol)
     session = Session(gateway, listener, {}, stream)  # type: ignore[arg-type]
     await session.broker()
     gateway.conversions.close()
@@ -117,6 +123,18 @@ def test_a_session_ends_with_the_brokers_connection_that_has_authenticated_it() 
             broker.ended.set_result(None)
             await asyncio.sleep(0)
             assert stream.is_closed == is_closed
+
+    asyncio.run(main())
+
+
+def test_a_session_ends_with_the_brokers_connection_that_has_the_clients_certificate() -> None:
+    async def main() -> None:
+        for certificate in (b"", b"certificate"):
+            broker = Broker([])
+            _, stream = await session_with(broker, certificate, SecurityProtocol.SSL)
+            broker.ended.set_result(None)  # as at the expiry of the certificate
+            await asyncio.sleep(0)
+            assert stream.is_closed == bool(certificate)
 
     asyncio.run(main())
 

@@ -33,6 +33,7 @@ from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.to_client import as_they_are, client_batches
 from sparklog.gateway.records.typed import parse_rows
+from sparklog.gateway.refusals import Refusals
 from sparklog.gateway.wire.errors import Kafka
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.apis import Api
@@ -110,7 +111,13 @@ def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: T
         return {}
 
     pace = Pace(asyncio.get_running_loop(), clock=time.monotonic)
-    gateway = SimpleNamespace(topics=Topics(info or topic()), conversions=conversions, limits=limits, pace=pace)
+    gateway = SimpleNamespace(
+        topics=Topics(info or topic()),
+        conversions=conversions,
+        limits=limits,
+        pace=pace,
+        refusals=Refusals(time.monotonic),
+    )
     permissions = SimpleNamespace(refusals=refusals)
     held: list[int] = []
 
@@ -119,6 +126,8 @@ def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: T
 
     return SimpleNamespace(
         gateway=gateway,
+        peer_host="h",
+        client_id="c",
         broker=connection,
         order=asyncio.Lock(),
         held=held,

@@ -82,6 +82,6 @@ def test_a_list_is_accepted_in_any_order() -> None:
         parse_settings({"cleanup.policy": ""})
 
 
-def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
+def test_the_error_of_an_unknown_setting_names_all_settings() -> None:
     with pytest.raises(InvalidConfigError, match=r"unknown topic setting 'retention'; known are .*preallocate"):
         parse_settings({"retention": "1"})

@@ -17,6 +17,7 @@ from sparklog.gateway.gateway import Conversions
 from sparklog.gateway.handlers.produce import produce
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import GatewayMemory
+from sparklog.gateway.refusals import Refusals
 from sparklog.gateway.wire.errors import Kafka
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProduceResponse, ProduceResult
@@ -70,6 +71,7 @@ def session_of(broker: Broker) -> Any:
         limits=limits,
         addresses=lambda *_: {},
         pace=Pace(asyncio.get_running_loop(), clock=time.monotonic),
+        refusals=Refusals(time.monotonic),
     )
     return SimpleNamespace(
         gateway=gateway,
@@ -77,6 +79,8 @@ def session_of(broker: Broker) -> Any:
         order=asyncio.Lock(),
         listener=None,
         local=("h", 1),
+        peer_host="h",
+        client_id="c",
         write_permissions=SimpleNamespace(refusals=refusals),
     )
 

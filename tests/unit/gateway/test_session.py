@@ -25,7 +25,29 @@ async def failing(session: Session, request: Body, version: int) -> Body:
     raise RuntimeError("a defect")
 
 
-APIS = {18: ServedApi(Api("ApiVersions", 18, 0, 4), versions), 60: ServedApi(Api("DescribeCluster", 60, 0, 2), failing)}
+WAITING, ENDED, SENT = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+
+async def waiting(session: Session, request: Body, version: int) -> Body:
+    WAITING.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ENDED.set()
+    return {}
+
+
+async def sending(session: Session, request: Body, version: int) -> None:
+    await asyncio.sleep(0.05)  # the client has gone meanwhile
+    SENT.set()
+
+
+APIS = {
+    18: ServedApi(Api("ApiVersions", 18, 0, 4), versions),
+    60: ServedApi(Api("DescribeCluster", 60, 0, 2), failing),
+    1: ServedApi(Api("Fetch", 1, 4, 12), waiting),
+    0: ServedApi(Api("Produce", 0, 3, 12), sending),
+}
 
 
 def run(body: Any, *, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT, **limits: Any) -> None:
@@ -109,3 +131,24 @@ def test_a_defect_ends_one_connection(caplog: Any) -> None:
 
     run(body)
     assert "the gateway failed" in caplog.text
+
+
+def test_a_waiting_request_ends_with_its_connection() -> None:
+    async def body(server: GatewayServer, connect: Any) -> None:
+        _, writer = await connect()
+        writer.write(framed(struct.pack(">hhih", 1, 4, 7, -1) + bytes(17 + 4)))
+        await WAITING.wait()
+        writer.close()
+        await asyncio.wait_for(ENDED.wait(), 30)
+
+    run(body)
+
+
+def test_produced_records_reach_the_broker_though_their_client_has_gone() -> None:
+    async def body(server: GatewayServer, connect: Any) -> None:
+        _, writer = await connect()
+        writer.write(framed(struct.pack(">hhih", 0, 3, 7, -1) + b"\xff\xff\0\1" + bytes(8)))
+        writer.close()
+        await asyncio.wait_for(SENT.wait(), 30)
+
+    run(body)

@@ -186,7 +186,7 @@ def test_requests_with_many_entries_wait_for_memory_one_after_the_other() -> Non
         leave.set()
         await asyncio.gather(*tasks)
         assert entered == [0, 1, 2, 3] and gateway.memory.lists.used_bytes == 0
-        await gateway.close()
+        gateway.close()
 
     asyncio.run(main())
 

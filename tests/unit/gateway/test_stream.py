@@ -115,3 +115,30 @@ def test_a_client_that_sends_ahead_is_held_back() -> None:
         assert not transport.paused
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_closed_stream_closes_its_transport_once_and_sends_no_more() -> None:
+    class Closing(Transport):
+        closed = written = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+        def write(self, data: Any) -> None:
+            self.written += 1
+
+    async def main() -> None:
+        stream, ended = ClientStream(lambda _: None), []
+        transport = Closing(stream)
+        stream.on_ended = lambda: ended.append(True)
+        reader = asyncio.create_task(stream.read_into(memoryview(bytearray(1))))
+        await asyncio.sleep(0)
+        stream.close()
+        stream.close()
+        with pytest.raises(ConnectionAbortedError):
+            await reader
+        with pytest.raises(ConnectionAbortedError):
+            stream.write(b"late")
+        assert (transport.closed, transport.written, ended) == (1, 0, [True])
+
+    asyncio.run(main())

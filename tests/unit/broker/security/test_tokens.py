@@ -37,6 +37,8 @@ class Threads(Executor):
         self.hang = False
         self.patience_s: float | None = None
         """Timeout of the last wait for a job that hung."""
+        self.on_wait: Callable[[], None] | None = None
+        """Called once when a caller waits."""
         self._hanging: list[Callable[[], None]] = []
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -46,6 +48,9 @@ class Threads(Executor):
             def result(self, timeout: float | None = None) -> T:
                 if not self.done():
                     threads.patience_s = timeout
+                    on_wait, threads.on_wait = threads.on_wait, None
+                    if on_wait is not None:
+                        on_wait()
                 return super().result(0)
 
         future = Job()
@@ -119,6 +124,22 @@ def test_an_issuer_that_hangs_or_is_away_costs_a_moment_and_no_keys() -> None:
     assert world.log_in(0)  # it was away, the old keys stay
     world.now_s += UNKNOWN_KEY_INTERVAL_S
     assert world.log_in(1)
+
+
+def test_a_slow_issuer_holds_a_limited_number_of_threads() -> None:
+    world = World(jwks(0))
+    world.keys.renew()
+    world.threads.hang = True
+    inner: list[bool] = []
+
+    def log_in_meanwhile() -> None:
+        world.threads.patience_s = None
+        inner.append(world.log_in(2))
+
+    world.threads.on_wait = log_in_meanwhile
+    assert not world.log_in(1)
+    assert inner == [False]
+    assert world.threads.patience_s is None, "the second authentication does not wait"
 
 
 def test_only_https_and_only_trusted_authorities(tmp_path: Path) -> None:

@@ -1,0 +1,21 @@
+"""Refused batches are counted; their log is limited in rate."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparklog.gateway.refusals import LINE_EVERY_S, REASON_CHARS_MAX, Refusals
+
+
+def test_refusals_are_counted_and_logged_at_a_limited_rate(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = [0.0]
+    refusals = Refusals(lambda: now_s[0])
+    for step in range(50):
+        now_s[0] = step * LINE_EVERY_S / 10
+        refusals.note("1.2.3.4, client id 'c'", "t-0", "record 0 has no key" + "x" * 1_000)
+    assert refusals.count == 50
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 5
+    assert lines[0].startswith("1.2.3.4, client id 'c': a batch for t-0 is refused: record 0 has no key")
+    assert len(lines[0]) < REASON_CHARS_MAX + 100
+    assert all(line.endswith("(9 more batches were refused since the last such line)") for line in lines[1:])
