@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from sparklog.debezium.forms import ANY, DECIMAL_DIGITS_MAX, Form, Hints, default_type
 from sparklog.errors import DeserializationError
+from sparklog.format.json_exact import exact_decimal
 
 Values = Sequence[Any]
 US_MIN, US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -246,24 +247,14 @@ def _digits(texts: Values, t: Any) -> Any:
         pc.match_substring_regex(array, _PLAIN_DIGITS), pc.less_equal(pc.binary_length(array), DECIMAL_DIGITS_MAX)
     )
     if not pc.all(plain, min_count=0).as_py():
-        array = pa.array([None if text is None else _plain_digits(text) for text in texts], pa.string())
+        return pa.array([None if text is None else exact_decimal(_decimal(text), t) for text in texts], t)
     return array.cast(t)
 
 
-def _plain_digits(text: str) -> str:
-    """Return a decimal's text without an exponent and needless zeros. Raises MisfitError."""
+def _decimal(text: str) -> Decimal:
     if not _DIGITS.fullmatch(text):
         raise MisfitError("use a number in digits")
-    sign, digits, exponent = Decimal(text).as_tuple()
-    stripped = "".join(map(str, digits)).lstrip("0")
-    assert isinstance(exponent, int)
-    while stripped.endswith("0") and exponent < 0:
-        stripped, exponent = stripped[:-1], exponent + 1
-    if not stripped:
-        return "0"
-    if len(stripped) + max(exponent, 0) > DECIMAL_DIGITS_MAX or -exponent > DECIMAL_DIGITS_MAX:
-        raise MisfitError(f"a DECIMAL has at most {DECIMAL_DIGITS_MAX} digits: use STRING")
-    return format(Decimal((sign, tuple(map(int, stripped)), exponent)), "f")
+    return Decimal(text)
 
 
 def _decimals(values: Values, form: Form, t: Any) -> Any:
