@@ -15,6 +15,7 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.environment.pace import Pace
 from sparklog.errors import BrokerNotAvailableError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
+from sparklog.gateway.backend.recent_checks import RecentChecks
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.limits import Limits
@@ -143,6 +144,7 @@ class Gateway:
         self.slow_clients = SlowClients(self.memory, self.limits.stall_s)
         self.pace = Pace(asyncio.get_running_loop(), clock=clock_s)
         self.topics = Topics(clock_s)
+        self.checks = RecentChecks(clock_s)
         self.groups = Groups(clock_s, self.memory.groups)
         self.conversions = Conversions(self.memory)
         self.long_requests = LongRequests(self.memory, self.pace)

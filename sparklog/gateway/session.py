@@ -76,10 +76,9 @@ class Session:
         """True if the session ends after the current answer."""
         self.order = asyncio.Lock()
         """Lock for converting and sending a PRODUCE request, so that the requests reach the broker in their order."""
-        self.write_permissions = WritePermissions(gateway.clock_s)
-        self.checked_groups: dict[str, float] = {}
-        """Time in s of the last check that the client may read the group, and that the gateway's broker coordinates it,
-        by the group's id."""
+        self.check_key = object()
+        """The session in the keys of `Gateway.checks`."""
+        self.write_permissions = WritePermissions(gateway.checks, self.check_key)
         self.answer_bytes = 0
         """Bytes of the share `unread` that the answer to the current request holds until the client has read it."""
         self.request = HeldRequest()

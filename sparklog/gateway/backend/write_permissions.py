@@ -6,7 +6,7 @@ before the conversion if the client may write to the topic. The broker decides a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Hashable, Iterable
 
 from sparklog.errors import (
     SparklogError,
@@ -15,32 +15,29 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.backend.recent_checks import RecentChecks
 from sparklog.gateway.backend.topics import read_metadata
 from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
 from sparklog.protocol.topic_messages import MetadataRequest
 
 KEPT_S = 10.0
 """Age in s after which a permission is asked for again."""
-KEPT_MAX = 10_000
-"""Largest number of remembered permissions of one client."""
 
 
 class WritePermissions:
     """The topics that one client is allowed to write to."""
 
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
-        self._granted_s: dict[str, float] = {}
-        """Time in s of the broker's answer, by the topic's name."""
+    def __init__(self, checks: RecentChecks, session: Hashable) -> None:
+        """`session`: the client's session in `checks`."""
+        self._checks = checks
+        self._session = session
 
     async def refusals(self, connection: BrokerConnection, names: Iterable[str]) -> dict[str, SparklogError]:
         """Return the errors of the topics that do not exist or that the client may not write to. The text of a denial
         is the same for existing and missing topics. Raises the broker's errors."""
-        now_s = self._clock_s()
-        unknown = [
-            name for name in dict.fromkeys(names) if now_s - self._granted_s.get(name, now_s - 2 * KEPT_S) >= KEPT_S
-        ]
+        unknown = [name for name in dict.fromkeys(names) if not self._checks.is_recent(self._key(name), KEPT_S)]
         refused: dict[str, SparklogError] = {}
+        answered: set[str] = set()
         for start in range(0, len(unknown), TOPICS_PER_REQUEST_MAX):
             request = MetadataRequest(
                 unknown[start : start + TOPICS_PER_REQUEST_MAX],
@@ -51,17 +48,18 @@ class WritePermissions:
             )
             for state in (await read_metadata(connection, request)).topics:
                 if state.error_code:
-                    self._granted_s.pop(state.name, None)
+                    self._checks.forget(self._key(state.name))
                     refused[state.name] = _refusal(state.name, state.error_code)
                 else:
-                    self._granted_s.pop(state.name, None)
-                    self._granted_s[state.name] = now_s
-        while len(self._granted_s) > KEPT_MAX:
-            del self._granted_s[next(iter(self._granted_s))]
+                    self._checks.note(self._key(state.name))
+                    answered.add(state.name)
         for name in unknown:
-            if name not in self._granted_s and name not in refused:
+            if name not in answered and name not in refused:
                 refused[name] = _refusal(name, UnknownTopicOrPartitionError.code)
         return refused
+
+    def _key(self, name: str) -> Hashable:
+        return self._session, "write", name
 
 
 def _refusal(name: str, code: int) -> SparklogError:

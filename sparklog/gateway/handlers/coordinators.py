@@ -31,8 +31,6 @@ from sparklog.protocol.topic_messages import BrokerEndpoint
 GROUP, TRANSACTION = 0, 1
 GROUP_CHECK_S = 3.0
 """Time in s between two checks of a session that it may use a group."""
-CHECKED_GROUPS_MAX = 1_000
-"""Largest number of groups whose check a session remembers."""
 _LEAVES = -1
 _NO_MEMBER = "kafka-gateway"
 
@@ -105,10 +103,10 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
     """
     if not is_group_id(group_id):
         return Kafka.INVALID_GROUP_ID
-    now_s = session.gateway.clock_s()
-    if now_s - session.checked_groups.get(group_id, now_s - 2 * GROUP_CHECK_S) < GROUP_CHECK_S:
+    checks, key = session.gateway.checks, (session.check_key, "group", group_id)
+    if checks.is_recent(key, GROUP_CHECK_S):
         return None
-    session.checked_groups.pop(group_id, None)
+    checks.forget(key)
     try:
         found = await ask_coordinator(session, group_id, GROUP)
     except SparklogError as e:
@@ -125,7 +123,5 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
         code = coordinator_code(e)
         if code is not Kafka.GROUP_ID_NOT_FOUND:
             return code
-    session.checked_groups[group_id] = now_s
-    while len(session.checked_groups) > CHECKED_GROUPS_MAX:
-        del session.checked_groups[next(iter(session.checked_groups))]
+    checks.note(key)
     return None
