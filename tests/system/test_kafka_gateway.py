@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from sparklog.format.json_values import base64_text, json_values
 from tests.support.waiting import PATIENCE_S, until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -304,6 +307,46 @@ def test_typed_topics_speak_json(
         assert outcome[0] is not None and outcome[0].code() == KafkaError.INVALID_RECORD, (bad, outcome)
         with KafkaRequest(settings) as raw:
             assert said in raw.produce_error(topic, bad)
+
+
+def test_every_stored_value_reaches_kafkas_clients_and_comes_back(
+    settings: dict[str, Any], native: sparklog.Admin, kafka: LocalBroker, topic: str
+) -> None:
+    far_us, least, most = 253_402_300_800_000_000, -(2**63), 2**63 - 1
+    rows = pa.table(
+        {
+            "n": pa.array([0, 1, 2]),
+            'na"me\\\n': pa.array(["\x00\u2028", "", None]),
+            "at": pa.array([least, most, far_us]).cast(pa.timestamp("us", "UTC")),
+            "local": pa.array([least, most, far_us]).cast(pa.timestamp("us")),
+            "day": pa.array([-(2**31), 2**31 - 1, 2_932_897], pa.int32()).cast(pa.date32()),
+            "span": pa.array([least, most, 0]).view(pa.duration("us")),
+            "g": pa.array([float("nan"), float("-inf"), -0.0]),
+            "b": pa.array([b"\xff", b"", None]),
+            "p": pa.array([Decimal("9" * 38), Decimal("-" + "9" * 38), None]),
+            "m": pa.array([[], [("a", None)], None], pa.map_(pa.string(), pa.int64())),
+            "mi": pa.array([[], [(-1, float("inf"))], None], pa.map_(pa.int32(), pa.float32())),
+        }
+    )
+    native.create_topic(topic, schema=rows.schema)
+    with sparklog.Producer(kafka.bootstrap_servers) as producer:
+        producer.send_batch(topic, rows, partition=0)
+    consumer = consumer_of(settings, topic, topic)
+    values = [m.value() for m in read(consumer, 3)]
+    consumer.close()
+    first, _, last = map(json.loads, values)
+    assert (first["at"], last["at"], last["day"]) == (
+        "-290308-12-21T19:59:05.224192Z",
+        "+10000-01-01T00:00:00Z",
+        "+10000-01-01",
+    )
+    assert (first["g"], first["m"], first["mi"], first["b"]) == ("NaN", {}, {}, "/w==")
+    sent(Producer(settings), topic, [{"value": value} for value in values])
+    table = sparklog.read_table(kafka.bootstrap_servers, topic).sort_by("n")
+    for name in rows.column_names:
+        column = table.column(name).combine_chunks()
+        both = json_values(column, base64_text)
+        assert both[::2] == both[1::2] == json_values(rows.column(name).combine_chunks(), base64_text), name
 
 
 def test_records_without_a_key_are_refused_by_a_compacted_topic(settings: dict[str, Any], topic: str) -> None:

@@ -72,7 +72,8 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
         for result, part in _cut(answer, payload):
             results[result.topic, result.partition] = result
             payloads[result.topic, result.partition] = part
-    converted = await _convert(session, payloads, has_zstd=version >= ZSTD_FROM)
+    starts = {(p.topic, p.partition): p.fetch_offset for p in wanted}
+    converted = await _convert(session, payloads, starts, has_zstd=version >= ZSTD_FROM)
     left_out = {(p.topic, p.partition) for p in wanted[PARTITIONS_PER_REQUEST_MAX:]}
 
     def outcome(topic: str, partition: int) -> Body:
@@ -155,10 +156,11 @@ def _answer(session: Session, partition: int, result: FetchResult, converted: _C
 
 
 async def _convert(
-    session: Session, payloads: dict[_Partition, memoryview], *, has_zstd: bool
+    session: Session, payloads: dict[_Partition, memoryview], starts: dict[_Partition, int], *, has_zstd: bool
 ) -> dict[_Partition, _Converted]:
-    """Convert the batches of all partitions. Beyond the limit of an answer, a partition has no batches: the client
-    fetches them next. The session holds the size of the batches until the answer is sent."""
+    """Convert the batches of all partitions, which the client reads from the offsets `starts` on. Beyond the limit of
+    an answer, a partition has no batches: the client fetches them next. The session holds the size of the batches until
+    the answer is sent."""
     topics = session.gateway.topics
     wanted = [key for key, payload in payloads.items() if len(payload)]
     found: dict[_Partition, _Converted] = {}
@@ -182,7 +184,7 @@ async def _convert(
             else:
                 known[key] = state
         if known:
-            await _convert_known(session, known, payloads, found, has_zstd=has_zstd)
+            await _convert_known(session, known, payloads, starts, found, has_zstd=has_zstd)
         wanted = [key for key in known if isinstance(found.get(key), UnknownSchemaError)]  # they have newer schemas
         if not wanted:
             break
@@ -193,6 +195,7 @@ async def _convert_known(
     session: Session,
     known: dict[_Partition, TopicInfo],
     payloads: dict[_Partition, memoryview],
+    starts: dict[_Partition, int],
     found: dict[_Partition, _Converted],
     *,
     has_zstd: bool,
@@ -202,7 +205,7 @@ async def _convert_known(
     limit = session.gateway.limits.fetch_bytes
     room = limit - _size(found)
     if sum(len(payloads[key]) for key in known) <= INLINE_BYTES:
-        converted = _convert_inline(known, payloads, has_zstd=has_zstd)
+        converted = _convert_inline(known, payloads, starts, has_zstd=has_zstd)
         if converted is not None:
             found |= converted
             return
@@ -214,7 +217,7 @@ async def _convert_known(
                 break
             convert = partial(
                 client_batches, payloads[key], topic.schema_of, _rows_of(topic), bytes_max=room,
-                codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd,
+                codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd, start_offset=starts[key],
                 within=partial(convert_within, conversions.inflated),
             )  # fmt: skip
             try:
@@ -228,7 +231,11 @@ async def _convert_known(
 
 
 def _convert_inline(
-    known: dict[_Partition, TopicInfo], payloads: dict[_Partition, memoryview], *, has_zstd: bool
+    known: dict[_Partition, TopicInfo],
+    payloads: dict[_Partition, memoryview],
+    starts: dict[_Partition, int],
+    *,
+    has_zstd: bool,
 ) -> dict[_Partition, _Converted] | None:
     """Convert a small answer on the event loop. Returns None for an answer that is large after decompression."""
     found: dict[_Partition, _Converted] = {}
@@ -245,7 +252,7 @@ def _convert_inline(
         try:
             found[key] = client_batches(
                 payloads[key], topic.schema_of, _rows_of(topic), within=inline,
-                codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd,
+                codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd, start_offset=starts[key],
             )  # fmt: skip
         except MessageTooLargeError:
             return None

@@ -25,7 +25,9 @@ RECORD_BYTES = 200
 RECORD_BYTES_MIN = 7
 """Size of the smallest record in bytes."""
 JSON_BYTES_MAX = 128 * MIB
-"""Largest size of the JSON objects of a stored batch in bytes."""
+"""Largest size of the JSON object of a row in bytes."""
+JSON_PIECE_BYTES = 32 * MIB
+"""Size in bytes of JSON after which the rows of a stored batch become another batch for the client."""
 JSON_COPIES = 3
 """Ratio between a value's JSON and its bytes in a column, for usual values."""
 OBJECT_COPIES = 4

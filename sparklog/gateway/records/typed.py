@@ -30,7 +30,7 @@ from sparklog.gateway.records import compression
 from sparklog.gateway.records.batch_v2 import BatchV2
 from sparklog.gateway.records.decode import decode_records
 from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
-from sparklog.gateway.records.memory import JSON_BYTES_MAX
+from sparklog.gateway.records.memory import JSON_BYTES_MAX, JSON_PIECE_BYTES
 from sparklog.gateway.records.to_broker import STORED, batch_attributes, check_head, codec_of
 from sparklog.gateway.records.typed_keys import values_to_parse, with_keys, without_tombstones
 from sparklog.settings import MIB
@@ -39,6 +39,8 @@ _ENCODER = msgspec.json.Encoder(decimal_format="string")
 _CONTAINER_BYTES, _VALUE_BYTES = 160, 120
 SLICE_BYTES = 32 * MIB
 """Memory for the Python objects from which a slice of rows is ended, in bytes."""
+JSON_PER_BYTE_MAX = 6
+"""Largest number of bytes of JSON for a byte of text: a control character is \\u0000."""
 RECORD_BYTES_MAX = 256 * MIB
 """Largest memory for the Python objects of one record, in bytes."""
 
@@ -185,17 +187,28 @@ class TypedRows:
         self._topic = topic
 
     def __call__(self, rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
-        """Convert the rows of a batch. Raises CorruptBatchError for a value that cannot be written as JSON,
-        MessageTooLargeError for more than JSON_BYTES_MAX."""
-        parts = []
-        left = JSON_BYTES_MAX
-        for start in range(0, rows.num_rows, SLICE_ROWS):
-            parts.append(self._encode(rows.slice(start, SLICE_ROWS)))
-            left -= sum(column.nbytes for column in parts[-1] if column is not None)
-            if left < 0:
-                raise MessageTooLargeError(
-                    f"a batch of topic {self._topic.name!r} has more than {JSON_BYTES_MAX} of JSON"
-                )
+        """Convert the first rows of a batch: all, or as many as have about JSON_PIECE_BYTES of JSON. Raises
+        MessageTooLargeError if the first row has more than JSON_BYTES_MAX."""
+        parts: list[tuple[Any, Any]] = []
+        step = max(1, min(SLICE_ROWS, JSON_PIECE_BYTES * rows.num_rows // (JSON_PER_BYTE_MAX * max(rows.nbytes, 1))))
+        done = size = 0
+        while done < rows.num_rows and size < JSON_PIECE_BYTES:
+            part = self._encode(rows.slice(done, step))
+            part_bytes = sum(column.nbytes for column in part if column is not None)
+            if part_bytes > JSON_BYTES_MAX:
+                if step > 1:
+                    step = 1
+                    continue
+                if not done:
+                    raise MessageTooLargeError(
+                        f"a row of topic {self._topic.name!r} has {part_bytes} bytes of JSON, at most {JSON_BYTES_MAX} "
+                        "are answered: read it with a client of sparklog, or begin behind it"
+                    )
+                break
+            parts.append(part)
+            size += part_bytes
+            done += len(part[1])
+        rows = rows.slice(0, done)
         keys, no_headers = no_keys_and_headers(rows.num_rows)
         if self._topic.key_columns:
             keys = pa.concat_arrays([keys for keys, _ in parts])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import json
 import random
 import threading
 import time
@@ -17,7 +18,7 @@ import pytest
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.pace import SLICE_S, Pace
-from sparklog.errors import InvalidRequestError, InvalidTimestampError, MessageTooLargeError
+from sparklog.errors import CorruptBatchError, InvalidRequestError, InvalidTimestampError, MessageTooLargeError
 from sparklog.format.batch import encode_batch
 from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -26,7 +27,7 @@ from sparklog.gateway.handlers import fetch, produce
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import GatewayMemory
 from sparklog.gateway.records import compression, decode, typed
-from sparklog.gateway.records.batch_v2 import write_batch
+from sparklog.gateway.records.batch_v2 import iterate_batches, write_batch
 from sparklog.gateway.records.errors import InvalidRecordError
 from sparklog.gateway.records.memory import COPIES, RECORD_BYTES, convert_within
 from sparklog.gateway.records.small import write_small
@@ -324,14 +325,49 @@ def test_stored_batches_wait_for_memory_before_their_decompression() -> None:
 
     def within(size: int, convert: Callable[[], Any]) -> Any:
         asked.append(size)
-        if len(asked) == 2:
+        if len(asked) in (1, 3):
             raise MessageTooLargeError("enough")
         return convert()
 
     data = memoryview(stored(MIB) * 3)
     with pytest.raises(MessageTooLargeError, match="enough"):
         client_batches(data, topic().schema_of, as_they_are, within=within)
-    assert COPIES * MIB < asked[0] == asked[1] < COPIES * MIB + 10_000
+    assert client_batches(data, topic().schema_of, as_they_are, within=within)
+    assert COPIES * MIB < asked[0] == asked[1] == asked[2] < COPIES * MIB + 10_000
+
+
+def test_batches_before_a_bad_one_are_answered() -> None:
+    good = stored(10)
+    damaged = bytearray(good)
+    damaged[-1] ^= 1
+    alone = b"".join(client_batches(memoryview(good), topic().schema_of, as_they_are))
+    for bad in (bytes(damaged), good[: len(good) // 2]):
+        parts = client_batches(memoryview(good + bad), topic().schema_of, as_they_are)
+        assert b"".join(parts) == alone
+        with pytest.raises(CorruptBatchError):
+            client_batches(memoryview(bad), topic().schema_of, as_they_are)
+
+
+def test_a_batch_with_much_json_is_answered_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typed, "JSON_PIECE_BYTES", 3_000)
+    monkeypatch.setattr(typed, "JSON_BYTES_MAX", 7_000)
+    texts = pa.schema([("s", pa.string())])
+    rows = pa.record_batch([pa.array(["\0" * (1_000 if n % 2 else 10) for n in range(9)])], schema=texts)
+    data = memoryview(encode_batch(rows, schema_id=5, min_timestamp_ms=0, max_timestamp_ms=0))
+    offset, pieces, values = 0, 0, []
+    while offset < rows.num_rows:
+        batch = b"".join(
+            client_batches(data, topic(texts).schema_of, typed.TypedRows(topic(texts)), start_offset=offset)
+        )
+        ((head, records),) = iterate_batches(memoryview(batch))
+        values += decode.decode_records(records, head.record_count, 0).column(1).to_pylist()
+        offset, pieces = head.base_offset + head.last_offset_delta + 1, pieces + 1
+        assert len(values) == offset
+    assert pieces > 2
+    assert [len(json.loads(value)["s"]) for value in values] == [10, 1_000, 10, 1_000, 10, 1_000, 10, 1_000, 10]
+    monkeypatch.setattr(typed, "JSON_BYTES_MAX", 5_000)
+    with pytest.raises(MessageTooLargeError, match="bytes of JSON, at most 5000 are answered"):
+        client_batches(data, topic(texts).schema_of, typed.TypedRows(topic(texts)), start_offset=1)
 
 
 def test_no_further_batch_is_converted_beyond_the_limit_of_an_answer() -> None:
