@@ -68,6 +68,8 @@ UTC). A time is the first record that is not older; records are in the order of 
 JSON), %K and %S their sizes in bytes (-1: null), %h headers; \\n, \\r, \\t, \\0.
 """
 
+PARTITIONS_SHOWN_MAX = 10
+"""Largest number of partitions that an error lists."""
 TABLE_RECORDS = 50
 POLL_MS = 200
 
@@ -189,7 +191,8 @@ def consume(
             if not follow:
                 raise  # else the partial file would be kept as if it were complete
             return
-    _remark(format, output, ", ".join(names), count, None if follow else end, begin)
+    is_remarked = sys.stderr.isatty() or start != "earliest"
+    _remark(format, output, ", ".join(names), count, None if follow else end, begin, is_remarked=is_remarked)
 
 
 def _follows(follow: bool | None, until: str | None, format: OutputFormat, output: Path | None) -> bool:
@@ -322,7 +325,7 @@ def _range(
     """Return the first offset and the end offset of every partition, as readers with isolation `level` see them.
 
     An offset outside of a partition is moved to the partition's first or end offset, because the option applies to all
-    partitions. With a single partition, a --from outside of it raises typer.BadParameter.
+    partitions. A --from outside of all partitions raises typer.BadParameter.
     """
     from sparklog.client.reading.positions import offsets_of
 
@@ -335,9 +338,11 @@ def _range(
         {tp: min(max(offset, low[tp]), high[tp]) for tp, offset in offsets_of(at, tps, low, high, ask).items()}
         for at in (begin_at, end_at)
     ]
-    if isinstance(begin_at, int) and len(tps) == 1 and found[0][tps[0]] != begin_at:
-        edges = f"holds offsets {low[tps[0]]} to {high[tps[0]]}"
-        raise typer.BadParameter(f"--from {begin_at}: partition {tps[0].partition} {edges}")
+    if isinstance(begin_at, int) and tps and all(found[0][tp] != begin_at for tp in tps):
+        edges = "; ".join(
+            f"partition {tp.partition} holds offsets {low[tp]} to {high[tp]}" for tp in tps[:PARTITIONS_SHOWN_MAX]
+        )
+        raise typer.BadParameter(f"--from {begin_at}: {edges}; a time has a unit or a date, as in -1h or 2030-01-01")
     return found[0], found[1]
 
 
@@ -439,14 +444,16 @@ def _remark(
     count: int,
     end: dict[TopicPartition, int] | None,
     begin: dict[TopicPartition, int],
+    *,
+    is_remarked: bool,
 ) -> None:
-    """Print a note on stderr: the number of records in the file, the records that the table lacks, or that there was no
-    record to read."""
+    """Print a note on stderr: the number of records in the file, the records that the table lacks, or, if
+    `is_remarked`, that there was no record to read."""
     if output is not None:
         print(f"wrote {count:,} records to {output}", file=sys.stderr)
         return
     there = sum(max(0, e - begin[tp]) for tp, e in (end or {}).items())
     if format is OutputFormat.table and there > count:
         print(f"{count:,} of {there:,} records; --max-records shows more", file=sys.stderr)
-    elif not count and sys.stderr.isatty():
+    elif not count and is_remarked:
         print(f"no record to read in {topic} from that position", file=sys.stderr)

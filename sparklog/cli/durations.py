@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import typer
 
 from sparklog.units import parse_duration_ms as _parse_ms
+
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 
 
 def parse_duration_ms(text: str) -> int:
@@ -31,8 +35,9 @@ def parse_number_or_ms(text: str, option: str, unit_ms: int, minimum_ms: int) ->
 
 
 def parse_seconds(text: str, option: str, minimum_s: float, maximum_s: float) -> float:
-    """Return a duration with a unit in seconds. Raises typer.BadParameter, with `option` if it is out of bounds."""
-    seconds = parse_duration_ms(text) / 1000
+    """Return a duration with a unit, or a plain number of seconds, in seconds. Raises typer.BadParameter, with `option`
+    if it is out of bounds."""
+    seconds = float(text) if _NUMBER.fullmatch(text) else parse_duration_ms(text) / 1000
     if not minimum_s <= seconds <= maximum_s:
         raise typer.BadParameter(f"{option} {text}: {minimum_s:g} s to {maximum_s:g} s")
     return seconds

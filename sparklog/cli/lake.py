@@ -60,14 +60,14 @@ def enable(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create the Delta table of a topic and fill it from the first record."""
-    from sparklog.cli.durations import parse_duration_ms
+    from sparklog.cli.durations import parse_number_or_ms
     from sparklog.cli.sizes import parse_size_bytes
 
     with open_admin(bootstrap_servers) as admin:
         found = admin.enable_lake(
             topic,
             location=location,
-            interval_ms=None if interval is None else parse_duration_ms(interval),
+            interval_ms=None if interval is None else parse_number_or_ms(interval, "--interval", 1, 1),
             mode=mode.value,
             file_size_bytes=None if file_size is None else parse_size_bytes(file_size, "--file-size"),
             partition_by=parse_list(partition_by),

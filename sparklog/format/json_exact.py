@@ -139,7 +139,7 @@ def number_of_text(text: str) -> int | Decimal | str:
     """Return the number of a text in CSV, or the text in NOT_FINITE that it stands for. Raises JsonValueError."""
     text = _short(text.strip())
     if NUMBER.fullmatch(text) is not None:
-        return int(text) if text.lstrip("+-").isdigit() else Decimal(text)
+        return int(text) if text.lstrip("+-").isdigit() and text.strip("-0") else Decimal(text)  # -0 keeps its sign
     try:
         return _NOT_FINITE_WORDS[text.lower()]
     except KeyError as e:

@@ -14,6 +14,9 @@ from sparklog.times import parse_time_ms
 NEAR_MAX = 3
 SHOWN_MAX = 20
 _UNKNOWN_TABLE = re.compile(r"Table with name (?P<name>.+) does not exist!")
+_NO_WRITE = re.compile(
+    r"(?P<name>\S+) is not an table|base tables?\b|Can only modify view|is of type View, trying to (?:drop|replace)"
+)
 _OWN_FUNCTION = re.compile(r"executing the UDF: InvalidRequestError: (?P<message>.+)", re.DOTALL)
 _WRONG_TIME = re.compile(r'invalid timestamp field format: "(?P<text>[^"\']+)"')
 _GUESS = re.compile(r"\nDid you mean [^\n]*\?")
@@ -63,6 +66,9 @@ def explained(
         return UnknownTopicOrPartitionError(
             f"{text.strip()}\n{_nearest(unknown['name'], topics)}{_quote(query, topics)}"
         )
+    written_to = _NO_WRITE.search(message)
+    if written_to is not None:
+        return InvalidQueryError(_read_only(written_to["name"], columns))
     if kind == "BinderException" and columns:
         listed = "\n".join(f"columns of {topic}: {_list_text(names)}" for topic, names in columns.items())
         return InvalidQueryError(f"{message.strip()}\n{listed}")
@@ -72,6 +78,16 @@ def explained(
         first = message.strip().splitlines()[0]
         return InvalidQueryError(f"{first}: {advice.memory}")
     return InvalidQueryError(f"{message.strip()}{_moment(message)}{_quote(query, topics)}")
+
+
+def _read_only(name: str | None, columns: Mapping[str, Sequence[str]]) -> str:
+    """Return the error for a statement that changes a topic or a view, as if it were a table."""
+    topic = next((t for t in columns if name is None or written(t) == name or t == name), None)
+    shown = written(topic) if topic is not None else name or "a view"
+    kind = (
+        "a topic, which SQL only reads: write with `sparklog produce` or a Producer" if topic is not None else "a view"
+    )
+    return f"{shown} is {kind}; CREATE TABLE copy AS FROM {'…' if shown == 'a view' else shown} makes a table of the session"
 
 
 def _moment(message: str) -> str:

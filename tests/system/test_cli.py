@@ -187,6 +187,7 @@ def test_where_consume_begins_and_ends(run: Run, topic: str) -> None:
     assert values("--from", "latest") == []
     assert values("--from", "2000-01-01") == list(range(10))
     assert values("--from", "2100-01-01T00:00Z") == []
+    assert "no record to read" in run("consume", topic, "--from", "2100-01-01T00:00Z").stderr
     assert values("--partition", 0, "-n", 1) == [0]
     assert values("--max-records", 0) == []
     assert "holds offsets 0 to 10" in run("consume", topic, "--from", 11, code=2).stderr

@@ -104,3 +104,20 @@ def test_messages_name_the_options_of_the_program() -> None:
     assert message("PermissionException", denied, advice) == f"{denied}\nno files here"
     assert "--memory-limit" in message("OutOfMemoryException", full)
     assert message("OutOfMemoryException", full, advice) == "Out of Memory Error: failed: less memory, please"
+
+
+def test_a_statement_that_changes_a_topic_is_refused_in_words_of_topics() -> None:
+    columns = {"cs": ["id"]}
+    for kind, message in (
+        ("CatalogException", "Catalog Error: cs is not an table"),
+        ("BinderException", "Binder Error: Can only delete from base table"),
+        ("BinderException", "Binder Error: Can only merge into base tables!"),
+        ("CatalogException", "Catalog Error: Can only modify view with ALTER VIEW statement"),
+        ("CatalogException", 'Catalog Error: Existing object "cs" is of type View, trying to drop type Table'),
+    ):
+        assert str(explained(kind, message, "INSERT INTO cs VALUES (1)", TOPICS, columns)) == (
+            "cs is a topic, which SQL only reads: write with `sparklog produce` or a Producer; CREATE TABLE copy AS FROM "
+            "cs makes a table of the session"
+        )
+    view = explained("CatalogException", "Catalog Error: mine is not an table", "INSERT INTO mine", TOPICS, {})
+    assert str(view).startswith("mine is a view; CREATE TABLE copy AS FROM mine ")
