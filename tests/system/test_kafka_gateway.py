@@ -332,7 +332,7 @@ def test_every_stored_value_reaches_kafkas_clients_and_comes_back(
     with sparklog.Producer(kafka.bootstrap_servers) as producer:
         producer.send_batch(topic, rows, partition=0)
     consumer = consumer_of(settings, topic, topic)
-    values = [m.value() for m in read(consumer, 3)]
+    values: list[Any] = [m.value() for m in read(consumer, 3)]
     consumer.close()
     first, _, last = map(json.loads, values)
     assert (first["at"], last["at"], last["day"]) == (
