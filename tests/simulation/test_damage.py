@@ -20,7 +20,7 @@ from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format.batch import STAMP_CHARS, decode_batch, iterate_batches
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.parts.time_lookup import NOT_FOUND
+from sparklog.log.parts.time_lookup import NO_RECORD
 from sparklog.log.tools.repair import repair
 from tests.support.logs import SCHEMAS, LimitedFiles, append, batch, open_log
 
@@ -111,7 +111,7 @@ def check_damaged(made: StoppedLog, root: Path, *, clean: bool, exact: bool) -> 
         times = made.timestamps_ms[: len(found)]
         assert latest == (len(times) - 1, times[-1])
         assert answers == {
-            t: (bisect_left(times, t), min(m for m in times if m >= t)) if t <= times[-1] else NOT_FOUND
+            t: (bisect_left(times, t), min(m for m in times if m >= t)) if t <= times[-1] else NO_RECORD
             for t in LOOKED_UP_MS
         }
     else:

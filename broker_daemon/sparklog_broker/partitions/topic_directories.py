@@ -95,8 +95,8 @@ def partition_specs(
     was_made: WasMade | None = None,
 ) -> Iterator[PartitionSpec]:
     """Yield the specifications of a topic's partitions from number `first` on. `is_here` selects the partitions with a
-    replica on this broker; None for all. `was_made` returns `PartitionSpec.made`; with None, no directory is expected
-    to exist.
+    replica on this broker; None for all. `was_made` returns `PartitionSpec.was_created`; with None, no directory is
+    expected to exist.
     """
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(first, topic.partitions):

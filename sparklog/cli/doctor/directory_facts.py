@@ -31,8 +31,8 @@ from sparklog.format.checkpoint import (
 )
 from sparklog.format.segment import SUFFIX
 from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
-from sparklog.log.directories.known import read_known_directories
 from sparklog.log.directories.log_directory import STRAY, is_moved_aside
+from sparklog.log.directories.remembered import read_remembered_directories
 from sparklog.log.housekeeping.expiry_clock import EXPIRY_CLOCK_FILE
 from sparklog.log.model.watched_files import LOCK_FILE, PROBE_FILE
 from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
@@ -68,7 +68,7 @@ def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | No
     if not path.is_dir():
         return DataDirFacts(str(path), f"{path} does not exist, or is no directory")
     try:
-        remembered = read_known_directories(RealFiles(), path)
+        remembered = read_remembered_directories(RealFiles(), path)
         os.listdir(path)  # noqa: PTH208 - to raise
     except (StorageError, OSError) as e:
         return DataDirFacts(str(path), f"{path} cannot be read: {e}")

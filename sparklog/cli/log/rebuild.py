@@ -60,13 +60,13 @@ def rebuild_metadata(
     from sparklog.environment.files import RealFiles, absolute
     from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE
     from sparklog.log.directories.broker_epoch import member_of_cluster
-    from sparklog.log.directories.known import read_known_directories
+    from sparklog.log.directories.remembered import read_remembered_directories
     from sparklog.metadata.local_store import METADATA_FILE, problem_with, write_store
     from sparklog.metadata.rebuild import rebuild
 
     files = RealFiles()
     directories = [Path(p.strip()) for p in log_dirs.split(",") if p.strip()]
-    directories = directories or read_known_directories(files, data_dir) or [data_dir]
+    directories = directories or read_remembered_directories(files, data_dir) or [data_dir]
     path = data_dir / METADATA_FILE
     member = member_of_cluster(files, data_dir)
     if member is not None and not force and not files.exists(path):

@@ -67,11 +67,13 @@ class OffsetMap:
                 self._second[claimed] = second[rows]
                 self._offsets[claimed] = rows + 1
                 self.count += int(np.count_nonzero(self._offsets[claimed] == rows + 1))
-            found = (self._first[slots] == first[pending]) & (self._second[slots] == second[pending])
-            rows = pending[found]
-            self._offsets[slots[found]] = offsets[rows] + 1  # the last of a key's rows wins: its offset is the largest
-            pending = pending[~found]
-            slots = self._next(slots[~found], second[pending])
+            is_match = (self._first[slots] == first[pending]) & (self._second[slots] == second[pending])
+            rows = pending[is_match]
+            self._offsets[slots[is_match]] = (
+                offsets[rows] + 1
+            )  # the last of a key's rows wins: its offset is the largest
+            pending = pending[~is_match]
+            slots = self._next(slots[~is_match], second[pending])
 
     def get(self, hashes: KeyHashes) -> np.ndarray:
         """Return the last offset of every row's key as int64; -1 for a key that is not in the map."""
@@ -82,12 +84,12 @@ class OffsetMap:
         slots = hashes.first & self._mask
         while len(pending):
             offsets = self._offsets[slots]
-            found = (self._first[slots] == hashes.first[pending]) & (self._second[slots] == hashes.second[pending])
-            found &= offsets != 0
-            result[pending[found]] = offsets[found] - 1
-            left = ~found & (offsets != 0)
-            pending = pending[left]
-            slots = self._next(slots[left], hashes.second[pending])
+            is_match = (self._first[slots] == hashes.first[pending]) & (self._second[slots] == hashes.second[pending])
+            is_match &= offsets != 0
+            result[pending[is_match]] = offsets[is_match] - 1
+            is_open = ~is_match & (offsets != 0)
+            pending = pending[is_open]
+            slots = self._next(slots[is_open], hashes.second[pending])
         return result
 
     def _next(self, slots: np.ndarray, second: np.ndarray) -> np.ndarray:

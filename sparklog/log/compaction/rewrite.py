@@ -197,18 +197,18 @@ def keyed_rows(batch: SourceBatch, context: RunContext, *, tombstones: bool) -> 
     schema = batch.schema(context)
     keys = sorted(schema.get_field_index(name) for name in context.owner.key_columns)
     values = value_columns(context.owner, schema) if tombstones else []
-    wanted = sorted({*keys, *values})
-    rows, offsets = batch.rows(context, wanted)
-    hashes = hash_keys([rows.column(wanted.index(i)) for i in keys], context.seeds)
-    found: np.ndarray | None = None
-    columns = [rows.column(wanted.index(i)) for i in values]
+    indexes = sorted({*keys, *values})
+    rows, offsets = batch.rows(context, indexes)
+    hashes = hash_keys([rows.column(indexes.index(i)) for i in keys], context.seeds)
+    mask: np.ndarray | None = None
+    columns = [rows.column(indexes.index(i)) for i in values]
     if columns and all(c.null_count for c in columns):
-        found = np.ones(rows.num_rows, bool)
+        mask = np.ones(rows.num_rows, bool)
         for column in columns:
-            found &= np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+            mask &= np.asarray(column.is_null().to_numpy(zero_copy_only=False))
         if hashes.null is not None:
-            found &= ~hashes.null
-    return KeyedRows(row_offsets(batch.header, offsets), hashes, found if found is not None and found.any() else None)
+            mask &= ~hashes.null
+    return KeyedRows(row_offsets(batch.header, offsets), hashes, mask if mask is not None and mask.any() else None)
 
 
 def value_columns(owner: LogOwner, schema: pa.Schema) -> list[int]:
@@ -233,7 +233,7 @@ class BatchPlan(NamedTuple):
     may_go: bool = False
 
     @property
-    def rows_left(self) -> int:
+    def kept_row_count(self) -> int:
         return self.header.record_count if self.keep is None else int(np.count_nonzero(self.keep))
 
     @property
@@ -271,7 +271,7 @@ class GroupPlan(Struct):
             (
                 b.horizon_ms
                 for b in self.batches
-                if b.horizon_ms != NO_HORIZON and (b.rows_left or (b.may_go and b.stays))
+                if b.horizon_ms != NO_HORIZON and (b.kept_row_count or (b.may_go and b.stays))
             ),
             default=NO_HORIZON,
         )
@@ -330,8 +330,8 @@ def _plan_batch(
     if context.aborted.covers(header):
         batch.rows(context, [])  # there are as many as it says
         plan.rows_removed += header.record_count
-        nothing = np.zeros(header.record_count, bool)
-        return BatchPlan(number, batch.position, header, nothing, NO_HORIZON, stays=False)
+        no_rows = np.zeros(header.record_count, bool)
+        return BatchPlan(number, batch.position, header, no_rows, NO_HORIZON, stays=False)
     rows = keyed_rows(batch, context, tombstones=True)
     in_map = rows.offsets <= keys.latest_offset
     keep = rows.offsets >= keys.get(rows.hashes)  # after the map's last offset they always are
@@ -347,9 +347,11 @@ def _plan_batch(
             plan.horizons_set += 1
     if horizon_ms != NO_HORIZON and (rows.tombstones is None or not (rows.tombstones & keep).any()):
         horizon_ms = NO_HORIZON  # the tombstones are gone
-    left = int(np.count_nonzero(keep))
-    plan.rows_removed += header.record_count - left
-    return BatchPlan(number, batch.position, header, None if left == header.record_count else keep, horizon_ms, False)
+    kept_rows = int(np.count_nonzero(keep))
+    plan.rows_removed += header.record_count - kept_rows
+    return BatchPlan(
+        number, batch.position, header, None if kept_rows == header.record_count else keep, horizon_ms, False
+    )
 
 
 def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
@@ -362,7 +364,7 @@ def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
     sources = [s.acquire() for s in plan.segments]
     try:
         for batch in plan.batches:
-            if not batch.rows_left and not batch.stays:
+            if not batch.kept_row_count and not batch.stays:
                 continue
             data = sources[batch.segment].file.read(batch.position, batch.header.size_bytes)
             source = SourceBatch(plan.segments[batch.segment], batch.position, batch.header, data)
@@ -426,8 +428,10 @@ def _timestamp_bounds_ms(rows: pa.RecordBatch, header: BatchHeader, timestamp_co
         return header.max_timestamp_ms, header.max_timestamp_ms
     if not rows.num_rows:
         return NO_TIMESTAMP_MS, NO_TIMESTAMP_MS
-    known = not header.attributes & ATTRIBUTE_DELETE_HORIZON  # else the smallest one has been given up for the horizon
-    before = header.min_timestamp_ms if known else header.max_timestamp_ms, header.max_timestamp_ms
+    has_minimum = (
+        not header.attributes & ATTRIBUTE_DELETE_HORIZON
+    )  # else the smallest one has been given up for the horizon
+    before = header.min_timestamp_ms if has_minimum else header.max_timestamp_ms, header.max_timestamp_ms
     index = rows.schema.get_field_index(timestamp_column) if timestamp_column is not None else -1
     if index < 0 or header.attributes & (ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_CONTROL):
         return before

@@ -151,16 +151,16 @@ def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
     Raises StorageError.
     """
     names = files.list_directory(directory)
-    left = [n for n in names if n.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX))]
-    if not left:
+    leftovers = [n for n in names if n.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX))]
+    if not leftovers:
         return
-    for name in [n for n in left if n.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]:
+    for name in [n for n in leftovers if n.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]:
         foreign = _foreign(files, directory / name, owner)
         if foreign is not None:
             _set_aside(files, directory / name, foreign)
-            left.remove(name)
-    cleaned = [b for b in (_base_of(n, CLEANED_SUFFIX) for n in left) if b is not None]
-    swaps = sorted(b for b in (_base_of(n, SWAP_SUFFIX) for n in left) if b is not None)
+            leftovers.remove(name)
+    cleaned = [b for b in (_base_of(n, CLEANED_SUFFIX) for n in leftovers) if b is not None]
+    swaps = sorted(b for b in (_base_of(n, SWAP_SUFFIX) for n in leftovers) if b is not None)
     partial = [b for b in swaps if cleaned and b >= min(cleaned)]
     live = [b for b in map(parse_segment_name, names) if b is not None]
     committed = _fitting_segments(files, directory, [b for b in swaps if b not in partial], live)
@@ -168,7 +168,7 @@ def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
         files.remove(directory / (segment_name(base) + SWAP_SUFFIX))
     if partial:
         files.sync_directory(directory)
-    for name in left:
+    for name in leftovers:
         if name.endswith((CLEANED_SUFFIX, DELETED_SUFFIX)):
             files.remove(directory / name)
     _replace(files, directory, committed, live)

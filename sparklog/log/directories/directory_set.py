@@ -57,12 +57,12 @@ class DirectorySet:
                         on_failure=lambda _: self._on_failure(),
                     )
                 )
-            self.check_one_left()
+            self.require_one()
         except SparklogError:
             self.unlock()
             raise
 
-    def check_one_left(self) -> None:
+    def require_one(self) -> None:
         """Raise StorageError if no log directory can be used."""
         if self.live:
             return
@@ -101,25 +101,25 @@ class DirectorySet:
     def with_partitions(self) -> dict[str, list[LogDirectory]]:
         """Return the usable log directories that have a partition directory of a name, by that name. Raises
         StorageError."""
-        found: dict[str, list[LogDirectory]] = {}
+        directories: dict[str, list[LogDirectory]] = {}
         for directory in self.live:
             try:
                 for name in directory.entries():
                     if directory.files.is_directory(directory.path / name):
-                        found.setdefault(name, []).append(directory)
+                        directories.setdefault(name, []).append(directory)
             except StorageError:
                 if directory.failure is None:
                     raise
-        return found
+        return directories
 
     def without_deleted(
-        self, found: Mapping[str, list[LogDirectory]], deleted: Collection[str]
+        self, places: Mapping[str, list[LogDirectory]], deleted: Collection[str]
     ) -> dict[str, list[LogDirectory]]:
         """Return `found` (from `with_partitions`) without the partition directories of the topics `deleted` (ids), and
         move these aside; a crash has left them. The file in the directory names its topic: by now, a new topic can
         have the same name. Raises StorageError."""
         kept: dict[str, list[LogDirectory]] = {}
-        for name, directories in found.items():
+        for name, directories in places.items():
             for directory in directories:
                 owner = directory.owner_of(name)
                 if owner is None or owner.topic_id not in deleted:

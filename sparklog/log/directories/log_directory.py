@@ -192,19 +192,19 @@ class LogDirectory:
             meta = DataDirMeta(uuid.uuid4().hex, cluster_id, self.broker_id)
             self.files.write_atomic(path, encode(meta))
             return meta
-        found = decode(data, DataDirMeta)
-        if found is None:
+        stored = decode(data, DataDirMeta)
+        if stored is None:
             raise StorageError(
                 f"{path} cannot be read; restore it from a copy, or remove it: the broker creates a new one"
             )
-        if found.format != 1:
-            raise StorageError(f"{path} has format {found.format}, this version reads format 1; use a newer sparklog")
-        if (found.cluster_id, found.broker_id) != (cluster_id, self.broker_id):
+        if stored.format != 1:
+            raise StorageError(f"{path} has format {stored.format}, this version reads format 1; use a newer sparklog")
+        if (stored.cluster_id, stored.broker_id) != (cluster_id, self.broker_id):
             raise StorageError(
-                f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, but this broker is "
+                f"{self.path} belongs to broker {stored.broker_id} of cluster {stored.cluster_id}, but this broker is "
                 f"{self.broker_id} of cluster {cluster_id}; use the right directory or broker.id"
             )
-        return found
+        return stored
 
     def _load_points(self) -> None:
         path = self.path / RECOVERY_POINTS_FILE
@@ -273,14 +273,14 @@ class LogDirectory:
     def strays(self) -> dict[tuple[str, int], str]:
         """Return the names of partition directories that were put aside, by topic id and partition. If a partition has
         several, the one with the newest records counts."""
-        found: dict[tuple[str, int], tuple[bool, int, str]] = {}
+        strays: dict[tuple[str, int], tuple[bool, int, str]] = {}
         for name in filter(STRAY.fullmatch, self.files.list_directory(self.path)):
             owner = self.owner_of(name)
             if owner is not None:
                 key = owner.topic_id, owner.partition
                 rank = self.has_segments(name), self.newest_epoch_of(name), name
-                found[key] = max(found.get(key, rank), rank)
-        return {key: name for key, (_, _, name) in found.items()}
+                strays[key] = max(strays.get(key, rank), rank)
+        return {key: name for key, (_, _, name) in strays.items()}
 
     def count_strays(self) -> int:
         """Return the number of partition directories that were put aside."""
@@ -301,7 +301,7 @@ class LogDirectory:
         """Create the directories of new partitions, durable on return. After a failure, all these directories are
         removed, as far as the disk permits. Raises StorageFullError, StorageError."""
         epochs = encode_epochs(FIRST_ENTRIES)
-        wanted = {
+        paths = {
             self.path / owner.directory_name: {
                 PARTITION_FILE: encode(PartitionMeta(owner.topic, owner.topic_id, owner.partition)),
                 LEADER_EPOCHS_FILE: epochs,
@@ -309,9 +309,9 @@ class LogDirectory:
             for owner in owners
         }
         try:
-            self.files.make_directories(wanted)
+            self.files.make_directories(paths)
         except (StorageError, StorageFullError):
-            for path in wanted:
+            for path in paths:
                 if self.failure is None and self.files.exists(path):
                     self.files.remove_tree(path)
             raise
@@ -415,7 +415,7 @@ def make_new_partitions(
     that have a directory already, and partitions whose log directory fails.
     """
     chosen: dict[LogDirectory, list[LogOwner]] = {}
-    made: dict[str, LogDirectory] = {}
+    places: dict[str, LogDirectory] = {}
     try:
         for owner in owners:
             if not any(d.files.exists(d.path / owner.directory_name) for d in directories):
@@ -424,15 +424,15 @@ def make_new_partitions(
                 chosen.setdefault(directory, []).append(owner)
     except StorageError as e:
         logger.warning("%s", e)
-        return made
+        return places
     for directory, its_owners in chosen.items():
         try:
             directory.make_partitions(its_owners)
         except (StorageError, StorageFullError) as e:
             logger.warning("%d partitions cannot be created in %s: %s", len(its_owners), directory.path, e)
         else:
-            made |= {owner.directory_name: directory for owner in its_owners}
-    return made
+            places |= {owner.directory_name: directory for owner in its_owners}
+    return places
 
 
 def directory_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:

@@ -6,21 +6,21 @@ import logging
 from collections.abc import Callable, Sequence
 
 from sparklog.errors import LogCorruptError, StorageError
-from sparklog.log.directories.known import KnownDirectories
 from sparklog.log.directories.log_directory import STRAY_ENDING, LogDirectory, directory_with_data
+from sparklog.log.directories.remembered import RememberedDirectories
 from sparklog.log.model.log_config import LogOwner
 
 logger = logging.getLogger(__name__)
 
 
-def place_of_known(
+def place_of_registered(
     owner: LogOwner,
     candidates: list[LogDirectory],
     directories: Sequence[LogDirectory],
-    known: KnownDirectories,
+    registered: RememberedDirectories,
     usable: Callable[[], list[LogDirectory]],
     *,
-    made: bool,
+    was_created: bool,
 ) -> LogDirectory:
     """Return the log directory that holds a partition of the metadata store. A partition whose directory was never
     created (`made` is False) gets a place. `candidates`: the log directories with a directory of its name. `usable`
@@ -35,13 +35,13 @@ def place_of_known(
     if candidates:
         return candidates[0]
     places = [d for d in directories if d.failure is None and d.points_of(owner) is not None]
-    if places and not made:
+    if places and not was_created:
         return places[0]
     for directory in directories:
         if directory.failure is not None:
             raise StorageError(f"{name} is in no log directory that can be used: {directory.failure}")
-    known.check_none_absent(name)
-    if made:
+    registered.check_none_absent(name)
+    if was_created:
         path = (places or usable())[0].path / name
         raise LogCorruptError(
             f"the directory {name} of the topic is missing from all log directories; restore it from a "
@@ -61,8 +61,8 @@ def places_for_new(owner: LogOwner, directories: list[LogDirectory]) -> list[Log
     name = owner.directory_name
     for directory in directories:
         if directory.files.exists(directory.path / name):
-            found = directory.owner_of(name)
-            if found is not None and found.topic_id == owner.topic_id:
+            present = directory.owner_of(name)
+            if present is not None and present.topic_id == owner.topic_id:
                 directory.files.sync_directory(directory.path)  # the earlier attempt can have stopped before its fsync
                 return [directory]
             aside = directory.move_aside(name, STRAY_ENDING)

@@ -21,15 +21,15 @@ from sparklog.log.tiering.state import CopyFinished, CopyStarted, Phase, RemoteS
 
 
 def adopt_copies(log: PartitionLog, store: ObjectStore, *, with_deleted: bool) -> int:
-    """Adopt the copies of other replicas that `is_wanted`, and return their number; this lists the store once.
+    """Adopt the copies of other replicas that `is_needed`, and return their number; this lists the store once.
     `with_deleted`: adopt copies wholly below the log start too.
 
     Raises RemoteStorageError, StorageError, StorageFullError.
     """
-    found = {s.id: s for s in _manifests(log, store)}
+    manifests = {s.id: s for s in _manifests(log, store)}
     taken = 0
-    for metadata in sorted(found.values(), key=lambda s: (s.base_offset, -s.copied_ms)):
-        if metadata.id in log.tier.state.copies or not is_wanted(log, metadata, with_deleted=with_deleted):
+    for metadata in sorted(manifests.values(), key=lambda s: (s.base_offset, -s.copied_ms)):
+        if metadata.id in log.tier.state.copies or not is_needed(log, metadata, with_deleted=with_deleted):
             continue
         started = CopyStarted(metadata.id, metadata.prefix, metadata.base_offset, metadata.next_offset, adopted=True)
         log.tier.record(started)
@@ -40,14 +40,14 @@ def adopt_copies(log: PartitionLog, store: ObjectStore, *, with_deleted: bool) -
 
 def _manifests(log: PartitionLog, store: ObjectStore) -> list[RemoteSegmentMetadata]:
     owner = log.owner
-    found = []
+    manifests = []
     for key in store.manifests(partition_prefix(owner)):
         if any(key.startswith(c.started.prefix + "/") for c in log.tier.state.copies.values()):
             continue
         manifest = decode_manifest(store.read_unchecked(key))
         if manifest is not None and (manifest.topic_id, manifest.partition) == (owner.topic_id, owner.partition):
-            found.append(manifest.segment)
-    return found
+            manifests.append(manifest.segment)
+    return manifests
 
 
 def find_copy(store: ObjectStore, started: CopyStarted) -> RemoteSegmentMetadata | None:
@@ -59,17 +59,17 @@ def find_copy(store: ObjectStore, started: CopyStarted) -> RemoteSegmentMetadata
     return None
 
 
-def is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_deleted: bool) -> bool:
+def is_needed(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_deleted: bool) -> bool:
     """Return True if the copy belongs to this log, and no known copy has any of its offsets. A copy wholly below the
     log start is wanted if `with_deleted`."""
     if metadata.next_offset <= log.log_start_offset:
         return with_deleted
     if metadata.next_offset > log.tierable_end:
         return False
-    known = [
+    local = [
         c.segment for c in log.tier.state.copies.values() if c.phase is not Phase.COPYING and c.segment is not None
     ]
-    if any(k.base_offset < metadata.next_offset and metadata.base_offset < k.next_offset for k in known):
+    if any(k.base_offset < metadata.next_offset and metadata.base_offset < k.next_offset for k in local):
         return False
     return has_its_records(log, metadata)
 
@@ -85,6 +85,6 @@ def has_its_records(log: PartitionLog, metadata: RemoteSegmentMetadata) -> bool:
         return False
     start = max(metadata.base_offset, log.log_start_offset)
     before = [epoch for epoch, first in metadata.leader_epochs if first <= start]
-    there = [before[-1] if before else UNDEFINED, *(e for e, first in metadata.leader_epochs if first > start)]
+    epochs = [before[-1] if before else UNDEFINED, *(e for e, first in metadata.leader_epochs if first > start)]
     here = [epoch for epoch, _ in log.epochs_in(start, metadata.next_offset)]
-    return there[1:] == here[1:] and (there[0] == here[0] or UNDEFINED in (there[0], here[0]))
+    return epochs[1:] == here[1:] and (epochs[0] == here[0] or UNDEFINED in (epochs[0], here[0]))

@@ -48,13 +48,13 @@ def advanced(before_ms: int, wall_ms: int, elapsed_ms: int, rate: int) -> int:
     return min(wall_ms, before_ms + elapsed_ms * rate)
 
 
-def resumed(found: ClockState | None, wall_ms: int, uptime_ms: int, boot_id: str, rate: int) -> int:
+def resumed(stored: ClockState | None, wall_ms: int, uptime_ms: int, boot_id: str, rate: int) -> int:
     """Return the clock's time at a start. `found`: the state in the file; None: the clock shows the wall clock's time.
     If the state is from an earlier boot of the machine, all time since then counts as a jump."""
-    if found is None:
+    if stored is None:
         return wall_ms
-    known = bool(boot_id) and found.boot_id == boot_id and uptime_ms >= found.uptime_ms
-    return advanced(found.time_ms, wall_ms, uptime_ms - found.uptime_ms if known else 0, rate)
+    is_same_boot = bool(boot_id) and stored.boot_id == boot_id and uptime_ms >= stored.uptime_ms
+    return advanced(stored.time_ms, wall_ms, uptime_ms - stored.uptime_ms if is_same_boot else 0, rate)
 
 
 class ExpiryClock:
@@ -79,11 +79,11 @@ class ExpiryClock:
         self._lock = threading.Lock()
         self._is_reported = False
         data = read_hint(files, self._path)
-        found = decode(data, ClockState) if data is not None else None
-        if data is not None and found is None:
+        stored = decode(data, ClockState) if data is not None else None
+        if data is not None and stored is None:
             logger.warning("%s cannot be read; the broker trusts the clock", self._path)
         self._at_ms = uptime_ms()
-        self._time_ms = resumed(found, wall.now_ms(), self._at_ms, self._boot_id, rate)
+        self._time_ms = resumed(stored, wall.now_ms(), self._at_ms, self._boot_id, rate)
 
     def now_ms(self) -> int:
         with self._lock:

@@ -28,7 +28,6 @@ from sparklog.format.checkpoint import META_FILE, PartitionMeta, PartitionPoints
 from sparklog.format.topic_record import TOPIC_FILE
 from sparklog.log.directories.broker_epoch import note_losses
 from sparklog.log.directories.directory_set import DirectorySet
-from sparklog.log.directories.known import KnownDirectories
 from sparklog.log.directories.log_directory import (
     DELETED_ENDING,
     REMOVED_ENDING,
@@ -36,7 +35,8 @@ from sparklog.log.directories.log_directory import (
     LogDirectory,
     make_new_partitions,
 )
-from sparklog.log.directories.placement import place_of_known, places_for_new
+from sparklog.log.directories.placement import place_of_registered, places_for_new
+from sparklog.log.directories.remembered import RememberedDirectories
 from sparklog.log.housekeeping.expiry_clock import ExpiryClock
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogConfig, LogOwner
@@ -59,7 +59,7 @@ class PartitionSpec(Struct, frozen=True):
     config: LogConfig
     schema_of: SchemaOf
     newest_schema_id: int = 1
-    made: bool | None = False
+    was_created: bool | None = False
     """True if the partition's directory was created before: a missing directory is then a loss, and is not created
     again. None: as True if a checkpoint names the partition, else as False."""
 
@@ -116,7 +116,7 @@ class LogManager:
         self.on_directory_failure: Callable[[], None] = lambda: None
         """Called when a directory has failed, by the thread that notices the failure. It must not wait; it makes
         another thread call `settle_failures`."""
-        self._known_directories = KnownDirectories(self._files, self.data_dir)
+        self._remembered_directories = RememberedDirectories(self._files, self.data_dir)
         paths = [path.absolute() for path in log_dirs] or [self.data_dir]
         self.directories = DirectorySet(
             self.data_dir, paths, self._files, broker_id, lambda: self.on_directory_failure()
@@ -158,34 +158,34 @@ class LogManager:
             except SparklogError:
                 if directory.failure is None:
                     raise
-        self.directories.check_one_left()
+        self.directories.require_one()
         present = self.directories.by_id()
-        self._known_directories.compare(present)
-        found = self.directories.with_partitions()
+        self._remembered_directories.compare(present)
+        places = self.directories.with_partitions()
         if deleted:
-            found = self.directories.without_deleted(found, deleted)
+            places = self.directories.without_deleted(places, deleted)
         specs = list(specs)
         if puts_aside:
-            self._put_others_aside(found, specs)
-            for directory, spec in self._take_back(spec for spec in specs if spec.owner.directory_name not in found):
-                found[spec.owner.directory_name] = [directory]
+            self._put_others_aside(places, specs)
+            for directory, spec in self._take_back(spec for spec in specs if spec.owner.directory_name not in places):
+                places[spec.owner.directory_name] = [directory]
         for spec in specs:
-            self._load_partition(spec, found.pop(spec.owner.directory_name, []))
-        for name, directories in found.items():
+            self._load_partition(spec, places.pop(spec.owner.directory_name, []))
+        for name, directories in places.items():
             for directory in directories:
                 logger.warning("%s belongs to no topic and is left unchanged", directory.path / name)
         self._loaded = True
         placed = len(self._place) == len(specs) and not self.directories.failed
-        self._known_directories.remember(present, all_found=placed)
+        self._remembered_directories.remember(present, is_complete=placed)
         self.directories.in_each(self._note_boot)
         self.settle_failures()
-        self.directories.check_one_left()
+        self.directories.require_one()
         self.save_expiry_clock()  # the machine can crash before the first flush, and start again with another time
 
-    def _put_others_aside(self, found: dict[str, list[LogDirectory]], specs: Iterable[PartitionSpec]) -> None:
+    def _put_others_aside(self, places: dict[str, list[LogDirectory]], specs: Iterable[PartitionSpec]) -> None:
         for spec in specs:
             name = spec.owner.directory_name
-            for directory in list(found.get(name, ())):
+            for directory in list(places.get(name, ())):
                 if directory.is_clean(name) and directory.points_of(spec.owner) is not None:
                     continue  # the checkpoint of the stop knows it, and saves reading a file of each partition
                 owner = directory.owner_of(name)
@@ -194,9 +194,9 @@ class LogManager:
                         "%s belongs to another topic (id %s) and is put aside", directory.path / name, owner.topic_id
                     )
                     directory.move_aside(name, STRAY_ENDING)
-                    found[name].remove(directory)
-            if name in found and not found[name]:
-                del found[name]
+                    places[name].remove(directory)
+            if name in places and not places[name]:
+                del places[name]
 
     def _take_back(self, specs: Iterable[PartitionSpec]) -> Iterator[tuple[LogDirectory, PartitionSpec]]:
         """Rename directories that were put aside back to their names, if they belong to `specs`. Yields each log
@@ -232,23 +232,28 @@ class LogManager:
     @property
     def has_all_directories(self) -> bool:
         """True if every log directory in the setting or in log-dirs.json is present and usable. Valid after `load`."""
-        return not self.directories.failed and not self._known_directories.has_absent
+        return not self.directories.failed and not self._remembered_directories.has_absent
 
     @property
     def directories_away(self) -> frozenset[str]:
         """Ids of the known log directories that have failed or are absent, and can come back. Valid after `load`."""
-        return self._known_directories.ids - {d.data_dir_id for d in self.directories.live}
+        return self._remembered_directories.ids - {d.data_dir_id for d in self.directories.live}
 
     def _load_partition(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> None:
-        tp, made = spec.owner.topic_partition, spec.made
-        if made is None:
-            made = any(d.failure is None and d.points_of(spec.owner) is not None for d in self.directories.all)
+        tp, was_created = spec.owner.topic_partition, spec.was_created
+        if was_created is None:
+            was_created = any(d.failure is None and d.points_of(spec.owner) is not None for d in self.directories.all)
         try:
-            directory = place_of_known(
-                spec.owner, candidates, self.directories.all, self._known_directories, self._by_partitions, made=made
+            directory = place_of_registered(
+                spec.owner,
+                candidates,
+                self.directories.all,
+                self._remembered_directories,
+                self._by_partitions,
+                was_created=was_created,
             )
             self._place[tp] = directory
-            self._logs[tp] = self._open(spec, directory, made=made)
+            self._logs[tp] = self._open(spec, directory, was_created=was_created)
         except SparklogError as e:
             logger.error("partition %s is offline: %s", tp, e)  # noqa: TRY400  (its message says it all)
             self._offline[tp] = e
@@ -262,9 +267,9 @@ class LogManager:
     def _partition_counts(self) -> Counter[Path]:
         return Counter(d.path for d in self._place.values())
 
-    def _open(self, spec: PartitionSpec, directory: LogDirectory, *, made: bool) -> PartitionLog:
-        known = directory.points_of(spec.owner)
-        points = known or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
+    def _open(self, spec: PartitionSpec, directory: LogDirectory, *, was_created: bool) -> PartitionLog:
+        registered = directory.points_of(spec.owner)
+        points = registered or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
         return PartitionLog.open(
             directory.path / spec.owner.directory_name,
             spec.owner,
@@ -281,9 +286,9 @@ class LogManager:
             inflated=self._inflated,
             newest_schema_id=spec.newest_schema_id,
             remote=self._remote,
-            made=made,
+            was_created=was_created,
             same_boot=directory.same_boot,
-            checkpointed=known is not None,
+            checkpointed=registered is not None,
         )
 
     # --- present state ---
@@ -355,9 +360,9 @@ class LogManager:
         self.directories.in_each(self._forget_stale_points)
         if take_back:
             list(self._take_back(specs))
-        made = make_new_partitions(self.directories.live, self._partition_counts(), [spec.owner for spec in specs])
+        places = make_new_partitions(self.directories.live, self._partition_counts(), [spec.owner for spec in specs])
         for spec in specs:
-            directory = made.get(spec.owner.directory_name)
+            directory = places.get(spec.owner.directory_name)
             if directory is None:
                 self.create_partition(spec)
             else:
@@ -396,8 +401,8 @@ class LogManager:
         segments or the disk has failed."""
         path = directory.path / spec.owner.directory_name
         self._forget_stale_points(directory)
-        known = directory.points_of(spec.owner) if directory.files.exists(path) else None
-        points = known or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
+        registered = directory.points_of(spec.owner) if directory.files.exists(path) else None
+        points = registered or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
         try:
             log = PartitionLog.open(
                 path,
@@ -407,7 +412,7 @@ class LogManager:
                 files=directory.files,
                 clock=self._clock,
                 expiry_clock=self.expiry_clock,
-                clean=directory.is_clean(path.name) if known else not directory.was_put_aside(path.name),
+                clean=directory.is_clean(path.name) if registered else not directory.was_put_aside(path.name),
                 log_start_offset=points.log_start_offset,
                 high_watermark=points.high_watermark,
                 recovery_point=points.recovery_point,
@@ -459,7 +464,9 @@ class LogManager:
             if place is not None and ending == STRAY_ENDING:
                 place.points[owner.directory_name] = _points_of(log)
             log.mark_deleted(error)
-        self.remove_replicas(lambda found, _: found.topic_id == owner.topic_id, [owner.directory_name], ending=ending)
+        self.remove_replicas(
+            lambda candidate, _: candidate.topic_id == owner.topic_id, [owner.directory_name], ending=ending
+        )
 
     def remove_replicas(
         self,
@@ -473,10 +480,10 @@ class LogManager:
         `is_elsewhere` gets the owner and the leader epoch of the newest records (-1: unknown). `purge_deleted` unlinks
         the directories, unless `ending` is STRAY_ENDING. Raises StorageError."""
         open_here = {str(tp) for tp in [*self._logs, *self._offline]}
-        wanted = None if names is None else set(names)
+        chosen = None if names is None else set(names)
         count = 0
         for directory in self.directories.live:
-            for name in directory.entries() if wanted is None else wanted:
+            for name in directory.entries() if chosen is None else chosen:
                 if name in open_here or not directory.files.exists(directory.path / name):
                     continue
                 owner = directory.owner_of(name)

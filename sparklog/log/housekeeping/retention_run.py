@@ -37,17 +37,19 @@ def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Calla
     for tp, log in logs.items():
         before = log.log_start_offset
         try:
-            found = log.retention.retain()
+            retained = log.retention.retain()
         except UnknownTopicOrPartitionError:
             continue  # deleted meanwhile
         except SparklogError as e:
             if not log.is_closed:
                 logger.error("partition %s: retention failed and will be retried: %s", tp, e)  # noqa: TRY400
             continue
-        if found.count:
+        if retained.count:
             end = log.log_start_offset
-            logger.info("partition %s: %d segments are deleted (%s); the log begins at %d", tp, found.count, found, end)
-        if log.log_start_offset > before or found.count:
+            logger.info(
+                "partition %s: %d segments are deleted (%s); the log begins at %d", tp, retained.count, retained, end
+            )
+        if log.log_start_offset > before or retained.count:
             raised.append(tp)
     if raised:
         try:

@@ -31,7 +31,7 @@ from sparklog.environment.files import File, FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format.checksum import crc32c
 from sparklog.format.segment import SealedBlocks, decode_seal
-from sparklog.log.housekeeping.adopt import adopt_copies, find_copy, has_its_records, is_wanted
+from sparklog.log.housekeeping.adopt import adopt_copies, find_copy, has_its_records, is_needed
 from sparklog.log.model.tiering_policy import to_copy, to_release
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.segment import LogSegment
@@ -154,10 +154,10 @@ def _keep_if_whole(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> b
     is recorded as finished."""
     if copy.phase is not Phase.COPYING or copy.started.next_offset <= log.log_start_offset:
         return False
-    found = find_copy(store, copy.started)
-    if found is not None and is_wanted(log, found, with_deleted=False):
-        log.tier.record(CopyFinished(found))
-    return found is not None  # other replicas can want an unwanted copy: it stays until the log start has passed it
+    manifest = find_copy(store, copy.started)
+    if manifest is not None and is_needed(log, manifest, with_deleted=False):
+        log.tier.record(CopyFinished(manifest))
+    return manifest is not None  # other replicas can want an unwanted copy: it stays until the log start has passed it
 
 
 def _keep_if_cut(log: PartitionLog, store: ObjectStore, copy: RemoteCopy, role: Role) -> bool:
@@ -170,13 +170,13 @@ def _keep_if_cut(log: PartitionLog, store: ObjectStore, copy: RemoteCopy, role: 
     has_its_offsets = log.log_start_offset < copy.started.next_offset <= log.tierable_end
     if not has_its_offsets or not has_its_records(log, copy.segment):
         return True
-    found = find_copy(store, copy.started)
-    if found is None:
+    manifest = find_copy(store, copy.started)
+    if manifest is None:
         return False
     _forget_copy(log, copy)
-    if is_wanted(log, found, with_deleted=False):
+    if is_needed(log, manifest, with_deleted=False):
         log.tier.record(copy.started)
-        log.tier.record(CopyFinished(found))
+        log.tier.record(CopyFinished(manifest))
     return True
 
 

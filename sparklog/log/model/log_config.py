@@ -64,9 +64,9 @@ class LogConfig(Struct, frozen=True):
     """True if records that are not in the topic's Delta table yet are neither deleted nor compacted."""
 
     @classmethod
-    def from_settings(cls, given: Mapping[str, object]) -> Self:
+    def from_settings(cls, values: Mapping[str, object]) -> Self:
         """Create from topic settings (Kafka's names); missing ones have their defaults. Raises InvalidConfigError."""
-        settings = resolve(Scope.TOPIC, given)
+        settings = resolve(Scope.TOPIC, values)
         retention = RetentionPolicy(
             deletes=POLICY_DELETE in str(settings["cleanup.policy"]).split(","),
             retention_ms=int(settings["retention.ms"]),

@@ -91,20 +91,20 @@ def expired(
     `largest_timestamp_of` can have to read a file, so it is called for as few segments as possible. If it returns None
     (unknown), the segment is not too old.
     """
-    left_bytes = sum(s.data_bytes for s in segments)
+    remaining_bytes = sum(s.data_bytes for s in segments)
     below = old = much = 0
     for segment in segments:
         if segment.next_offset > high_watermark or segment.next_offset == segment.base_offset:
             break
         if segment.next_offset <= log_start_offset:
             below += 1
-        elif policy.deletes and _too_much(policy, left_bytes - segment.data_bytes):
+        elif policy.deletes and _too_much(policy, remaining_bytes - segment.data_bytes):
             much += 1
         elif policy.deletes and _too_old(policy, now_ms, segment, largest_timestamp_of):
             old += 1
         else:
             break
-        left_bytes -= segment.data_bytes
+        remaining_bytes -= segment.data_bytes
     return ExpiredSegments(below + old + much, below, old, much)
 
 

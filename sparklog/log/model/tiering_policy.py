@@ -82,7 +82,7 @@ def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierab
     `copied_to`: the offset after the last copied record, or -1. The copied part must have no holes, so the list ends
     before the first segment that cannot be copied now.
     """
-    found: list[S] = []
+    chosen: list[S] = []
     for segment in local[:-1]:
         if segment.next_offset <= max(copied_to, log_start_offset):
             continue
@@ -90,8 +90,8 @@ def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierab
             break
         if segment.base_offset < copied_to:  # a part of the segment is copied: the log was cut since
             break
-        found.append(segment)
-    return found
+        chosen.append(segment)
+    return chosen
 
 
 def to_release(

@@ -51,19 +51,19 @@ class LogAppender:
         view = memoryview(payload).cast("B")
         self._state.health.check()
         state = self._state
-        found = check_payload(
+        batches = check_payload(
             view, state.config, state.schema_of, state.clock.now_ms(), state.inflated, converted=converted
         )
         with self._state.write_lock:
             self._state.health.check()
-            return self._append_new(view, found, leader_epoch, guard, issued=issued)
+            return self._append_new(view, batches, leader_epoch, guard, issued=issued)
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
         """Append batches of the broker itself. They can have any size, their transactions need no verification, and
         their producers can leave out sequence numbers (-1). Raises the same errors as `append`."""
         view = memoryview(payload).cast("B")
         self._state.health.check()
-        found = check_payload(
+        batches = check_payload(
             view,
             self._state.config,
             self._state.schema_of,
@@ -73,7 +73,7 @@ class LogAppender:
         )
         with self._state.write_lock:
             self._state.health.check()
-            return self._append_new(view, found, leader_epoch, None, verified=True)
+            return self._append_new(view, batches, leader_epoch, None, verified=True)
 
     def append_marker(
         self,
@@ -131,7 +131,7 @@ class LogAppender:
     def _append_new(
         self,
         view: memoryview,
-        found: list[tuple[int, BatchHeader]],
+        batches: list[tuple[int, BatchHeader]],
         leader_epoch: int,
         guard: Guard | None,
         *,
@@ -139,28 +139,28 @@ class LogAppender:
         issued: Issued = any_id,
     ) -> AppendInfo:
         """Append the batches that are not in the log yet, after a check of their producers' state."""
-        if all(header.producer_id < 0 for _, header in found):
-            return self._append_checked(view, found, leader_epoch)[0]
-        headers = [header for _, header in found]
+        if all(header.producer_id < 0 for _, header in batches):
+            return self._append_checked(view, batches, leader_epoch)[0]
+        headers = [header for _, header in batches]
         states = self._state.producers.states
         originals = states.admit(headers, self._state.offsets.written, guard, verified=verified, issued=issued)
         if guard is not None and not all(originals):
             states.begin(guard)
         if not any(originals):
-            return self._append_checked(view, found, leader_epoch)[0]
-        view, found = without_repeated(view, found, originals)
-        if not found:
+            return self._append_checked(view, batches, leader_epoch)[0]
+        view, batches = without_repeated(view, batches, originals)
+        if not batches:
             return with_repeated(None, [], originals)
-        return with_repeated(*self._append_checked(view, found, leader_epoch), originals)
+        return with_repeated(*self._append_checked(view, batches, leader_epoch), originals)
 
     def _append_checked(
-        self, view: memoryview, found: Sequence[tuple[int, BatchHeader]], leader_epoch: int
+        self, view: memoryview, placed: Sequence[tuple[int, BatchHeader]], leader_epoch: int
     ) -> tuple[AppendInfo, list[PlacedBatch]]:
         """Stamp and write the batches `found`, which fill `view`. Returns the result, and the batches with stamps."""
         reach("log.before-append")
         now_ms = max(self._state.clock.now_ms(), self._state.append_time_ms)
         self._state.epochs.begin(leader_epoch, self._state.offsets.written)
-        batches = stamp_payload(view, found, self._state.offsets.written, leader_epoch, now_ms)
+        batches = stamp_payload(view, placed, self._state.offsets.written, leader_epoch, now_ms)
         first, last = batches[0].header, batches[-1].header
         self._state.offsets.reserve(last.next_offset)
         self._state.enter(view, batches, now_ms)

@@ -80,21 +80,21 @@ class LogRetention:
 
         Raises StorageError, LogCorruptError.
         """
-        found = self._expired_segments(self._state.segments)  # this can read index files, so without the lock
-        if not found.count:
-            return found
+        expired = self._expired_segments(self._state.segments)  # this can read index files, so without the lock
+        if not expired.count:
+            return expired
         with self._state.write_lock:
             self._state.health.check()
             view = self._state.segments
-            found = self._expired_segments(view)
-            if found.count and found.count == len(view.all):
+            expired = self._expired_segments(view)
+            if expired.count and expired.count == len(view.all):
                 try:
                     self._state.writer.begin(self._state.offsets.written, view.all[-1].info.schema_id)
                 except StorageFullError:
-                    found = found.without_last()
-            if found.count:
-                self._state.raise_log_start(view.all[found.count - 1].next_offset)
-            return found
+                    expired = expired.without_last()
+            if expired.count:
+                self._state.raise_log_start(view.all[expired.count - 1].next_offset)
+            return expired
 
     def held_back(self) -> tuple[int, int]:
         """Return the number and the bytes of the segments that are expired by the wall clock, but not yet by the expiry

@@ -47,7 +47,7 @@ def open_state(
     inflated: InflatedMemory,
     remote: RemoteAccess,
     newest_schema_id: int,
-    made: bool,
+    was_created: bool,
     same_boot: bool,
     checkpointed: bool,
     safeguards: Safeguards,
@@ -59,7 +59,7 @@ def open_state(
     """
     tier = PartitionTier(files, directory, owner, remote)
     truncation = TruncationMark(files, directory)
-    _identify(directory, owner, files, made=made)
+    _identify(directory, owner, files, was_created=was_created)
     points = truncation.clamp(points)
     log_start_offset, high_watermark, recovery_point = points
     written_to = max(high_watermark, newest_snapshot_offset(files, directory)) if clean or same_boot else 0
@@ -83,8 +83,8 @@ def open_state(
     writer = SegmentWriter(files, directory, owner, schema_of, handles)
     writer.segments = SegmentList.of(segments)
     for segment in loaded.dirty:
-        writer.dirty.add(segment, made=True)
-    _check_beginning(directory, segments, log_start_offset, gaps.all, is_known=clean and checkpointed)
+        writer.dirty.add(segment, is_new=True)
+    _check_beginning(directory, segments, log_start_offset, gaps.all, is_registered=clean and checkpointed)
     offsets = _offsets(directory, segments, points, gaps.all, clean=clean, written_to=written_to)
     gaps.cut(offsets.written)
     epochs = load_epochs(files, directory, loaded.segments, (offsets.log_start, offsets.written))
@@ -103,7 +103,7 @@ def _check_beginning(
     log_start_offset: int,
     gaps: Sequence[tuple[int, int]],
     *,
-    is_known: bool,
+    is_registered: bool,
 ) -> None:
     """Check that the first segment begins at or below the log start. `is_known`: the log start is from a clean stop, so
     retention has not deleted the missing segments; raises LogCorruptError then. After a crash nothing is checked: the
@@ -112,7 +112,7 @@ def _check_beginning(
     for first, behind in gaps:  # losses that a repair has accepted
         if first <= start < behind:
             start = behind
-    if is_known and segments and segments[0].base_offset > start:
+    if is_registered and segments and segments[0].base_offset > start:
         raise LogCorruptError(
             f"{directory} begins at offset {segments[0].base_offset}, but it began at {start} when it was closed: "
             "earlier segment files are missing; restore them from a copy, or continue without them"
@@ -167,7 +167,7 @@ def segment_files_missing(end: int, segment_count: int) -> str:
     )
 
 
-def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, made: bool) -> None:
+def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, was_created: bool) -> None:
     """Create the directory if it does not exist, and check the owner in its file PARTITION_FILE; write this file if it
     is missing. Raises LogCorruptError for another partition's directory. Raises it too if the directory is empty, but
     was created with files before (`made`). After `sparklog log repair` the directory is not empty.
@@ -175,15 +175,15 @@ def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, made: bool
     expected = PartitionMeta(owner.topic, owner.topic_id, owner.partition)
     files.make_directory(directory)
     data = read_whole(files, directory / PARTITION_FILE)
-    if data is None and made and not set(files.list_directory(directory)) - {PARTITION_FILE + TEMPORARY_SUFFIX}:
+    if data is None and was_created and not set(files.list_directory(directory)) - {PARTITION_FILE + TEMPORARY_SUFFIX}:
         raise LogCorruptError(
             f"{directory} is empty, but was created with files; restore them from a copy and restart the broker, or, "
             f"if its records are lost for good, create it empty: sparklog log repair {directory}"
         )
-    found = decode(data, PartitionMeta) if data is not None else None
-    if found is None:
+    meta = decode(data, PartitionMeta) if data is not None else None
+    if meta is None:
         if data is not None:
             logger.warning("%s cannot be read and is rewritten", directory / PARTITION_FILE)
         files.write_atomic(directory / PARTITION_FILE, encode(expected))
-    elif found != expected:
-        raise LogCorruptError(f"{directory} belongs to {found}, not to {expected}; move it away")
+    elif meta != expected:
+        raise LogCorruptError(f"{directory} belongs to {meta}, not to {expected}; move it away")

@@ -100,17 +100,17 @@ class ReplicaAppender:
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()
-        found = self._check_batches(view, frozenset(gaps))
+        batches = self._check_batches(view, frozenset(gaps))
         with self._state.write_lock:
             self._state.health.check()
-            if not _follows(found[0].header, self._state.offsets.written, gaps):
+            if not _follows(batches[0].header, self._state.offsets.written, gaps):
                 raise OffsetOutOfRangeError(
                     f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's batches "
-                    f"begin at {found[0].header.base_offset}"
+                    f"begin at {batches[0].header.base_offset}"
                 )
             if gaps:
-                self._note(gaps, found[0].header)
-            return self._append(view, found, epochs, segments, gaps)
+                self._note(gaps, batches[0].header)
+            return self._append(view, batches, epochs, segments, gaps)
 
     def skip(self, gaps: Sequence[Gap], epochs: Sequence[EpochEntry] = ()) -> None:
         """Continue the log after the first of `gaps`, which must begin at the log end. The leader's log has no records
@@ -148,14 +148,14 @@ class ReplicaAppender:
         self._state.offsets.wrote()
 
     def _check_batches(self, view: memoryview, gaps: frozenset[Gap]) -> list[PlacedBatch]:
-        found: list[PlacedBatch] = []
+        batches: list[PlacedBatch] = []
         for position, header in iterate_batches(view, verify=False):
             verify_checksum(view, position, header)
-            self._check_header(header, found[-1].header if found else None, gaps)
-            found.append(PlacedBatch(position, header))
-        if not found:
+            self._check_header(header, batches[-1].header if batches else None, gaps)
+            batches.append(PlacedBatch(position, header))
+        if not batches:
             raise CorruptBatchError("the leader has sent no batch")
-        return found
+        return batches
 
     def _check_header(self, header: BatchHeader, before: BatchHeader | None, gaps: Collection[Gap]) -> None:
         where = f"the leader's batch at offset {header.base_offset}"
@@ -242,12 +242,12 @@ def _follows(header: BatchHeader, end: int, gaps: Collection[Gap]) -> bool:
 def _led_over(gaps: Collection[Gap], end: int, base_offset: int) -> list[int]:
     """Return the ends of the adjacent gaps that reach from the log end to a batch at `base_offset`. Two repairs can
     leave adjacent gaps, on both sides of a segment's start. Empty if the gaps do not reach to the batch."""
-    found = [end]
+    bounds = [end]
     behind_of = dict(gaps)
-    while (behind := behind_of.get(found[-1], -1)) > found[-1]:
-        found.append(behind)
+    while (behind := behind_of.get(bounds[-1], -1)) > bounds[-1]:
+        bounds.append(behind)
         if behind == base_offset:
-            return found[1:]
+            return bounds[1:]
     return []
 
 

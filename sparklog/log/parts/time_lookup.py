@@ -20,7 +20,7 @@ from sparklog.log.segments.stored_schema import SchemaOf, schema_of_batch
 from sparklog.log.segments.view import SegmentView
 from sparklog.types import OffsetAndTimestamp
 
-NOT_FOUND = OffsetAndTimestamp(-1, -1)
+NO_RECORD = OffsetAndTimestamp(-1, -1)
 
 
 class TopicSchemas(NamedTuple):
@@ -83,10 +83,10 @@ class TimeLookup:
         for i in self._candidates(segments, max(0, bisect_right(bases, bounds[0]) - 1), timestamp_ms):
             if segments[i].base_offset >= bounds[1]:
                 break
-            found = _first_in_segment(segments[i], bounds, timestamp_ms, self._owner, schemas)
-            if found is not None:
-                return found
-        return NOT_FOUND
+            first = _first_in_segment(segments[i], bounds, timestamp_ms, self._owner, schemas)
+            if first is not None:
+                return first
+        return NO_RECORD
 
     def largest(
         self, segments: Sequence[SegmentView], bases: Sequence[int], bounds: Bounds, schemas: TopicSchemas
@@ -102,13 +102,13 @@ class TimeLookup:
         whole_to = min(len(summary.largest), stop)
         if whole_to > whole_from and segments[whole_to - 1].next_offset > high_watermark:
             whole_to -= 1
-        best = NOT_FOUND
+        best = NO_RECORD
         for i in [*range(first, min(whole_from, stop)), *range(max(whole_from, whole_to), stop)]:
             best = _later(best, _largest_in_segment(segments[i], bounds, self._owner, schemas))
         for i in summary.falling(whole_from, whole_to):
-            if best is not NOT_FOUND and summary.largest[i] < best.timestamp_ms:
+            if best is not NO_RECORD and summary.largest[i] < best.timestamp_ms:
                 break
-            if best is NOT_FOUND or summary.largest[i] > best.timestamp_ms or bases[i] < best.offset:
+            if best is NO_RECORD or summary.largest[i] > best.timestamp_ms or bases[i] < best.offset:
                 best = _later(best, _largest_in_segment(segments[i], bounds, self._owner, schemas))
         return best
 
@@ -130,8 +130,8 @@ class TimeLookup:
     def _summarise(self, segments: Sequence[SegmentView]) -> _Summary:
         summary = self._summary
         if summary.segments is not segments:
-            found = (s.largest_timestamp for s in segments[:-1])
-            largest = np.array([_LOWEST if f is None else f[0] for f in found], np.int64)
+            candidates = (s.largest_timestamp for s in segments[:-1])
+            largest = np.array([_LOWEST if f is None else f[0] for f in candidates], np.int64)
             is_exact = not any(s.compacted for s in segments)
             summary = self._summary = _Summary(segments, largest, np.maximum.accumulate(largest), is_exact)
         return summary
@@ -165,12 +165,12 @@ def _largest_in_segment(
     log_start, high_watermark = bounds
     if log_start >= segment.next_offset:
         return None
-    found = segment.largest_timestamp
+    largest = segment.largest_timestamp
     is_exact = not segment.compacted  # compaction can have removed the record
-    if found is not None and is_exact and found[1] >= log_start and segment.next_offset <= high_watermark:
-        at = segment.find(found[1])
+    if largest is not None and is_exact and largest[1] >= log_start and segment.next_offset <= high_watermark:
+        at = segment.find(largest[1])
         position, header = next(segment.headers_from(at.position))
-        if batch_timestamp_ms(header) == found[0]:
+        if batch_timestamp_ms(header) == largest[0]:
             offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schemas)
             if len(offsets):
                 row = int(np.argmax(timestamps))
@@ -194,11 +194,11 @@ def _largest_in_segment(
     return best
 
 
-def _later(best: OffsetAndTimestamp, found: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
+def _later(best: OffsetAndTimestamp, other: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
     """Return the result with the larger timestamp; of equal timestamps the record that is first in the log."""
-    if found is None or best is NOT_FOUND:
-        return best if found is None else found
-    return min(best, found, key=lambda o: (-o.timestamp_ms, o.offset))
+    if other is None or best is NO_RECORD:
+        return best if other is None else other
+    return min(best, other, key=lambda o: (-o.timestamp_ms, o.offset))
 
 
 def _record_timestamps_ms(

@@ -54,7 +54,7 @@ class BeforeLocal(NamedTuple):
     aborted: Sequence[tuple[int, Sequence[AbortedEntry]]] = ()
 
 
-NOTHING_BEFORE = BeforeLocal()
+NO_EARLIER_STATE = BeforeLocal()
 
 
 class ProducerFiles:
@@ -80,7 +80,7 @@ class ProducerFiles:
         bounds: LogBounds,
         high_watermark: int,
         safeguards: Safeguards = ALL_SAFEGUARDS,
-        before: BeforeLocal = NOTHING_BEFORE,
+        before: BeforeLocal = NO_EARLIER_STATE,
         limit: int = PRODUCERS_MAX,
     ) -> PartitionProducers:
         """Return the producers (at most `limit`) of a log with these local `segments`. The sources are the newest
@@ -91,19 +91,19 @@ class ProducerFiles:
         self.cut(bounds.log_end)
         replayable_from = segments[0].base_offset if segments else bounds.log_end
         for offset in reversed(self._snapshots):
-            found = self._resume(offset, bounds, safeguards, limit) if offset >= replayable_from else None
-            if found is not None:
-                found.replay(segments, offset, high_watermark)
+            loaded = self._resume(offset, bounds, safeguards, limit) if offset >= replayable_from else None
+            if loaded is not None:
+                loaded.replay(segments, offset, high_watermark)
                 break
             self._remove_snapshots([offset])
         else:
-            found = self._from_the_start(before, segments, high_watermark, safeguards, limit)
+            loaded = self._from_the_start(before, segments, high_watermark, safeguards, limit)
             offset = 0
-        found.open.on_high_watermark(high_watermark)
+        loaded.open.on_high_watermark(high_watermark)
         self._remove_unknown(names)
         if bounds.log_end > offset and not self._snapshots and segments:
-            self.save(found, [s.base_offset for s in segments], bounds.log_end)  # so the next start replays less
-        return found
+            self.save(loaded, [s.base_offset for s in segments], bounds.log_end)  # so the next start replays less
+        return loaded
 
     def _resume(self, offset: int, bounds: LogBounds, safeguards: Safeguards, limit: int) -> PartitionProducers | None:
         """Return the producers of the snapshot at `offset`; None if the snapshot, or a file that it relies on, cannot
@@ -116,19 +116,19 @@ class ProducerFiles:
                 logger.warning("%s cannot be read: the broker uses an older snapshot, or reads all headers", path)
             return None
         entries: list[AbortedEntry] = []
-        known: dict[int, AbortedFile] = {}
+        files: dict[int, AbortedFile] = {}
         for file in sorted(snapshot.aborted_files):
             if file.last_offset < bounds.log_start:
                 continue
-            found = self._read_aborted(file.base_offset)
-            if found is None or len(found) < file.entries or entries_crc(found[: file.entries]) != file.crc:
+            aborted = self._read_aborted(file.base_offset)
+            if aborted is None or len(aborted) < file.entries or entries_crc(aborted[: file.entries]) != file.crc:
                 logger.warning(
                     "%s: a file that it refers to is missing (%d%s)", path, file.base_offset, txn_index.SUFFIX
                 )
                 return None
-            known[file.base_offset] = file
-            entries += found[: file.entries]
-        self._aborted, self._saved_to = known, offset
+            files[file.base_offset] = file
+            entries += aborted[: file.entries]
+        self._aborted, self._saved_to = files, offset
         return PartitionProducers.resumed(snapshot, entries, safeguards, limit)
 
     def _from_the_start(
@@ -143,9 +143,9 @@ class ProducerFiles:
         existing snapshots are removed."""
         self._remove_snapshots(self._snapshots)
         self._aborted, self._saved_to = {}, 0
-        for base, found in before.aborted:
-            self._write_aborted(base, found)
-        entries = [entry for _, found in before.aborted for entry in found]
+        for base, aborted in before.aborted:
+            self._write_aborted(base, aborted)
+        entries = [entry for _, aborted in before.aborted for entry in aborted]
         snapshot = ProducerSnapshot(before.offset, before.states)
         producers = PartitionProducers.resumed(snapshot, entries, safeguards, limit)
         producers.replay(segments, before.offset, high_watermark)

@@ -161,7 +161,7 @@ class ProducerStates:
         OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError; then no batch must be appended.
         """
         seen: dict[int, ProducerState] = {}
-        found: list[ProducedBatch | None] = []
+        originals: list[ProducedBatch | None] = []
         for header in headers:
             original = None
             if header.producer_id >= 0:
@@ -171,10 +171,10 @@ class ProducerStates:
                 original = self._admit_one(header, state, None if verified else guard, verified=verified)
                 if original is None and len(headers) > 1:
                     seen[header.producer_id] = self._with_batch(state, header._replace(base_offset=next_offset))
-            found.append(original)
+            originals.append(original)
             if original is None:
                 next_offset += header.last_offset_delta + 1
-        return found
+        return originals
 
     def begin(self, guard: Guard) -> None:
         """Record the start time of a verified transaction, whose first batch is about to be written."""
@@ -189,11 +189,11 @@ class ProducerStates:
             raise InvalidProducerIdMappingError(
                 f"producer id {header.producer_id} was never issued: request one with INIT_PRODUCER_ID"
             )
-        known = 0 if state is None else state.epoch
-        ahead = header.producer_epoch - known
+        epoch = 0 if state is None else state.epoch
+        ahead = header.producer_epoch - epoch
         if ahead > EPOCHS_AHEAD_MAX and not header.attributes & ATTRIBUTE_TRANSACTIONAL:
             raise InvalidProducerEpochError(
-                f"producer {header.producer_id} has epoch {known} in this partition, and epoch "
+                f"producer {header.producer_id} has epoch {epoch} in this partition, and epoch "
                 f"{header.producer_epoch} is impossible: request a new id with INIT_PRODUCER_ID"
             )
 
@@ -257,8 +257,8 @@ class ProducerStates:
 
     def _check_guard(self, header: BatchHeader, state: ProducerState | None, guard: Guard | None) -> None:
         """Check that the coordinator was asked about the batch's transaction, and that no marker has arrived since."""
-        who = header.producer_id, header.producer_epoch
-        if guard is None or guard.owner is not self or (guard.producer_id, guard.producer_epoch) != who:
+        producer = header.producer_id, header.producer_epoch
+        if guard is None or guard.owner is not self or (guard.producer_id, guard.producer_epoch) != producer:
             raise InvalidTxnStateError(
                 f"it was not verified that the transaction of {_name(header)} includes this partition"
             )

@@ -124,15 +124,15 @@ class AbortedTransactions:
         """
         producer_ids, first_offsets, last_offsets, stable_offsets = self._columns
         count = len(stable_offsets)
-        found = []
+        entries = []
         i = bisect_left(last_offsets, start_offset, 0, count)
         while i < count:
             if first_offsets[i] < end_offset:
-                found.append(AbortedTransaction(producer_ids[i], first_offsets[i], last_offsets[i]))
+                entries.append(AbortedTransaction(producer_ids[i], first_offsets[i], last_offsets[i]))
             if stable_offsets[i] >= end_offset:
                 break
             i += 1
-        return found
+        return entries
 
     def end_with_at_most(self, count_max: int, start_offset: int, end_offset: int) -> int:
         """Return the largest end, at most `end_offset`, such that at most `count_max` abort markers lie between

@@ -89,16 +89,16 @@ class CommitScan:
         """
         if not header.attributes & ATTRIBUTE_TRANSACTIONAL:
             return
-        known = self._open.get(header.producer_id)
+        opened = self._open.get(header.producer_id)
         if not header.attributes & ATTRIBUTE_CONTROL:
             last = header.base_offset + header.last_offset_delta
-            first = header.base_offset if known is None else known.first_offset
+            first = header.base_offset if opened is None else opened.first_offset
             self._open[header.producer_id] = _OpenTransaction(header.producer_epoch, first, last)
-        elif known is not None:
+        elif opened is not None:
             del self._open[header.producer_id]
             if header.attributes & ATTRIBUTE_COMMIT:
-                identity = transaction_identity(header, known.epoch)
-                first, last, started_ms = known.first_offset, known.last_offset, header.min_timestamp_ms
+                identity = transaction_identity(header, opened.epoch)
+                first, last, started_ms = opened.first_offset, opened.last_offset, header.min_timestamp_ms
                 other = self._commits.get(identity)
                 if other is not None:
                     first, last = min(first, other.first_offset), max(last, other.last_offset)
@@ -117,19 +117,19 @@ def atomic_ends(ends: Mapping[P, int], commits: Mapping[P, Iterable[Commit]]) ->
         The largest ends that are not above the given ones and lie inside no transaction.
     """
     lowered = dict(ends)
-    by_last = {p: sorted(found, key=lambda c: c.last_offset) for p, found in commits.items() if p in lowered}
+    by_last = {p: sorted(ordered, key=lambda c: c.last_offset) for p, ordered in commits.items() if p in lowered}
     parts: dict[tuple[int, int], list[tuple[P, Commit]]] = {}
-    for p, found in by_last.items():
-        for commit in found:
+    for p, ordered in by_last.items():
+        for commit in ordered:
             parts.setdefault(commit.transaction, []).append((p, commit))
     behind: set[tuple[int, int]] = set()
     started_ms: int | None = None
     pending = list(by_last)
     while pending:
         p = pending.pop()
-        found = by_last[p]
-        while found and found[-1].last_offset >= lowered[p]:
-            transaction = found.pop().transaction
+        ordered = by_last[p]
+        while ordered and ordered[-1].last_offset >= lowered[p]:
+            transaction = ordered.pop().transaction
             if transaction in behind:
                 continue
             behind.add(transaction)

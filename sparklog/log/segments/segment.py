@@ -146,9 +146,9 @@ class LogSegment(SegmentView):
         self.end = before.end
         self.first_timestamp_ms, self.append_time_ms = before.first_timestamp_ms, before.append_time_ms
         keep = bisect_right(tail.positions, before.end.position - 1)
-        del tail.relative_offsets[max(0, keep - tail.known_from) :]
+        del tail.relative_offsets[max(0, keep - tail.positions_from) :]
         del tail.positions[keep:], tail.metadata_lengths[keep:]
-        tail.known_from = min(tail.known_from, keep)
+        tail.positions_from = min(tail.positions_from, keep)
         indexes.cut(before.end.next_offset, *before.largest_timestamp)
         indexes.resume(self.data_position, before.end.position)
         self._before = None
@@ -256,11 +256,11 @@ class LogSegment(SegmentView):
 
     def _blocks_from_headers(self, shared: SharedFile) -> SealedBlocks:
         try:
-            found = list(walk_headers(shared.file.read, self.data_position, self.end.position))
+            headers = list(walk_headers(shared.file.read, self.data_position, self.end.position))
         except CorruptBatchError as e:
             raise LogCorruptError(f"{self.path}: {e}") from e
-        positions = np.array([position for position, _ in found], np.int64)
-        lengths = np.array([header.metadata_length_bytes for _, header in found], np.int32)
+        positions = np.array([position for position, _ in headers], np.int64)
+        lengths = np.array([header.metadata_length_bytes for _, header in headers], np.int32)
         return SealedBlocks(positions, lengths, self.end.position)
 
     def _acquire_to_write(self) -> SharedFile:
@@ -269,10 +269,10 @@ class LogSegment(SegmentView):
         shared = self.acquire()
         try:
             if shared is not self._checked:
-                found = shared.file.identity()
+                identity = shared.file.identity()
                 if self._file_identity is None:
-                    self._file_identity = found
-                elif found != self._file_identity:
+                    self._file_identity = identity
+                elif identity != self._file_identity:
                     self._in_place_s = 0.0
                 self._checked = shared
             if self._files.monotonic_s() - self._in_place_s > LOOK_AGE_S_MAX:

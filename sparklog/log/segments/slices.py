@@ -64,10 +64,10 @@ class SharedFile:
             if not self._users:  # `close_if_idle` has removed the owner already
                 return
             self._users -= 1
-            left = self._users
-        if left == 0:
+            users = self._users
+        if users == 0:
             self._file.close()
-        elif left == 1 and self.on_idle is not None:
+        elif users == 1 and self.on_idle is not None:
             self.on_idle(self)
 
 

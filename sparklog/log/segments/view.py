@@ -50,16 +50,16 @@ class BatchStart(NamedTuple):
 
 
 class Tail:
-    """Places of all batches of an active segment. `relative_offsets` lacks the first `known_from` batches, whose
+    """Places of all batches of an active segment. `relative_offsets` lacks the first `positions_from` batches, whose
     headers were not read."""
 
-    __slots__ = ("known_from", "metadata_lengths", "positions", "relative_offsets")
+    __slots__ = ("metadata_lengths", "positions", "positions_from", "relative_offsets")
 
     def __init__(self, positions: Sequence[int] = (), metadata_lengths: Sequence[int] = ()) -> None:
         self.positions = array("I", positions)
         self.metadata_lengths = array("I", metadata_lengths)
         self.relative_offsets = array("I")
-        self.known_from = len(self.positions)
+        self.positions_from = len(self.positions)
 
 
 class SegmentView:
@@ -238,9 +238,11 @@ class SegmentView:
         if tail is not None:
             i = bisect_right(tail.relative_offsets, relative) - 1
             if i >= 0:
-                if (self.compacted or self.has_gaps) and self._ends_below(tail.positions[tail.known_from + i], offset):
+                if (self.compacted or self.has_gaps) and self._ends_below(
+                    tail.positions[tail.positions_from + i], offset
+                ):
                     i += 1
-                return BatchStart(self.base_offset + tail.relative_offsets[i], tail.positions[tail.known_from + i])
+                return BatchStart(self.base_offset + tail.relative_offsets[i], tail.positions[tail.positions_from + i])
         start = self._find_by_index(offset)
         if start is None and self.drop_indexes():
             start = self._find_by_index(offset)
@@ -295,10 +297,10 @@ class SegmentView:
         tail = self._tail
         if tail is not None:
             i = bisect_right(tail.positions, limit) - 1
-            if i >= tail.known_from:
+            if i >= tail.positions_from:
                 position = tail.positions[i]
                 if position > start.position:
-                    return SegmentEnd(self.base_offset + tail.relative_offsets[i - tail.known_from], position)
+                    return SegmentEnd(self.base_offset + tail.relative_offsets[i - tail.positions_from], position)
                 return None
         if start.end is not None and start.end.position > limit:
             return None
@@ -334,6 +336,6 @@ class SegmentView:
         if tail is not None:
             i = bisect_right(tail.relative_offsets, relative) - 1
             if i >= 0:
-                return tail.positions[tail.known_from + i] - self.data_position
+                return tail.positions[tail.positions_from + i] - self.data_position
         floor = self.indexes.offsets.floor(relative)
         return floor.position - self.data_position if floor else 0

@@ -64,7 +64,7 @@ def check_payload(
 
     Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
-    found = []
+    batches = []
     for position, header in iterate_batches(view, verify=False):
         verify_checksum(view, position, header)
         if header.size_bytes > config.max_message_bytes and not internal and not converted:
@@ -83,10 +83,10 @@ def check_payload(
             ) from e
         if not internal:
             _check_rows(view, position, header, schema, config, inflated)
-        found.append((position, header))
-    if not found:
+        batches.append((position, header))
+    if not batches:
         raise InvalidRequestError("the append has no batch")
-    return found
+    return batches
 
 
 def work_bytes(payload: memoryview) -> int:
@@ -99,16 +99,16 @@ def work_bytes(payload: memoryview) -> int:
         while position < len(payload):
             head = bytes(payload[position : position + len(form.head)])
             if form.fits(head):  # most small batches
-                found = len(head) + max(I64.unpack_from(head, form.layout.body_length)[0], 0)
+                total_bytes = len(head) + max(I64.unpack_from(head, form.layout.body_length)[0], 0)
                 stated = 0
             else:
                 header = decode_header(payload, position)
                 message = message_of(payload, position, header)
-                found = header.size_bytes
-                body = payload[position + found - header.body_length_bytes : position + found]
+                total_bytes = header.size_bytes
+                body = payload[position + total_bytes - header.body_length_bytes : position + total_bytes]
                 stated = stated_bytes(message, body)
-            position += found
-            size += max(found, stated // INFLATED_PER_WRITTEN)
+            position += total_bytes
+            size += max(total_bytes, stated // INFLATED_PER_WRITTEN)
     except CorruptBatchError:
         return max(size, len(payload))
     return size
@@ -152,8 +152,8 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
     if header.attributes & ~_ALLOWED_ATTRIBUTES:
         raise InvalidRequestError(f"a client cannot append a batch with attributes {header.attributes:#x}")
     if bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME) != config.log_append_time:
-        wanted = "LogAppendTime" if config.log_append_time else "CreateTime"
-        raise InvalidRequestError(f"the topic's message.timestamp.type is {wanted}, but the batch has the other type")
+        expected = "LogAppendTime" if config.log_append_time else "CreateTime"
+        raise InvalidRequestError(f"the topic's message.timestamp.type is {expected}, but the batch has the other type")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise InvalidRequestError(
             f"a batch of {header.record_count} records cannot have last offset delta {header.last_offset_delta}"
@@ -172,13 +172,13 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
 
 
 def without_repeated(
-    view: memoryview, found: Sequence[tuple[int, BatchHeader]], originals: Sequence[ProducedBatch | None]
+    view: memoryview, batches: Sequence[tuple[int, BatchHeader]], originals: Sequence[ProducedBatch | None]
 ) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
     """Return the payload without the batches that the log has already, and (position, header) of the remaining batches.
 
     `originals`: for each batch, its first append; None for a new batch."""
     kept, new = [], bytearray()
-    for (position, header), original in zip(found, originals, strict=True):
+    for (position, header), original in zip(batches, originals, strict=True):
         if original is None:
             kept.append((len(new), header))
             new += view[position : position + header.size_bytes]
@@ -215,14 +215,14 @@ def with_repeated(
 
 def stamp_payload(
     view: memoryview,
-    found: Sequence[tuple[int, BatchHeader]],
+    batches: Sequence[tuple[int, BatchHeader]],
     base_offset: int,
     leader_epoch: int,
     append_time_ms: int,
 ) -> list[PlacedBatch]:
     """Stamp the batches with consecutive offsets from `base_offset` on, and return their headers with the stamps."""
     placed = []
-    for position, header in found:
+    for position, header in batches:
         stamp_batch(
             view, position, header, base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=append_time_ms
         )

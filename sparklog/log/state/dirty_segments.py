@@ -23,12 +23,12 @@ class Dirty:
         self.since_ms: int | None = None
         """The broker's clock at the first append since the last flush; None: no append since."""
 
-    def add(self, segment: LogSegment, *, made: bool = False) -> None:
+    def add(self, segment: LogSegment, *, is_new: bool = False) -> None:
         """Add `segment`, which was written to, as the newest. `made`: its file is new."""
         if not self.segments or self.segments[-1] is not segment:  # nearly always the last one
             self.discard([segment])
             self.segments.append(segment)
-        self.directory |= made
+        self.directory |= is_new
 
     def discard(self, segments: Collection[SegmentView]) -> None:
         """Remove `segments`, which the log no longer has."""

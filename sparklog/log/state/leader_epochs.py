@@ -193,16 +193,16 @@ def _epochs_in(segments: Sequence[LogSegment]) -> list[EpochEntry]:
     """Return the start of every epoch, from the batch headers. Epochs only rise along a log. So all headers of a
     segment are read only if the next segment begins with another epoch, or if the segment is the last one."""
     filled = [s for s in segments if s.data_bytes]
-    found: list[EpochEntry] = []
+    entries: list[EpochEntry] = []
     firsts = [next(s.headers_from(None))[1] for s in filled]
     for segment, (first, following) in zip(filled, pairwise([*firsts, None]), strict=True):
         assert first is not None
         if following is not None and following.leader_epoch == first.leader_epoch:
-            found.append(EpochEntry(first.leader_epoch, first.base_offset))
+            entries.append(EpochEntry(first.leader_epoch, first.base_offset))
         else:
-            found += [EpochEntry(h.leader_epoch, h.base_offset) for _, h in segment.headers_from(None)]
+            entries += [EpochEntry(h.leader_epoch, h.base_offset) for _, h in segment.headers_from(None)]
     rising: list[EpochEntry] = []
-    for entry in found:
+    for entry in entries:
         if not rising or entry.epoch > rising[-1].epoch:
             rising.append(entry)
     return rising

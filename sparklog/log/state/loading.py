@@ -136,8 +136,8 @@ def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> 
     be the reason why not, else LogCorruptError."""
     if end == following or (end, following) in context.gaps:
         return
-    what = "overlaps with" if end > following else "leaves a gap before"
-    error = LogCorruptError(f"{path} ends at offset {end}: it {what} {segment_name(following)}; {context.hint()}")
+    relation = "overlaps with" if end > following else "leaves a gap before"
+    error = LogCorruptError(f"{path} ends at offset {end}: it {relation} {segment_name(following)}; {context.hint()}")
     if following <= context.recovery_point or end > following:
         raise error
     raise _Torn(error)
@@ -157,7 +157,7 @@ def _drop_without_batches(context: LoadContext, bases: list[int], error: LogCorr
 
 def _holds_batch(files: FileSystem, path: Path) -> bool:
     """Return True if a segment file contains an intact batch at any place."""
-    found: list[int] = []
+    positions: list[int] = []
     file = files.open(path)
     try:
         size = file.size()
@@ -165,10 +165,10 @@ def _holds_batch(files: FileSystem, path: Path) -> bool:
             start = decode_head(file.read).data_position
         except (TruncatedBatchError, LogCorruptError):
             start = min(len(HEAD_MAGIC), size)
-        result = scan(file.read, start, size, lambda position, _: found.append(position), next_offset=0)
+        result = scan(file.read, start, size, lambda position, _: positions.append(position), next_offset=0)
     finally:
         file.close()
-    return bool(found) or result.end is ScanEnd.CORRUPT
+    return bool(positions) or result.end is ScanEnd.CORRUPT
 
 
 def _segment_bases(context: LoadContext) -> list[int]:
@@ -182,10 +182,10 @@ def _segment_bases(context: LoadContext) -> list[int]:
             others.append(name)
         else:
             bases.append(base)
-    known = {segment_name(base) for base in bases}
+    names = {segment_name(base) for base in bases}
     for name in others:
         stem, dot, suffix = name.rpartition(".")
-        orphan = dot + suffix in (offset_index.SUFFIX, time_index.SUFFIX) and f"{stem}.arrow" not in known
+        orphan = dot + suffix in (offset_index.SUFFIX, time_index.SUFFIX) and f"{stem}.arrow" not in names
         if orphan or name.endswith(TEMPORARY_SUFFIX):
             context.files.remove(context.directory / name)
     return sorted(bases)
@@ -383,10 +383,10 @@ class _SegmentScan:
                 f"({result.reason or 'a gap'}); {context.hint()}"
             )
             raise _Torn(error) if end >= context.recovery_point and end < (following or 0) else error
-        known_end = max(context.recovery_point, context.written_to)
-        if following is None and end < known_end and context.log_start_offset < known_end:
+        safe_end = max(context.recovery_point, context.written_to)
+        if following is None and end < safe_end and context.log_start_offset < safe_end:
             raise LogCorruptError(
-                f"{where}: intact batches end at offset {end}, but the log had all offsets below {known_end} when the "
+                f"{where}: intact batches end at offset {end}, but the log had all offsets below {safe_end} when the "
                 f"broker stopped ({result.reason or 'the file is shorter than before, or the next file is missing'}); "
                 f"{context.hint()}"
             )

@@ -115,10 +115,10 @@ class LogOffsets:
         for name, offset in changes.items():
             setattr(self, name, offset)
         if not self._in_order():
-            wanted = repr(self)
+            attempted = repr(self)
             for name, offset in zip(changes, before, strict=True):
                 setattr(self, name, offset)
-            raise OffsetOrderError(f"the log's offsets would be out of order: {wanted}")
+            raise OffsetOrderError(f"the log's offsets would be out of order: {attempted}")
 
     def _in_order(self) -> bool:
         return (

@@ -28,15 +28,15 @@ class RepairedGaps:
     def add(self, gaps: Iterable[Gap], log_end_offset: int) -> None:
         """Add gaps of the leader. Recorded gaps at or above the log end, which this log has never reached, are removed.
         Raises StorageFullError, StorageError."""
-        known = tuple(sorted({*(gap for gap in self.all if gap[0] < log_end_offset), *gaps}))
-        if known != self.all:
-            self._files.write_atomic(self._path, encode_gaps(known))
-            self.all = known
+        merged = tuple(sorted({*(gap for gap in self.all if gap[0] < log_end_offset), *gaps}))
+        if merged != self.all:
+            self._files.write_atomic(self._path, encode_gaps(merged))
+            self.all = merged
 
     def cut(self, end_offset: int) -> None:
         """Remove the gaps that begin at or after `end_offset`, the new log end. Raises StorageFullError,
         StorageError."""
-        left = tuple(gap for gap in self.all if gap[0] < end_offset)
-        if left != self.all:
-            self._files.write_atomic(self._path, encode_gaps(left))
-            self.all = left
+        kept = tuple(gap for gap in self.all if gap[0] < end_offset)
+        if kept != self.all:
+            self._files.write_atomic(self._path, encode_gaps(kept))
+            self.all = kept

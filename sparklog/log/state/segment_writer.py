@@ -116,7 +116,7 @@ class SegmentWriter:
             self.finish_take_back()
             raise
         self.segments = SegmentList.of([*self.segments.all, segment])
-        self.dirty.add(segment, made=True)
+        self.dirty.add(segment, is_new=True)
         self.roll_next = False
         self.has_rolled = self.has_rolled or last is not None
         self.has_begun = self.has_begun or last is None
@@ -138,7 +138,7 @@ class SegmentWriter:
         """Write a segment's index files and footer. Raises StorageFullError, StorageError."""
         self.finish_take_back()
         segment.seal(self.schema_of(segment.info.schema_id))
-        self.dirty.add(segment, made=True)
+        self.dirty.add(segment, is_new=True)
 
     def drop_oldest(self, count: int, due_ms: int) -> None:
         """Remove the `count` oldest segments from the log; their files stay until the clock shows `due_ms`."""
@@ -189,19 +189,19 @@ class SegmentWriter:
         another attempt, or StorageError (also in `failure`) if the content of the disk is unknown."""
         if self.failure is not None:
             raise self.failure
-        left = self._remains
+        remains = self._remains
         try:
-            while left.files:
-                self._files.remove(left.files[0])
-                remove_indexes(self._files, left.files[0])
-                left.removed = True
-                del left.files[0]
-            if left.removed:
+            while remains.files:
+                self._files.remove(remains.files[0])
+                remove_indexes(self._files, remains.files[0])
+                remains.removed = True
+                del remains.files[0]
+            if remains.removed:
                 self._sync_directory()  # so that a failed append does not come back after a power cut
-                left.removed = False
-            while left.segments:
-                left.segments[0].take_back()
-                del left.segments[0]
+                remains.removed = False
+            while remains.segments:
+                remains.segments[0].take_back()
+                del remains.segments[0]
         except SyncFailedError as e:
             self.failure = StorageError(f"{self._directory}: a failed append could not be undone ({e}); restart")
             raise self.failure from e

@@ -118,7 +118,7 @@ class ColumnReader:
         """Yield the batches with offsets in [start_offset, end_offset), with only the `columns` (indexes into the
         schema). All fetched bytes are checked. Raises RemoteStorageError, CorruptBatchError."""
         layout = layout_of_schema(self._schema)
-        wanted = layout.buffers_of(columns)
+        numbers = layout.buffers_of(columns)
         group: list[tuple[_Batch, np.ndarray]] = []
         held = 0
         for batch in self._batches(start_offset, end_offset, layout.buffer_count):
@@ -126,11 +126,11 @@ class ColumnReader:
             layout.check(message, None)
             buffers = message.buffers
             group.append((batch, buffers))
-            held += int(buffers[wanted, 1].sum())
+            held += int(buffers[numbers, 1].sum())
             if held >= GROUP_BYTES:
-                yield from self._fetch(group, wanted)
+                yield from self._fetch(group, numbers)
                 group, held = [], 0
-        yield from self._fetch(group, wanted)
+        yield from self._fetch(group, numbers)
 
     def _batches(self, start_offset: int, end_offset: int, buffer_total: int) -> Iterator[_Batch]:
         name = object_name(self._segment.base_offset, COLUMNS_SUFFIX)
@@ -158,15 +158,15 @@ class ColumnReader:
             if header.next_offset > start_offset:
                 yield _Batch(positions[i], head, header, checksums[i])
 
-    def _fetch(self, group: list[tuple[_Batch, np.ndarray]], wanted: np.ndarray) -> Iterator[Message]:
+    def _fetch(self, group: list[tuple[_Batch, np.ndarray]], numbers: np.ndarray) -> Iterator[Message]:
         """Fetch the buffers `wanted` of the batches in `group` with one request, and yield the batches."""
         if not group:
             return
         key = f"{self._segment.prefix}/{object_name(self._segment.base_offset, '.arrow')}"
         starts, lengths = [], []
         for batch, buffers in group:
-            starts.append(buffers[wanted, 0] + (batch.position + len(batch.head)))
-            lengths.append(buffers[wanted, 1])
+            starts.append(buffers[numbers, 0] + (batch.position + len(batch.head)))
+            lengths.append(buffers[numbers, 1])
         ranges = coalesce(np.concatenate(starts), np.concatenate(lengths))
         parts = self._store.read_ranges(key, ranges) if ranges else []
         firsts = np.array([start for start, _ in ranges], np.int64)
@@ -174,7 +174,7 @@ class ColumnReader:
             data = np.zeros(batch.header.size_bytes, np.uint8)  # the kernel gives no memory for untouched pages
             view = memoryview(data)  # type: ignore[arg-type]
             view[: len(batch.head)] = batch.head
-            for number, position, size in zip(wanted.tolist(), at.tolist(), sizes.tolist(), strict=True):
+            for number, position, size in zip(numbers.tolist(), at.tolist(), sizes.tolist(), strict=True):
                 if not size:
                     continue
                 i = int(np.searchsorted(firsts, position, "right")) - 1
@@ -195,10 +195,10 @@ def coalesce(starts: np.ndarray, lengths: np.ndarray, gap_bytes: int = COALESCE_
     filled = lengths > 0
     starts, ends = starts[filled], (starts + lengths)[filled]
     order = np.argsort(starts, kind="stable")
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for start, end in zip(starts[order].tolist(), ends[order].tolist(), strict=True):
-        if found and start - found[-1][1] < gap_bytes:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if ranges and start - ranges[-1][1] < gap_bytes:
+            ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
         else:
-            found.append((start, end))
-    return found
+            ranges.append((start, end))
+    return ranges

@@ -115,7 +115,7 @@ class Journal:
         self._rewrite_at = _REWRITE_AT_BYTES
         data = read_whole(files, self.path)
         self.state = RemoteLogState()
-        self.was_there = data is not None
+        self.existed = data is not None
         if data is None:
             return
         try:

@@ -26,7 +26,7 @@ _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"
 _LOCAL = frozenset({"file", "local"})
 
 
-def parse_options(text: str, what: str = "remote.log.storage.options") -> dict[str, Any]:
+def parse_options(text: str, setting: str = "remote.log.storage.options") -> dict[str, Any]:
     """Parse the options of a store. `text` is a JSON object, or the path of a file with a JSON object; empty: no
     options. `what`: name of the options in errors. Raises InvalidConfigError, which does not repeat the value."""
     if not text.strip():
@@ -37,15 +37,15 @@ def parse_options(text: str, what: str = "remote.log.storage.options") -> dict[s
         except (OSError, ValueError) as e:
             reason = (e.strerror if isinstance(e, OSError) else None) or "no text"
             raise InvalidConfigError(
-                f"{what} is neither a JSON object nor a file that can be read ({reason})"
+                f"{setting} is neither a JSON object nor a file that can be read ({reason})"
             ) from None
     try:
         options = json.loads(text)
     except ValueError as e:
         where = f"line {e.lineno}, column {e.colno}" if isinstance(e, json.JSONDecodeError) else "?"
-        raise InvalidConfigError(f"{what} is not JSON ({where})") from None
+        raise InvalidConfigError(f"{setting} is not JSON ({where})") from None
     if not isinstance(options, dict):
-        raise InvalidConfigError(f'{what} has to be a JSON object, as in {{"anon": false}}')
+        raise InvalidConfigError(f'{setting} has to be a JSON object, as in {{"anon": false}}')
     return options
 
 
@@ -155,8 +155,8 @@ class ObjectStore:
         """
         starts, ends = [r[0] for r in ranges], [r[1] for r in ranges]
         with self._translate_errors("read", key):
-            found = self._fs.cat_ranges([self.path(key)] * len(ranges), starts, ends, on_error="raise")
-        parts = [bytes(part) for part in found]
+            contents = self._fs.cat_ranges([self.path(key)] * len(ranges), starts, ends, on_error="raise")
+        parts = [bytes(part) for part in contents]
         for (start, end), part in zip(ranges, parts, strict=True):
             if len(part) != end - start:
                 raise CorruptBatchError(
@@ -196,17 +196,17 @@ class ObjectStore:
         with self._translate_errors("list", prefix):
             self._fs.invalidate_cache()
             try:
-                found = self._fs.find(self.path(prefix))
+                paths = self._fs.find(self.path(prefix))
             except FileNotFoundError:
                 return []
-        names = [str(path) for path in found]
+        names = [str(path) for path in paths]
         return sorted(n[n.index(prefix) :] for n in names if n.endswith("/manifest.json") and prefix in n)
 
     @contextmanager
-    def _translate_errors(self, what: str, key: str) -> Iterator[None]:
+    def _translate_errors(self, action: str, key: str) -> Iterator[None]:
         try:
             yield
         except SparklogError:
             raise
         except Exception as e:
-            raise RemoteStorageError(f"cannot {what} {self.url}/{key}: {type(e).__name__}: {e}") from e
+            raise RemoteStorageError(f"cannot {action} {self.url}/{key}: {type(e).__name__}: {e}") from e

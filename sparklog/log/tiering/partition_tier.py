@@ -60,25 +60,25 @@ class PartitionTier:
         start: the log must not lose its beginning unnoticed.
         """
         limit = local[0].base_offset if local else None
-        if expected and not self._journal.was_there and limit is not None and limit > log_start_offset:
+        if expected and not self._journal.existed and limit is not None and limit > log_start_offset:
             raise LogCorruptError(
                 f"{directory}: the log begins at offset {log_start_offset}, its local files at {limit}, and "
                 f"{JOURNAL_FILE}, the list of segments in the object store, is missing: restore it from a copy, or "
                 f"rewrite it: sparklog log restore-remote {directory}"
             )
-        found = [
+        segments = [
             s
             for s in self.state.finished
             if s.next_offset > log_start_offset and (limit is None or s.next_offset <= limit)
         ]
-        bases = [s.base_offset for s in found[1:]] + ([limit] if limit is not None else [])
-        for segment, following in zip(found, bases, strict=False):
+        bases = [s.base_offset for s in segments[1:]] + ([limit] if limit is not None else [])
+        for segment, following in zip(segments, bases, strict=False):
             if segment.next_offset != following and (segment.next_offset, following) not in gaps:
                 raise LogCorruptError(
                     f"{directory}: offsets {segment.next_offset} to {following - 1} are neither in local files nor "
                     "in the journal of the object store: files are missing; restore them from a copy"
                 )
-        return [self.segment(s) for s in found]
+        return [self.segment(s) for s in segments]
 
     def cut(self, offset: int) -> None:
         """Record that the log was cut to `offset` (0: it was emptied). Copies with records above `offset` are not read

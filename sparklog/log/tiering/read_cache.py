@@ -80,11 +80,11 @@ class CachedFile:
         data = memoryview(self._store.read_ranges(key, [(position, end)])[0])
         for i in range(first, behind):
             at = (i - first) * PIECE_BYTES
-            found = crc32c(data[at : at + PIECE_BYTES])
-            if found != int(self._checksums[i]):
+            checksum = crc32c(data[at : at + PIECE_BYTES])
+            if checksum != int(self._checksums[i]):
                 raise CorruptBatchError(
                     f"{self._store.url}/{key} is damaged: the bytes from {i * PIECE_BYTES} on have checksum "
-                    f"{found:08x}, but were written with {int(self._checksums[i]):08x}"
+                    f"{checksum:08x}, but were written with {int(self._checksums[i]):08x}"
                 )
         self._cache.make_room(self, len(data))
         self._file.write(position, data)

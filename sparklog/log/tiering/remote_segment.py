@@ -116,12 +116,12 @@ class RemoteLogSegment(SegmentView):
             blocks = decode_seal(shared.file.read, shared.file.size())
         finally:
             shared.release()
-        found = [self._object(store, suffix) for suffix in (offset_index.SUFFIX, time_index.SUFFIX)]
+        objects = [self._object(store, suffix) for suffix in (offset_index.SUFFIX, time_index.SUFFIX)]
         end = self.next_offset - self.base_offset
         positions = blocks.positions if blocks is not None else ()
         base = self.base_offset
-        offsets = decode_offset_index(found[0], base_offset=base, batch_positions=positions, relative_offset_end=end)  # type: ignore[arg-type]
-        times = decode_time_index(found[1], base_offset=base, relative_offset_end=end)
+        offsets = decode_offset_index(objects[0], base_offset=base, batch_positions=positions, relative_offset_end=end)  # type: ignore[arg-type]
+        times = decode_time_index(objects[1], base_offset=base, relative_offset_end=end)
         if blocks is None or offsets is None or times is None:
             raise CorruptBatchError(f"{self.path}: the copy has no valid footer or indexes")
         indexes = SegmentIndexes(self.base_offset)

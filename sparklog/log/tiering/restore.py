@@ -36,7 +36,7 @@ def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, d
     meta = decode(data, PartitionMeta) if data is not None else None
     if meta is None:
         raise LogCorruptError(f"{directory / PARTITION_FILE} cannot be read: the partition's topic is unknown")
-    found: dict[int, RemoteSegmentMetadata] = {}
+    by_base: dict[int, RemoteSegmentMetadata] = {}
     unreadable = []
     for key in store.manifests(partition_prefix(LogOwner(meta.topic, meta.topic_id, meta.partition))):
         manifest = decode_manifest(store.read_unchecked(key))
@@ -44,10 +44,10 @@ def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, d
             unreadable.append(key)
             continue
         segment = manifest.segment
-        known = found.get(segment.base_offset)
-        if known is None or known.copied_ms <= segment.copied_ms:
-            found[segment.base_offset] = segment
-    segments = [found[base] for base in sorted(found)]
+        present = by_base.get(segment.base_offset)
+        if present is None or present.copied_ms <= segment.copied_ms:
+            by_base[segment.base_offset] = segment
+    segments = [by_base[base] for base in sorted(by_base)]
     if not dry_run:
         files.write_atomic(directory / JOURNAL_FILE, encode_journal(_state_of(segments)))
     return RestoreResult(segments, unreadable)

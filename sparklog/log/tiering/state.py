@@ -166,8 +166,8 @@ class RemoteLogState:
     def _in(self, key: str, *phases: Phase) -> RemoteCopy:
         copy = self.copies.get(key)
         if copy is None or copy.phase not in phases:
-            found = "unknown" if copy is None else copy.phase.value
-            raise LogCorruptError(f"copy {key} is {found}, it should be {' or '.join(p.value for p in phases)}")
+            phase = "unknown" if copy is None else copy.phase.value
+            raise LogCorruptError(f"copy {key} is {phase}, it should be {' or '.join(p.value for p in phases)}")
         return copy
 
     def _put_copy(self, key: str, copy: RemoteCopy) -> None:
@@ -175,14 +175,14 @@ class RemoteLogState:
 
     def events(self) -> list[Event]:
         """Return the shortest list of events that produces this state."""
-        found: list[Event] = [self.local_start] if self.local_start.offset else []
+        events: list[Event] = [self.local_start] if self.local_start.offset else []
         for key, copy in self.copies.items():
-            found.append(copy.started)
+            events.append(copy.started)
             if copy.segment is not None:
-                found.append(CopyFinished(copy.segment))
+                events.append(CopyFinished(copy.segment))
             if copy.phase is Phase.DELETING:
-                found.append(DeleteStarted(key))
-        return found
+                events.append(DeleteStarted(key))
+        return events
 
     @property
     def local_start_offset(self) -> int:
@@ -192,8 +192,8 @@ class RemoteLogState:
     @property
     def finished(self) -> list[RemoteSegmentMetadata]:
         """The copies in phase FINISHED, in the order of their base offsets."""
-        found = [c.segment for c in self.copies.values() if c.phase is Phase.FINISHED and c.segment is not None]
-        return sorted(found, key=lambda s: s.base_offset)
+        segments = [c.segment for c in self.copies.values() if c.phase is Phase.FINISHED and c.segment is not None]
+        return sorted(segments, key=lambda s: s.base_offset)
 
     @property
     def orphans(self) -> list[RemoteCopy]:

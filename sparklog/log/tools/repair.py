@@ -138,8 +138,8 @@ def read_points(directory: Path, files: FileSystem) -> PartitionPoints:
     the partition. Raises StorageError."""
     data = read_rebuildable(files, directory.parent / RECOVERY_POINTS_FILE)
     points = decode(data, RecoveryPoints) if data is not None else None
-    found = points.partitions.get(directory.name) if points is not None else None
-    return found if found is not None else PartitionPoints("", 0, 0, 0)
+    stored = points.partitions.get(directory.name) if points is not None else None
+    return stored if stored is not None else PartitionPoints("", 0, 0, 0)
 
 
 class _Plan:
@@ -149,7 +149,7 @@ class _Plan:
         scan = DirectoryScan(directory, files, schema_of)
         self._segments = scan.segments
         self._gaps: set[tuple[int, int]] = set()
-        self._known_gaps = set(decode_gaps(read_whole(files, directory / GAPS_FILE)))
+        self._recorded_gaps = set(decode_gaps(read_whole(files, directory / GAPS_FILE)))
         self._end = 0
         self._points = self._read_points(scan.meta)
         self._has_remote = files.exists(directory / JOURNAL_FILE)
@@ -166,17 +166,17 @@ class _Plan:
             report.batches += len(segment.kept)
             report.records += sum(k.header.record_count for k in segment.kept)
         stay = {s.base for s in self._segments if s.kept or not s.needs_rewrite or s is self._segments[-1]}
-        self._gaps = _join_gaps(self._gaps | self._known_gaps, stay)
-        report.gaps = sorted(self._gaps - self._known_gaps)
+        self._gaps = _join_gaps(self._gaps | self._recorded_gaps, stay)
+        report.gaps = sorted(self._gaps - self._recorded_gaps)
         report.log_end_offset = self._end
         return report
 
     def _read_points(self, meta: PartitionMeta | None) -> PartitionPoints:
         """Return the last checkpoint's points of the partition; zeros if they are of another topic of the same name."""
-        found = read_points(self._directory, self._files)
-        if meta is not None and meta.topic_id != found.topic_id:
+        points = read_points(self._directory, self._files)
+        if meta is not None and meta.topic_id != points.topic_id:
             return PartitionPoints("", 0, 0, 0)
-        return found
+        return points
 
     # --- offsets ---
 
@@ -184,23 +184,23 @@ class _Plan:
         """Decide the offset of each batch, and find the missing offsets."""
         mark = TruncationMark(self._files, self._directory)
         points = self._points
-        known = mark.clamp((points.log_start_offset, points.high_watermark, points.recovery_point))
+        clamped = mark.clamp((points.log_start_offset, points.high_watermark, points.recovery_point))
         due: int | None = None
         for n, segment in enumerate(self._segments):
             behind = next((s.base for s in self._segments[n + 1 :]), None)
             if due is None:
                 due = segment.base
                 if self._has_remote:
-                    self._gaps |= self._missing_behind_copies(known[0], due)
-                elif points.topic_id and known[0] < due:
-                    self._gaps.add((known[0], due))
+                    self._gaps |= self._missing_behind_copies(clamped[0], due)
+                elif points.topic_id and clamped[0] < due:
+                    self._gaps.add((clamped[0], due))
             elif segment.base > due:
                 self._gaps.add((due, segment.base))
             elif segment.base < due and segment.kept:
                 raise LogCorruptError(f"{segment.path} overlaps with the segment before it; move one of them away")
             due = self._place_batches(segment, max(segment.base, due), behind)
         self._end = due or 0
-        promised = max(*known, newest_snapshot_offset(self._files, self._directory))
+        promised = max(*clamped, newest_snapshot_offset(self._files, self._directory))
         if self._end < promised:
             self._gaps.add((self._end, promised))
             self._end = promised
@@ -228,7 +228,7 @@ class _Plan:
             if base != due and not (compacted and base > due):
                 size = batch.header.last_offset_delta + 1
                 fits = following == due + size or (following is None and touches)
-                if (due, base) not in self._known_gaps and fits:
+                if (due, base) not in self._recorded_gaps and fits:
                     reason = f"the batch has offset {base}, but between its neighbours {due} is correct"
                     segment.bad.append((batch.position, batch.position, reason))
                     segment.needs_rewrite = True
@@ -270,7 +270,7 @@ class _Plan:
     def _lost_from(self) -> int | None:
         """Return an offset below which no batch is lost; None if no batch is lost at all."""
         damaged = (s.base for s in self._segments if any(end > start for start, end, _ in s.bad))
-        return min([*damaged, *(start for start, _ in self._gaps - self._known_gaps)], default=None)
+        return min([*damaged, *(start for start, _ in self._gaps - self._recorded_gaps)], default=None)
 
     def _quarantine(self, segment: ScannedSegment, start: int, end: int) -> None:
         target_path = segment.path.with_name(f"{segment.path.name}.{start}{QUARANTINE_SUFFIX}")

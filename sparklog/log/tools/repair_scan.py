@@ -104,11 +104,11 @@ class DirectoryScan:
                 segment.needs_rewrite = True
             blocks = decode_seal(file.read, size)
             end = blocks.data_end if blocks is not None else size
-            for start, stop, found in _pieces(file, position, end, may_be_torn=is_last and blocks is None):
-                if isinstance(found, BatchHeader):
-                    segment.kept.append(KeptBatch(start, found, found.base_offset))
+            for start, stop, piece in _pieces(file, position, end, may_be_torn=is_last and blocks is None):
+                if isinstance(piece, BatchHeader):
+                    segment.kept.append(KeptBatch(start, piece, piece.base_offset))
                 else:
-                    segment.bad.append((start, stop, found))
+                    segment.bad.append((start, stop, piece))
                     segment.needs_rewrite = True
             self._check_head(segment)
             return segment
@@ -144,13 +144,13 @@ class DirectoryScan:
     def _complete_heads(self) -> None:
         """Give a new head to segments with batches and no usable head. Raises LogCorruptError if the schema is
         unknown."""
-        known = {s.head.info.schema_id: s.head for s in self.segments if s.head is not None}
+        heads = {s.head.info.schema_id: s.head for s in self.segments if s.head is not None}
         meta = self.meta
         for segment in self.segments:
             if segment.head is not None or not segment.kept:
                 continue
             schema_id = segment.kept[0].header.schema_id
-            other = known.get(schema_id)
+            other = heads.get(schema_id)
             try:
                 schema = other.schema if other is not None else self._schema_of and self._schema_of(schema_id)
             except (KeyError, SparklogError):

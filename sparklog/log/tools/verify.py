@@ -48,7 +48,7 @@ from sparklog.log.tools.verify_segment import (
     Progress,
     SegmentCheck,
     check_segment,
-    read_if_there,
+    read_if_exists,
 )
 
 __all__ = ["Finding", "VerifyReport", "bytes_to_check", "partition_directories", "verify"]
@@ -139,10 +139,10 @@ def partition_directories(path: Path) -> list[Path]:
     kind = _kind(path)
     if kind == "segment":
         raise StorageError(f"{path} is a file; name the partition's directory, {path.parent}")
-    found = [path] if kind == "partition" else list(_partition_directories(path))
-    if not found:
+    directories = [path] if kind == "partition" else list(_partition_directories(path))
+    if not directories:
         raise StorageError(f"no partition found in {path}")
-    return found
+    return directories
 
 
 def _kind(path: Path) -> str:
@@ -176,7 +176,7 @@ def _verify_directory(
     report.directories += 1
     around = _surroundings(path, findings)
     _note_odd([path / name for name in _DIRECTORY_FILES], findings)
-    meta = read_if_there(path / META_FILE)
+    meta = read_if_exists(path / META_FILE)
     if meta is None:
         findings.add(path / META_FILE, 0, META_FILE, "missing: the owner of this directory is unknown")
     elif decode(meta, DataDirMeta) is None:
@@ -206,7 +206,7 @@ def _verify_directory(
 
 def _surroundings(path: Path, findings: Findings) -> _Surroundings:
     """Read the checkpoint and the clean-shutdown mark in `path`. Both are None if `path` is no log directory."""
-    points_data, mark = read_if_there(path / RECOVERY_POINTS_FILE), read_if_there(path / CLEAN_SHUTDOWN_FILE)
+    points_data, mark = read_if_exists(path / RECOVERY_POINTS_FILE), read_if_exists(path / CLEAN_SHUTDOWN_FILE)
     points = decode(points_data, RecoveryPoints) if points_data is not None else None
     if points_data is not None and points is None:
         findings.add(path / RECOVERY_POINTS_FILE, 0, "checkpoint", "cannot be read; the offsets come from the logs")
@@ -217,7 +217,7 @@ def _surroundings(path: Path, findings: Findings) -> _Surroundings:
 
 
 def _owner(directory: Path) -> PartitionMeta | None:
-    data = read_if_there(directory / PARTITION_FILE)
+    data = read_if_exists(directory / PARTITION_FILE)
     return decode(data, PartitionMeta) if data is not None else None
 
 
@@ -280,7 +280,7 @@ def _segments(directory: Path) -> list[Path]:
 
 def _gaps(directory: Path) -> frozenset[tuple[int, int]]:
     """Return the ranges (first missing offset, first offset after them) whose records a repair could not save."""
-    return frozenset(decode_gaps(read_if_there(directory / GAPS_FILE)))
+    return frozenset(decode_gaps(read_if_exists(directory / GAPS_FILE)))
 
 
 def _look_at_partition(
@@ -313,11 +313,11 @@ def _look_at_partition(
 
 def _check_owner(directory: Path, checks: list[SegmentCheck], findings: Findings) -> None:
     path = directory / PARTITION_FILE
-    data = read_if_there(path)
+    data = read_if_exists(path)
     owner = decode(data, PartitionMeta) if data is not None else None
     if owner is None:
-        what = "missing" if data is None else "cannot be read"
-        findings.add(path, 0, PARTITION_FILE, f"{what}; the next start of the broker writes it again")
+        fault = "missing" if data is None else "cannot be read"
+        findings.add(path, 0, PARTITION_FILE, f"{fault}; the next start of the broker writes it again")
     elif f"{owner.topic}-{owner.partition}" != directory.name:
         findings.add(
             path, 0, PARTITION_FILE, f"names {owner.topic}-{owner.partition}, the directory is {directory.name}"
@@ -377,7 +377,7 @@ def _check_sequence(directory: Path, checks: list[SegmentCheck], around: _Surrou
 
 def _check_epochs(directory: Path, checks: list[SegmentCheck], findings: Findings) -> None:
     path = directory / LEADER_EPOCHS_FILE
-    data = read_if_there(path)
+    data = read_if_exists(path)
     if data is None:
         return
     entries = decode_epochs(data)
@@ -385,8 +385,8 @@ def _check_epochs(directory: Path, checks: list[SegmentCheck], findings: Finding
         findings.add(path, 0, "leader epochs", "cannot be read; the next start finds them in the batches")
         return
     for epoch, base_offset, last_offset in (e for check in checks for e in check.batches.epochs):
-        known = [e for e in entries if e.epoch == epoch]
-        if not known or known[0].start_offset > last_offset:
+        recorded = [e for e in entries if e.epoch == epoch]
+        if not recorded or recorded[0].start_offset > last_offset:
             position = max(data.find(b'"entries"'), 0)
             findings.add(
                 path, position, "leader epochs", f"epoch {epoch} of the batch at offset {base_offset} is not in it"
@@ -407,8 +407,8 @@ def _check_points(directory: Path, checks: list[SegmentCheck], around: _Surround
     if points is None or around.path is None or any(c.findings.damage for c in checks):
         return
     _check_start(directory, checks, around, findings)
-    known = [c.next_offset for c in checks if c.info is not None]
-    end = known[-1] if known else points.log_start_offset
+    ends = [c.next_offset for c in checks if c.info is not None]
+    end = ends[-1] if ends else points.log_start_offset
     for name, value in (
         ("log start", points.log_start_offset),
         ("recovery point", points.recovery_point),
@@ -446,7 +446,7 @@ def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findin
     """Check that the journal of the copies in the object store can be read, and that the copies reach the first local
     segment."""
     path = directory / JOURNAL_FILE
-    data = read_if_there(path)
+    data = read_if_exists(path)
     if data is None:
         return
     try:

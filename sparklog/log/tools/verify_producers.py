@@ -16,7 +16,7 @@ from sparklog.format.producer_snapshot import ProducerSnapshot, decode_snapshot,
 from sparklog.format.txn_index import AbortedEntry, decode_txn_index, entries_crc
 from sparklog.log.producers.partition_producers import PartitionProducers
 from sparklog.log.segments.header_walk import header_at, walk_headers
-from sparklog.log.tools.verify_segment import Findings, SegmentCheck, read_if_there
+from sparklog.log.tools.verify_segment import Findings, SegmentCheck, read_if_exists
 
 _REPLAYED = "the next start replays the log's headers instead"
 
@@ -27,7 +27,7 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
     report = findings.add if stopped_clean else findings.note
     aborted: dict[int, list[AbortedEntry]] = {}
     for path in sorted(directory.glob(f"*{txn_index.SUFFIX}")):
-        data = read_if_there(path)
+        data = read_if_exists(path)
         if data is None:
             continue
         entries = decode_txn_index(data)
@@ -37,7 +37,7 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
             aborted[int(path.stem)] = entries
     newest: ProducerSnapshot | None = None
     for path in sorted(directory.glob(f"*{producer_snapshot.SUFFIX}")):
-        data = read_if_there(path)
+        data = read_if_exists(path)
         if data is None:  # a broker at work has replaced it by a newer one
             continue
         if not data:  # by a repair, or odd
@@ -51,15 +51,15 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
     if newest is None or any(c.findings.damage or c.info is None for c in checks) or not checks:
         return
     path = directory / snapshot_name(newest.offset)
-    known: set[AbortedEntry] = set()
+    expected: set[AbortedEntry] = set()
     for file in newest.aborted_files:
         entries = aborted.get(file.base_offset, [])[: file.entries]
         if entries_crc(entries) != file.crc:
             report(path, 0, "producers", f"refers to {file.base_offset:020d}{txn_index.SUFFIX}, which is missing")
             return
-        known.update(entries)
+        expected.update(entries)
     if stopped_clean:
-        _compare(path, known, _derive_producers(checks), newest.offset, findings)
+        _compare(path, expected, _derive_producers(checks), newest.offset, findings)
 
 
 def _derive_producers(checks: list[SegmentCheck]) -> PartitionProducers:
@@ -82,9 +82,9 @@ def _derive_producers(checks: list[SegmentCheck]) -> PartitionProducers:
 
 
 def _compare(
-    path: Path, known: set[AbortedEntry], derived: PartitionProducers, offset: int, findings: Findings
+    path: Path, entries: set[AbortedEntry], derived: PartitionProducers, offset: int, findings: Findings
 ) -> None:
-    markers = {(e.producer_id, e.last_offset) for e in known}
+    markers = {(e.producer_id, e.last_offset) for e in entries}
     for entry in derived.aborted.entries(0, offset):
         if (entry.producer_id, entry.last_offset) not in markers:
             findings.add(

@@ -116,7 +116,7 @@ class SegmentCheck(Struct):
     batches: Batches = field(default_factory=Batches)
 
 
-def read_if_there(path: Path) -> bytes | None:
+def read_if_exists(path: Path) -> bytes | None:
     """Return the file's content: None if the file is missing, empty bytes if it cannot be read. For an irregular file,
     `odd_file` has the reason."""
     try:
@@ -344,11 +344,11 @@ class _Checker:
         positions = np.array(batches.positions, np.int64)
         lengths = np.array(batches.metadata_lengths, np.int32)
         expected = encode_seal(head.schema, head.info, positions, lengths, seal.data_end)
-        found = self._read(seal.data_end, self._check.size_bytes - seal.data_end)
-        if found == expected:
+        footer = self._read(seal.data_end, self._check.size_bytes - seal.data_end)
+        if footer == expected:
             return
-        shared = min(len(found), len(expected))
-        differs = np.flatnonzero(np.frombuffer(found, "u1", shared) != np.frombuffer(expected, "u1", shared))
+        shared = min(len(footer), len(expected))
+        differs = np.flatnonzero(np.frombuffer(footer, "u1", shared) != np.frombuffer(expected, "u1", shared))
         position = seal.data_end + (int(differs[0]) if len(differs) else shared)
         problem = self._footer_problem(head, seal, positions, lengths)
         if problem:
@@ -381,7 +381,7 @@ class _Checker:
             return
         for index, examine in ((offset_index, self._offset_index), (time_index, self._time_index)):
             path = self._path.with_suffix(index.SUFFIX)
-            data = read_if_there(path)
+            data = read_if_exists(path)
             if data is None:
                 if self._check.is_sealed:
                     self._findings.note(path, 0, "index", "missing; the broker rebuilds it on demand")
@@ -391,29 +391,31 @@ class _Checker:
                 continue
             self._progress(len(data))
             whole = index.ENTRY.itemsize * entries_in(len(data), index.ENTRY.itemsize, index.TRAILER_BYTES)
-            found = len(self._findings.damage)
+            damage_count = len(self._findings.damage)
             examine(path, np.frombuffer(data[:whole], index.ENTRY))
-            if len(self._findings.damage) == found and data[whole:] != index.trailer(self._base_offset, data[:whole]):
+            if len(self._findings.damage) == damage_count and data[whole:] != index.trailer(
+                self._base_offset, data[:whole]
+            ):
                 self._findings.add(path, whole, "index", "wrong checksum; the broker rebuilds the index on demand")
 
-    def _index_finding(self, path: Path, wrong: np.ndarray, entry_bytes: int, what: str) -> None:
+    def _index_finding(self, path: Path, wrong: np.ndarray, entry_bytes: int, fault: str) -> None:
         if len(wrong):
             first = int(wrong[0])
             more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            self._findings.add(path, first * entry_bytes, "index", f"entry {first} {what}{more}")
+            self._findings.add(path, first * entry_bytes, "index", f"entry {first} {fault}{more}")
 
     def _offset_index(self, path: Path, entries: np.ndarray) -> None:
         batches = self._check.batches
         positions = np.array(batches.positions, np.int64)
         offsets = np.array(batches.base_offsets, np.int64) - self._base_offset
-        found = entries["position"].astype(np.int64)
-        i = np.minimum(np.searchsorted(positions, found), max(len(positions) - 1, 0))
+        file_positions = entries["position"].astype(np.int64)
+        i = np.minimum(np.searchsorted(positions, file_positions), max(len(positions) - 1, 0))
         good = (
-            (positions[i] == found) & (offsets[i] == entries["relative_offset"])
+            (positions[i] == file_positions) & (offsets[i] == entries["relative_offset"])
             if len(positions)
             else np.zeros(len(entries), bool)
         )
-        good[1:] &= found[1:] > found[:-1]
+        good[1:] &= file_positions[1:] > file_positions[:-1]
         size = offset_index.ENTRY.itemsize
         self._index_finding(path, np.flatnonzero(~good), size, "does not point to a batch")
         if good.all() and len(entries):
@@ -427,9 +429,9 @@ class _Checker:
         marks = np.concatenate(([0], indexed, [len(positions)]))
         distances = np.diff(positions[marks[:-1]])
         without = positions[marks[1:] - 1] - positions[marks[:-1]]  # up to the last batch that has no entry
-        found = np.flatnonzero(without >= distances.min())
-        if len(found):
-            first = int(found[0])
+        gaps = np.flatnonzero(without >= distances.min())
+        if len(gaps):
+            first = int(gaps[0])
             self._findings.note(
                 path,
                 first * offset_index.ENTRY.itemsize,
@@ -446,12 +448,12 @@ class _Checker:
         offsets = np.array(batches.base_offsets, np.int64) - self._base_offset
         timestamps = np.array(batches.timestamps_ms, np.int64)
         largest = np.maximum.accumulate(timestamps)
-        found = entries["relative_offset"].astype(np.int64)
-        i = np.minimum(np.searchsorted(offsets, found), len(offsets) - 1)
+        relative_offsets = entries["relative_offset"].astype(np.int64)
+        i = np.minimum(np.searchsorted(offsets, relative_offsets), len(offsets) - 1)
         before = np.where(i > 0, largest[i - 1], np.iinfo(np.int64).min)
         reached = (largest[i] == entries["timestamp_ms"]) & (before < entries["timestamp_ms"])
-        good = (offsets[i] == found) & (reached | (entries["timestamp_ms"] == np.iinfo(np.int64).min))
-        good[1:] &= found[1:] > found[:-1]
+        good = (offsets[i] == relative_offsets) & (reached | (entries["timestamp_ms"] == np.iinfo(np.int64).min))
+        good[1:] &= relative_offsets[1:] > relative_offsets[:-1]
         wrong = np.flatnonzero(~good)
         size = time_index.ENTRY.itemsize
         self._index_finding(path, wrong, size, "is not the largest timestamp up to the batch of this entry")

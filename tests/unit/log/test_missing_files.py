@@ -25,16 +25,16 @@ TOPIC_ID = "0" * 32
 E0 = TopicPartition("events", 0)
 
 
-def spec(*, made: bool = True, partition: int = 0, topic_id: str = TOPIC_ID) -> PartitionSpec:
+def spec(*, was_created: bool = True, partition: int = 0, topic_id: str = TOPIC_ID) -> PartitionSpec:
     owner = LogOwner("events", topic_id, partition, "timestamp")
-    return PartitionSpec(owner, LogConfig.from_settings({}), SCHEMAS.__getitem__, made=made)
+    return PartitionSpec(owner, LogConfig.from_settings({}), SCHEMAS.__getitem__, was_created=was_created)
 
 
 def started(
-    data: Path, *, made: bool = True, files: FileSystem | None = None, deleted: tuple[str, ...] = ()
+    data: Path, *, was_created: bool = True, files: FileSystem | None = None, deleted: tuple[str, ...] = ()
 ) -> LogManager:
     manager = LogManager(data, files=files)
-    manager.load("c1", [spec(made=made)], deleted)
+    manager.load("c1", [spec(was_created=was_created)], deleted)
     for log in manager.logs.values():
         log.raise_high_watermark(log.log_end_offset)
     return manager
@@ -42,7 +42,7 @@ def started(
 
 def filled(data: Path, *, segments: int, files: FileSystem | None = None) -> LogManager:
     """`segments` of three records each, the last one active; nothing has been fsynced or checkpointed."""
-    manager = started(data, made=False, files=files)
+    manager = started(data, was_created=False, files=files)
     log = manager.get(E0)
     for i in range(segments):
         if i:
@@ -169,7 +169,7 @@ def test_losses_of_a_power_cut_are_no_damage() -> None:
         manager.checkpoint()
         files.power_cut(random.Random(seed))
         for _ in range(2):  # the second start is of the same boot, the checkpoint was from before the power cut
-            manager = started(data, files=files, made=False)
+            manager = started(data, files=files, was_created=False)
             assert not manager.offline, manager.offline
             kill(manager)
             files.kill()
@@ -215,7 +215,7 @@ def test_a_created_directory_is_missed(tmp_path: Path, lose: Callable[[Path], No
 
 def test_a_directory_that_was_never_created_is_created(tmp_path: Path) -> None:
     """A crash between the topic's entry in the store and its directories."""
-    manager = started(tmp_path, made=False)
+    manager = started(tmp_path, was_created=False)
     assert append(manager.get(E0), records(1)) == 0
     assert manager.close()
 
@@ -223,7 +223,7 @@ def test_a_directory_that_was_never_created_is_created(tmp_path: Path) -> None:
 def test_exactly_the_leftovers_of_a_deleted_topic_go(tmp_path: Path) -> None:
     old, other = "a" * 32, "b" * 32
     manager = LogManager(tmp_path)
-    manager.load("c1", [spec(made=False, topic_id=old), spec(made=False, partition=1, topic_id=other)])
+    manager.load("c1", [spec(was_created=False, topic_id=old), spec(was_created=False, partition=1, topic_id=other)])
     for log in manager.logs.values():
         append(log, records(1))
     kill(manager)
@@ -231,7 +231,7 @@ def test_exactly_the_leftovers_of_a_deleted_topic_go(tmp_path: Path) -> None:
     (tmp_path / "recovery-points.json.tmp").write_bytes(b"half")
     (tmp_path / ("events-7." + "c" * 32 + "-delete")).mkdir()
     manager = LogManager(tmp_path)
-    manager.load("c1", [spec(made=False)], [old])
+    manager.load("c1", [spec(was_created=False)], [old])
     assert manager.has_all_directories
     manager.purge_deleted()
     assert append(manager.get(E0), records(1)) == 0, "another topic of the same name has the name to itself"
@@ -274,7 +274,7 @@ def test_a_swap_file_that_does_not_fit_between_the_segments_removes_none(tmp_pat
     data, other = tmp_path / "data", tmp_path / "other"
     manager = filled(data, segments=3)
     assert manager.close()
-    longer = started(other, made=False)
+    longer = started(other, was_created=False)
     append(longer.get(E0), records(4))
     assert longer.close()
     misplaced = data / "events-0" / (segment_name(0) + ".swap")

@@ -17,15 +17,15 @@ from sparklog.format.checkpoint import LOG_DIRS_FILE, KnownLogDirs, decode, enco
 logger = logging.getLogger(__name__)
 
 
-def read_known_directories(files: FileSystem, data_dir: Path) -> list[Path]:
+def read_remembered_directories(files: FileSystem, data_dir: Path) -> list[Path]:
     """Return the paths of the log directories that the file in `data_dir` names; an empty list if the file is missing
     or cannot be read. Raises StorageError."""
     data = read_whole(files, data_dir / LOG_DIRS_FILE)
-    found = decode(data, KnownLogDirs) if data is not None else None
-    return [Path(path) for path in found.directories.values()] if found is not None else []
+    stored = decode(data, KnownLogDirs) if data is not None else None
+    return [Path(path) for path in stored.directories.values()] if stored is not None else []
 
 
-class KnownDirectories:
+class RememberedDirectories:
     """Identities (`data_dir_id`) of log directories, and the last path of each."""
 
     def __init__(self, files: FileSystem, data_dir: Path) -> None:
@@ -38,10 +38,10 @@ class KnownDirectories:
         """Read the file. Directories that the file names and `present` (path by identity) lacks count as absent from
         now on. Raises StorageError."""
         data = read_hint(self._files, self._path)
-        found = decode(data, KnownLogDirs) if data is not None else None
-        if data is not None and found is None:
+        stored = decode(data, KnownLogDirs) if data is not None else None
+        if data is not None and stored is None:
             logger.warning("%s cannot be read; missing log directories are not detected", self._path)
-        self._written = dict(found.directories) if found is not None else {}
+        self._written = dict(stored.directories) if stored is not None else {}
         self._absent_directories = {i: path for i, path in self._written.items() if i not in present}
 
     @property
@@ -65,16 +65,16 @@ class KnownDirectories:
             f"line from {self._path}, and create its partitions again: sparklog log repair names the steps for each"
         )
 
-    def remember(self, present: Mapping[str, Path], *, all_found: bool) -> None:
+    def remember(self, present: Mapping[str, Path], *, is_complete: bool) -> None:
         """Write the present directories into the file. The absent directories stay in the file, unless every partition
         is in a present directory (`all_found`). A failure to write is only logged."""
-        known = {} if all_found else dict(self._absent_directories)
-        known |= {i: str(path) for i, path in present.items()}
-        if known == self._written:
+        remembered = {} if is_complete else dict(self._absent_directories)
+        remembered |= {i: str(path) for i, path in present.items()}
+        if remembered == self._written:
             return
         try:
-            self._files.write_atomic(self._path, encode(KnownLogDirs(known)))
+            self._files.write_atomic(self._path, encode(KnownLogDirs(remembered)))
         except SparklogError as e:
             logger.warning("%s could not be written and is written at the next start: %s", self._path, e)
         else:
-            self._written = known
+            self._written = remembered
