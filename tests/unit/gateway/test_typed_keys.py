@@ -213,6 +213,9 @@ KEY_COLUMNS = [
     pa.array([0, 1, -1, 1_500_000, 253_402_300_799_999_999]).cast(pa.timestamp("us", "UTC")),
     pa.array([0, 1, -1, 1_500_000, -62_135_596_800_000_000]).cast(pa.timestamp("us")),
     pa.array([0, 1, -1, 86_400_000_000, -86_400_000_001], pa.int64()).view(pa.duration("us")),
+    pa.array([math.nan, math.inf, -math.inf]),
+    pa.array([-719_528, 2_932_897, 10**7, -(10**7)], pa.int32()).cast(pa.date32()),
+    pa.array([2**62, -(2**62)], pa.int64()).cast(pa.timestamp("us", "UTC")),
 ]
 
 
