@@ -15,6 +15,7 @@ from sparklog.environment.half_requests import HalfRequest
 from sparklog.environment.memory_budget import SMALL_BYTES
 from sparklog.errors import PolicyViolationError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.backend.read_epochs import ReadEpochs
 from sparklog.gateway.backend.write_permissions import WritePermissions
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.memory import HeldRequest, Progress
@@ -79,6 +80,7 @@ class Session:
         self.check_key = object()
         """The session in the keys of `Gateway.checks`."""
         self.write_permissions = WritePermissions(gateway.checks, self.check_key)
+        self.read_epochs = ReadEpochs()
         self.answer_bytes = 0
         """Bytes of the share `unread` that the answer to the current request holds until the client has read it."""
         self.request = HeldRequest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -92,6 +93,21 @@ def test_a_new_topic_of_the_same_form_is_read_from_its_beginning(local_read: str
         with pytest.raises(UnknownTopicOrPartitionError, match=r"created again: .t.; the next poll .*earliest"):
             read(consumer, 1)
         assert read(consumer, 200) == [b"new%d" % i for i in range(200)]
+
+
+def test_commits_of_the_earlier_topic_are_refused_after_a_restart_of_the_broker(tmp_path: Path) -> None:
+    with sparklog.start_local(tmp_path / "data") as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic("t")
+        admin.delete_topic("t")
+        admin.create_topic("t")
+    with (
+        sparklog.start_local(tmp_path / "data") as broker,
+        sparklog.Consumer(broker.bootstrap_servers, group_id="g") as consumer,
+    ):
+        tp = sparklog.TopicPartition("t", 0)
+        with pytest.raises(CommitFailedError, match="epochs begin with 1"):
+            consumer.commit({tp: OffsetAndMetadata(100, "", 0)})
+        consumer.commit({tp: OffsetAndMetadata(0, "", 1)})
 
 
 def write(bootstrap_servers: str, prefix: bytes, count: int) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.gateway.wire.errors import Kafka
-from tests.support.kafka_wire import KafkaWire
+from tests.support.kafka_wire import KafkaWire, fetched
 from tests.support.waiting import until
 
 
@@ -48,6 +48,20 @@ def test_a_consumer_reads_the_new_topic_from_its_beginning(kafka: LocalBroker) -
     until(lambda: has_read(300), "the records of the second topic")
     consumer.close()
     assert values[100:] == [b"%d" % i for i in range(200)]
+
+
+def test_an_offset_of_an_earlier_topic_is_out_of_range_without_leader_epochs(kafka: LocalBroker) -> None:
+    """Version 4 of FETCH, as aiokafka sends it, names no epoch."""
+    recreate(kafka, "old", count=5)
+    with KafkaWire(kafka.kafka_bootstrap_servers) as wire:
+        assert fetched(wire, "old", 4)["error_code"] == Kafka.NONE
+        assert fetched(wire, "old", 4, offset=5)["error_code"] == Kafka.NONE
+        recreate(kafka, "old", count=9)
+        answer = fetched(wire, "old", 4, offset=5)
+        assert answer["error_code"] == Kafka.OFFSET_OUT_OF_RANGE
+        assert not answer["records"]
+        assert fetched(wire, "old", 4)["error_code"] == Kafka.NONE
+        assert fetched(wire, "old", 4, offset=5)["error_code"] == Kafka.NONE, "a position in the new topic"
 
 
 def test_positions_and_commits_of_the_earlier_topic_are_refused(kafka: LocalBroker) -> None:

@@ -72,6 +72,10 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
         for result, part in _cut(answer, payload):
             results[result.topic, result.partition] = result
             payloads[result.topic, result.partition] = part
+        try:
+            await session.read_epochs.refuse_gone(broker, message.partitions, results, payloads)
+        except SparklogError as e:
+            return _failed(request, code_of(e, of_partition=True))
     starts = {(p.topic, p.partition): p.fetch_offset for p in wanted}
     converted = await _convert(session, payloads, starts, has_zstd=version >= ZSTD_FROM)
     left_out = {(p.topic, p.partition) for p in wanted[PARTITIONS_PER_REQUEST_MAX:]}

@@ -22,6 +22,7 @@ from sparklog.errors import CorruptBatchError, InvalidRequestError, InvalidTimes
 from sparklog.format.batch import encode_batch
 from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.gateway.backend.read_epochs import ReadEpochs
 from sparklog.gateway.gateway import Conversions
 from sparklog.gateway.handlers import fetch, produce
 from sparklog.gateway.limits import Limits
@@ -126,6 +127,7 @@ def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: T
         held.append(size_bytes)
 
     return SimpleNamespace(
+        read_epochs=ReadEpochs(),
         gateway=gateway,
         peer_host="h",
         client_id="c",

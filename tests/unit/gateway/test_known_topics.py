@@ -12,6 +12,7 @@ import pytest
 
 from sparklog.environment.pace import Pace
 from sparklog.errors import InvalidRequestError
+from sparklog.gateway.backend.read_epochs import ReadEpochs
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.gateway import Conversions
 from sparklog.gateway.handlers.produce import produce
@@ -74,6 +75,7 @@ def session_of(broker: Broker) -> Any:
         refusals=Refusals(time.monotonic),
     )
     return SimpleNamespace(
+        read_epochs=ReadEpochs(),
         gateway=gateway,
         broker=connection,
         order=asyncio.Lock(),
