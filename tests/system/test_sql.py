@@ -419,51 +419,6 @@ def test_the_end_of_the_process_is_silent(broker: LocalBroker, trips: str) -> No
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[{'n': 6}]\n", "")
 
 
-def test_a_daemon_thread_ends_its_statements_with_the_process(broker: LocalBroker) -> None:
-    """Before, a thread that was inside DuckDB, or dropped a connection, could abort the process at its end."""
-    code = (
-        "import atexit, sys, threading\n"
-        "begun, ended = threading.Event(), threading.Event()\n"
-        "atexit.register(lambda: print(ended.wait(30)))  # runs after the function of sparklog\n"
-        "import sparklog\n"
-        "from sparklog.errors import ClosedError, QueryCancelledError\n"
-        "def run():\n"
-        "    while True:\n"
-        "        try:\n"
-        "            with sparklog.SqlSession(sys.argv[1]) as session:\n"
-        "                for _ in session.execute('FROM range(1_000_000)'): begun.set()\n"
-        "        except QueryCancelledError: pass\n"
-        "        except ClosedError as e: return ended.set() if str(e) == 'the process ends' else None\n"
-        "threading.Thread(target=run, daemon=True).start()\n"
-        "begun.wait()\n"
-        "sys.exit(8)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, broker.bootstrap_servers],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (ran.returncode, ran.stdout, ran.stderr) == (8, "True\n", "")
-
-
-def test_sessions_end_before_duckdb() -> None:
-    """DuckDB's own functions at the end of a process make the calls of daemon threads fail."""
-    code = (
-        "import atexit\n"
-        "order, register = [], atexit.register\n"
-        "def registered(function, *rest, **named):\n"
-        "    order.append(getattr(function, '__name__', ''))\n"
-        "    return register(function, *rest, **named)\n"
-        "atexit.register = registered\n"
-        "import sparklog\n"
-        "sparklog.SqlSession('127.0.0.1:1').close()\n"
-        "duckdb = len(order)\n"
-        "sparklog.SqlSession('127.0.0.1:1').close()\n"
-        "print(order[-1], order.count('_close_at_exit'), duckdb == len(order))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.stdout, ran.stderr) == ("_close_at_exit 1 True\n", "")
-
-
 def test_objects_of_duckdb_end_inside_of_calls(broker: LocalBroker) -> None:
     """DuckDB releases the GIL when it drops them, so they must not be dropped by a thread at the end of the process."""
     session = SqlSession(broker.bootstrap_servers)
