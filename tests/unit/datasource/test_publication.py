@@ -242,7 +242,7 @@ def test_a_batch_with_the_last_number_is_skipped_if_it_is_the_same(
         publisher.commit([EMPTY])
 
 
-def test_a_commit_whose_input_is_not_known_is_not_taken_for_the_same(coordinator: Coordinator) -> None:
+def test_a_commit_of_unknown_input_is_not_taken_for_the_same(coordinator: Coordinator) -> None:
     """Such as that of a batch write under the stream's name."""
     coordinator.answer = TransactionOutcome(True, LastCommit(7, ""))
     with pytest.raises(StaleCheckpointError, match=r"no micro-batch\): its 3 rows are not in the topic"):

@@ -53,7 +53,7 @@ class Table:
         self.table.check_checksums(file)
 
 
-def test_a_flipped_bit_is_found_by_verify_and_never_read_as_another_value(
+def test_verify_reports_a_flipped_bit_and_no_reader_sees_another_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table(tmp_path / "table")

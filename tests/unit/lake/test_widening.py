@@ -116,7 +116,7 @@ def test_a_rewrite_of_a_table_that_changes_meanwhile_leaves_no_files(
     assert set(path.rglob("*.parquet")) == before
 
 
-def test_a_version_is_made_once(tmp_path: Path) -> None:
+def test_a_version_is_created_once(tmp_path: Path) -> None:
     path = tmp_path / "table"
     narrow_table(path)
     first, second = DeltaTable(path), DeltaTable(path)

@@ -34,7 +34,7 @@ def test_first_record_in_log_order(tmp_path: Path) -> None:
     assert log.reader.offset_of_max_timestamp() == (5, 400)
 
 
-def test_a_later_segment_whose_largest_timestamp_is_the_one_asked_for(tmp_path: Path) -> None:
+def test_a_later_segment_whose_largest_timestamp_equals_the_requested_one(tmp_path: Path) -> None:
     """The first segment has a later time, in a record below the log start."""
     settings = {"segment.bytes": 4_096}
     log = open_log(tmp_path, settings)

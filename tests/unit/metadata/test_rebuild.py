@@ -160,7 +160,7 @@ def test_a_missing_partition_is_missed_after_it_too(lost: tuple[Path, dict[str, 
     with_broker(data, check)
 
 
-def test_a_copy_of_a_partition_under_another_name_is_left_out(lost: tuple[Path, dict[str, Topic], str]) -> None:
+def test_a_copy_of_a_partition_under_another_name_is_skipped(lost: tuple[Path, dict[str, Topic], str]) -> None:
     data, topics, _ = lost
     shutil.copytree(data / "events-0", data / "events-7")
     code, output = run(data, "--yes")
