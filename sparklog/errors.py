@@ -16,14 +16,7 @@ def one_line(text: str) -> str:
     """Return `text` with all characters escaped that could begin a line or change how other characters look.
 
     Such characters are line ends, control characters and marks of direction. The function is for text that a peer has
-    chosen and a person reads.
-
-    Args:
-        text: The text.
-
-    Returns:
-        The text in one line.
-    """
+    chosen and a person reads."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -693,14 +686,7 @@ NAMES: dict[int, str] = {0: "NONE", -1: "UNKNOWN_SERVER_ERROR"} | {
 
 
 def error_from_code(code: int, message: str) -> SparklogError:
-    """Return the exception for a wire code, without raising it.
-
-    Args:
-        code: The wire code. An unknown code gives `UnknownServerError`.
-        message: The text, which is made one line. Empty: the error's description.
-
-    Returns:
-        The exception.
-    """
+    """Return the exception for a wire code, without raising it. `code`: the wire code. An unknown code gives
+    `UnknownServerError`. `message`: the text, which is made one line. Empty: the error's description."""
     cls = ERRORS.get(code, UnknownServerError)
     return cls(one_line(message) or " ".join((cls.__doc__ or "").split()))

@@ -56,15 +56,9 @@ _ENDS = {r"\z": r"\Z", r"\Z": r"(?=\n?\Z)"}
 
 @lru_cache(maxsize=100)
 def compile_java(pattern: str, setting: str) -> Any:
-    """Return a pattern of the package `regex` that matches as Java's `pattern` does.
-
-    Args:
-        pattern: The regular expression.
-        setting: Name of the setting that has it, for errors.
-
-    Raises:
-        InvalidConfigError: The pattern is too long, wrong, or uses a construct that is not supported.
-    """
+    """Return a pattern of the package `regex` that matches as Java's `pattern` does. `setting`: name of the setting
+    that has it, for errors. Raises InvalidConfigError: The pattern is too long, wrong, or uses a construct that is not
+    supported."""
     import regex
 
     if len(pattern) > PATTERN_CHARS_MAX:

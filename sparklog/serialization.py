@@ -158,18 +158,8 @@ class JsonDeserializer:
 
 
 def serializing(given: AnySerializer | None, setting: str) -> Callable[[str, Any], bytes | None] | None:
-    """Return a serializer as a function of topic and value.
-
-    Args:
-        given: A callable of one argument or a `Serializer`. None: no serializer.
-        setting: Name of the parameter, for the error.
-
-    Returns:
-        The function; None without a serializer.
-
-    Raises:
-        InvalidConfigError: `given` is neither a callable nor a `Serializer`.
-    """
+    """Return a serializer as a function of topic and value. `given`: a callable of one argument or a `Serializer`.
+    None: no serializer. Raises InvalidConfigError."""
     if given is None:
         return None
     if isinstance(given, Serializer):
@@ -181,18 +171,8 @@ def serializing(given: AnySerializer | None, setting: str) -> Callable[[str, Any
 
 
 def deserializing(given: AnyDeserializer | None, setting: str) -> Callable[[str, bytes], Any] | None:
-    """Return a deserializer as a function of topic and data.
-
-    Args:
-        given: A callable of one argument or a `Deserializer`. None: no deserializer.
-        setting: Name of the parameter, for the error.
-
-    Returns:
-        The function; None without a deserializer.
-
-    Raises:
-        InvalidConfigError: `given` is neither a callable nor a `Deserializer`.
-    """
+    """Return a deserializer as a function of topic and data. `given`: a callable of one argument or a `Deserializer`.
+    None: no deserializer. Raises InvalidConfigError."""
     if given is None:
         return None
     if isinstance(given, Deserializer):

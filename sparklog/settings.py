@@ -486,15 +486,7 @@ KNOWN_NAMES_MAX = 40
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest known name; if none is near, up to KNOWN_NAMES_MAX known names.
-
-    Args:
-        name: The unknown name.
-        known: The known names.
-
-    Returns:
-        The end of an error message.
-    """
+    """Return a hint for an unknown name: the nearest known name; if none is near, up to KNOWN_NAMES_MAX known names."""
     import difflib  # for mistakes only
 
     names = sorted(known)
@@ -505,15 +497,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested TOML tables as dotted names: {"segment": {"bytes": 1}} gives {"segment.bytes": 1}.
-
-    Args:
-        table: The tables.
-        prefix: Prefix of the names.
-
-    Returns:
-        Values by dotted name.
-    """
+    """Return nested TOML tables as dotted names: {"segment": {"bytes": 1}} gives {"segment.bytes": 1}."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):

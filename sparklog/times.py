@@ -33,18 +33,8 @@ _DAYS_BACK = {"today": 0, "yesterday": 1}
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Return a time in ms since 1970.
-
-    Args:
-        text: The time, in a form of this module's table.
-        now_ms: The present time in ms since 1970.
-
-    Returns:
-        The time in ms since 1970; negative before 1970.
-
-    Raises:
-        InvalidRequestError: The text is not a time, or its zone is unknown.
-    """
+    """Return a time in ms since 1970. `text`: the time, in a form of this module's table. Raises InvalidRequestError:
+    The text is not a time, or its zone is unknown."""
     given = text.strip()
     try:
         if given.lower() == "now":
@@ -62,18 +52,8 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 
 def time_ms_of(value: str | datetime | date, now_ms: int) -> int:
-    """Return a time in ms since 1970, from a text or an object of the library datetime.
-
-    Args:
-        value: The time. A datetime without a zone is UTC; a date is its beginning in UTC.
-        now_ms: The present time in ms since 1970.
-
-    Returns:
-        The time in ms since 1970; negative before 1970.
-
-    Raises:
-        InvalidRequestError: The text is not a time.
-    """
+    """Return a time in ms since 1970, from a text or an object of the library datetime. `value`: the time. A datetime
+    without a zone is UTC; a date is its beginning in UTC. Raises InvalidRequestError."""
     if isinstance(value, str):
         return parse_time_ms(value, now_ms)
     if not isinstance(value, datetime):

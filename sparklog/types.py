@@ -141,14 +141,8 @@ class GroupMetadata(NamedTuple):
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a whole number of any library as an int.
-
-    Args:
-        value: An int, a NumPy integer, or another object with `__index__`. A bool is not a number here.
-
-    Returns:
-        The number; None for another value.
-    """
+    """Return a whole number of any library as an int. `value`: an int, a NumPy integer, or another object with
+    `__index__`. A bool is not a number here."""
     if isinstance(value, bool):
         return None
     try:

@@ -49,17 +49,8 @@ _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]+)(/s)?", re.ASCII | re.IGNORECASE)
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return a duration in ms. In the text larger units come first, each at most once: `1d12h`.
-
-    Args:
-        text: One or more numbers, each with its unit.
-
-    Returns:
-        The duration in ms.
-
-    Raises:
-        ValueError: The text is not a duration, or not a whole number of ms.
-    """
+    """Return a duration in ms. In the text larger units come first, each at most once: `1d12h`. `text`: one or more
+    numbers, each with its unit. Raises ValueError: The text is not a duration, or not a whole number of ms."""
     text = text.strip()
     total, at, smallest = Fraction(0), 0, max(DURATION_UNITS_MS.values()) + 1
     while at < len(text):
@@ -77,17 +68,8 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Return a size in bytes. The unit can be in upper or lower case, without its B, and with `/s` behind it.
-
-    Args:
-        text: A number with a unit.
-
-    Returns:
-        The size in bytes.
-
-    Raises:
-        ValueError: The text is not a size, or not a whole number of bytes.
-    """
+    """Return a size in bytes. The unit can be in upper or lower case, without its B, and with `/s` behind it. Raises
+    ValueError: The text is not a size, or not a whole number of bytes."""
     found = _SIZE.fullmatch(text.strip())
     factor = None if found is None else _SIZE_WORDS.get(found[2].lower())
     if found is None or factor is None:
@@ -96,38 +78,20 @@ def parse_size_bytes(text: str) -> int:
 
 
 def takes_units(unit: str) -> bool:
-    """Return True if the value of a setting with this unit can be a text with another unit, such as `7d`.
-
-    Args:
-        unit: The setting's unit, such as `ms`.
-    """
+    """Return True if the value of a setting with this unit can be a text with another unit, such as `7d`."""
     return unit in UNIT_MS or unit in UNIT_BYTES
 
 
 def parse_in_unit(text: str, unit: str) -> int:
-    """Return a duration or a size as a number of a setting's unit.
-
-    Args:
-        text: A number with a unit.
-        unit: The unit of the result: one of UNIT_MS and UNIT_BYTES.
-
-    Returns:
-        The number.
-
-    Raises:
-        ValueError: The text has another form, or is not a whole number of the unit.
-    """
+    """Return a duration or a size as a number of a setting's unit. `unit`: the unit of the result: one of UNIT_MS and
+    UNIT_BYTES. Raises ValueError: The text has another form, or is not a whole number of the unit."""
     if unit in UNIT_BYTES:
         return parse_size_bytes(text)
     return _whole(Fraction(parse_duration_ms(text), UNIT_MS[unit]), text, unit)
 
 
 def help_of(unit: str) -> str:
-    """Return the allowed forms of a setting's value with a unit, for an error message.
-
-    Args:
-        unit: The unit: one of UNIT_MS and UNIT_BYTES.
-    """
+    """Return the allowed forms of a setting's value with a unit, for an error message."""
     return SIZE_HELP if unit in UNIT_BYTES else DURATION_HELP
 
 

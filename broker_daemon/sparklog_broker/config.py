@@ -144,11 +144,8 @@ class BrokerConfig(Struct, frozen=True):
         return parse_address(self.listen)
 
     def change(self, values: Mapping[str, Value]) -> None:
-        """Set new values of dynamic settings in place, because all parts of the broker share this object.
-
-        Args:
-            values: Values by dotted name, defaults of topics with the prefix `topic.`.
-        """
+        """Set new values of dynamic settings in place, because all parts of the broker share this object. `values`:
+        values by dotted name, defaults of topics with the prefix `topic.`."""
         prefix = f"{TOPIC_TABLE}."
         of_topics = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
         for name, value in values.items():

@@ -37,22 +37,14 @@ class DynamicConfig:
         self._watchers: list[tuple[frozenset[str], Callable[[], None]]] = []
 
     def watch(self, names: Iterable[str], watcher: Callable[[], None]) -> None:
-        """Call `watcher` after each change of a setting, and now if an image has changed it already.
-
-        Args:
-            names: Settings by their dotted names; TOPIC_PREFIX stands for all defaults of topics.
-            watcher: Reads the new values from the configuration.
-        """
+        """Call `watcher` after each change of a setting, and now if an image has changed it already. `names`: settings
+        by their dotted names; TOPIC_PREFIX stands for all defaults of topics."""
         self._watchers.append((frozenset(names), watcher))
         if self._watched(self._values) & frozenset(names):  # an image has a value already
             self._call_watcher(frozenset(names), watcher)
 
     def follow(self, configs: Mapping[str, Value]) -> None:
-        """Apply the values of an image.
-
-        Args:
-            configs: Settings of the cluster, as in the image.
-        """
+        """Apply the values of an image. `configs`: settings of the cluster, as in the image."""
         if configs is self._configs:
             return
         self._configs = configs
@@ -79,12 +71,8 @@ class DynamicConfig:
             log.exception("a change of %s is not in effect", ", ".join(sorted(names)))
 
     def describe(self, broker_id: int) -> Iterator[BrokerConfigEntry]:
-        """Yield every setting of this broker, with the value in effect and its source. With ALL_BROKERS, yield only
-        the values that are stored for all brokers.
-
-        Args:
-            broker_id: Id of this broker, or ALL_BROKERS.
-        """
+        """Yield every setting of this broker, with the value in effect and its source. With ALL_BROKERS, yield only the
+        values that are stored for all brokers."""
         known, of_all = known_settings(), stored_values(self._configs, ALL_BROKERS)
         if broker_id == ALL_BROKERS:
             for name in sorted(of_all):

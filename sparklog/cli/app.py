@@ -143,14 +143,8 @@ def _command() -> Any:
 
 
 def run_app(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line.
-
-    Args:
-        arguments: The words after `sparklog` on the command line; None reads `sys.argv`.
-
-    Returns:
-        The exit code.
-    """
+    """Run a command line. `arguments`: the words after `sparklog` on the command line; None reads `sys.argv`. Returns
+    the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     join_bash_words(os.environ)
     try:

@@ -134,11 +134,8 @@ def join_bash_words(environment: MutableMapping[str, str]) -> None:
 
 
 def joined_words(pieces: list[str], current: int) -> tuple[list[str], str, str]:
-    """Join bash's pieces to words.
-
-    Returns:
-        The words before the current word, the current word up to its last `=` or `:`, and the rest of the word.
-    """
+    """Join bash's pieces to words. Returns the words before the current word, the current word up to its last `=` or
+    `:`, and the rest of the word."""
     *words, word = _join(pieces[: current + 1]) or [""]
     option, equals, rest = word.partition("=")
     if equals and option.startswith("--"):

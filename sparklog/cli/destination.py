@@ -33,15 +33,8 @@ class _NamedFile(io.FileIO):
 
 
 def opened(path: Path, *, name: str = "") -> BinaryIO:
-    """Open a file for writing.
-
-    Args:
-        path: The file; an existing one is emptied.
-        name: The file's name in errors; empty for `path`.
-
-    Raises:
-        OSError: The file cannot be opened. Writing and closing raise it, too, with the same name.
-    """
+    """Open a file for writing. `name`: the file's name in errors; empty for `path`. Raises OSError: The file cannot be
+    opened. Writing and closing raise it, too, with the same name."""
     return cast(BinaryIO, io.BufferedWriter(_NamedFile(path, name or str(path))))
 
 

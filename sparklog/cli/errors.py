@@ -132,10 +132,7 @@ def next_step(error: SparklogError, command: str = "") -> str:
     Parts of the hint that the message already has are left out. For a wrong setting or argument, the next step is the
     command that lists the allowed values.
 
-    Args:
-        error: The error that ends the command.
-        command: The words of the command, such as "topic create".
-    """
+    `command`: the words of the command, such as "topic create"."""
     message = str(error)
     if isinstance(error, errors.InvalidConfigError) and ("sparklog " in message or "pip install" in message):
         return ""  # the message has the next step

@@ -31,19 +31,9 @@ _SYNONYMS = {"json": "jsonl"}
 
 
 def file_format(path: Path | None, given: F | None, formats: type[F]) -> F | None:
-    """Decide the format of a file.
-
-    Args:
-        path: The file; None for stdin or stdout.
-        given: The value of `--format`; None without the option.
-        formats: The formats that the command supports.
-
-    Returns:
-        The format; None if the file has no ending and `--format` is not given.
-
-    Raises:
-        typer.BadParameter: The ending and `--format` contradict each other, or the command does not know the ending.
-    """
+    """Decide the format of a file. `given`: the value of `--format`; None without the option. Returns the format; None
+    if the file has no ending and `--format` is not given. Raises typer.BadParameter: The ending and `--format`
+    contradict each other, or the command does not know the ending."""
     ending = "" if path is None else path.suffix.lower()
     if ending in COMPRESSED:
         raise typer.BadParameter(

@@ -60,12 +60,8 @@ _BEFORE_COMMAND = ("--profile", "--timeout", "--debug", "--version")
 
 def meant_for(command: str, option: str, known: Collection[str]) -> str:
     """Return the advice for an option that the command lacks and Kafka's tools or `sparklog` have; "" for others.
-
-    Args:
-        command: The words of the command, such as "topic alter".
-        option: The option as it was typed.
-        known: The options of the command. General advice to use an option outside of these is not returned.
-    """
+    `command`: the words of the command, such as "topic alter". `known`: the options of the command. General advice to
+    use an option outside of these is not returned."""
     text = _BY_COMMAND.get(command, {}).get(option)
     if text is not None:
         return text

@@ -137,11 +137,8 @@ class TextWriter:
 
 
 def key_text(values: Sequence[Any]) -> bytes | None:
-    """Return the key of a typed row as text; None if all key columns are null.
-
-    Args:
-        values: The key columns' values in printable form. Several values become a JSON list.
-    """
+    """Return the key of a typed row as text; None if all key columns are null. `values`: the key columns' values in
+    printable form. Several values become a JSON list."""
     if all(v is None for v in values):
         return None
     if len(values) > 1:

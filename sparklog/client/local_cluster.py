@@ -376,20 +376,11 @@ def is_running(directory: Path) -> bool:
 
 
 def request_start(directory: Path, brokers: int | None = None, timeout_s: float = START_TIMEOUT_S) -> list[int]:
-    """Ask the process that runs a cluster to start the brokers that have ended.
-
-    Args:
-        directory: Directory of the cluster.
-        brokers: Wanted number of brokers. None: the number that the cluster has.
-        timeout_s: The longest wait for each broker in seconds.
-
-    Returns:
-        Ids of the brokers that were started; empty: all were running.
-
-    Raises:
-        InvalidConfigError: The cluster has another number of brokers, or its process does not answer requests.
-        BrokerNotAvailableError: A broker did not start in time, or the process of the cluster has ended.
-    """
+    """Ask the process that runs a cluster to start the brokers that have ended. `brokers`: wanted number of brokers.
+    None: the number that the cluster has. `timeout_s`: the longest wait for each broker in seconds. Returns ids of the
+    brokers that were started; empty: all were running. Raises InvalidConfigError: The cluster has another number of
+    brokers, or its process does not answer requests; BrokerNotAvailableError: A broker did not start in time, or the
+    process of the cluster has ended."""
     present = len(_read_layout(directory).ports)
     if brokers not in (None, present):
         raise InvalidConfigError(
@@ -428,12 +419,9 @@ def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def _is_secured(directory: Path, wanted: bool) -> bool:
-    """Return True if the cluster is secured already, or if security is `wanted` for a new cluster.
-
-    Raises:
-        InvalidConfigError: Security is wanted, and the cluster has begun without it: its data in ZooKeeper are open to
-            everybody.
-    """
+    """Return True if the cluster is secured already, or if security is `wanted` for a new cluster. Raises
+    InvalidConfigError: Security is wanted, and the cluster has begun without it: its data in ZooKeeper are open to
+    everybody."""
     there = (directory / SECURE).exists()
     if wanted and not there and _read_layout(directory).ports:
         raise InvalidConfigError(f"the cluster in {directory} is not secured: begin a secured one in another directory")

@@ -68,19 +68,9 @@ def make_app(
     hint: Callable[[SparklogError], str] = lambda e: "",
     round_s: float = ROUND_S,
 ) -> Guard:
-    """Create the console's application.
-
-    Args:
-        options: The options of `sparklog console`.
-        environment: Clock, threads and randomness.
-        listen_host: The address that the console listens on. Requests with it as their host name are accepted.
-        allow_hosts: Further host names that are accepted.
-        hint: Returns the next step for an error.
-        round_s: Shortest pause between two measurements of the brokers or of the groups, in s.
-
-    Raises:
-        InvalidConfigError: The options are not valid.
-    """
+    """Create the console's application. `listen_host`: the address that the console listens on. Requests with it as
+    their host name are accepted. `round_s`: shortest pause between two measurements of the brokers or of the groups, in
+    s. Raises InvalidConfigError."""
     work, statements = Work(environment.executors), Statements()
     tokens = Tokens(environment.randomness.token_bytes(32))
 

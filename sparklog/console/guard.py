@@ -62,19 +62,8 @@ def allowed_hosts(listen_host: str, others: Iterable[str] = ()) -> frozenset[str
 
 
 def check_exposure(listen: str, host: str, *, allow_insecure: bool, has_login: bool = False) -> str:
-    """Check that other hosts do not reach the console by accident.
-
-    Args:
-        listen: The listen address, for messages.
-        host: The host of the listen address.
-        allow_insecure: True returns a warning instead of an error.
-        has_login: True if users log in.
-
-    Returns:
-        A warning for each start; "" if only this machine reaches the console.
-
-    Raises:
-        InvalidConfigError: Other hosts can reach the address, without `allow_insecure`.
+    """Check that other hosts do not reach the console by accident. `allow_insecure`: True returns a warning instead of
+    an error. Returns a warning for each start; "" if only this machine reaches the console. Raises InvalidConfigError.
     """
     if is_local(host):
         return ""

@@ -144,12 +144,8 @@ HEAD_BYTES = _HEAD.size
 
 
 def run(job: Job, send: Send) -> None:
-    """Run a statement and send its result.
-
-    Raises:
-        InvalidQueryError: The result has more columns than a page shows.
-        SparklogError: An error of `SqlSession`.
-    """
+    """Run a statement and send its result. Raises InvalidQueryError: The result has more columns than a page shows;
+    SparklogError."""
     import pyarrow as pa
 
     from sparklog.console.files import FORMATS, file_pieces

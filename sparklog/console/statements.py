@@ -64,14 +64,8 @@ class _Forker:
         self._answers = asyncio.create_task(self._read_answers())
 
     def fork(self, connection: socket.socket) -> tuple[int, asyncio.Future[int]]:
-        """Start a process that reads its job from `connection`.
-
-        Returns:
-            The job's number, and a future of the process's exit code.
-
-        Raises:
-            OSError: The forker has ended.
-        """
+        """Start a process that reads its job from `connection`. Returns the job's number, and a future of the process's
+        exit code. Raises OSError."""
         number = next(self._numbers)
         socket.send_fds(self._control, [ORDER.pack(FORK, number)], [connection.fileno()])
         ended = self._exit_codes[number] = asyncio.get_running_loop().create_future()
@@ -130,13 +124,8 @@ class Statement:
         await self._next()
 
     async def data(self) -> AsyncIterator[bytes]:
-        """Yield the result's bytes.
-
-        Raises:
-            QueryCancelledError: The statement was stopped, or reached its time limit.
-            InvalidQueryError: The process has ended without a result.
-            SparklogError: The error that the statement raised.
-        """
+        """Yield the result's bytes. Raises QueryCancelledError: The statement was stopped, or reached its time limit;
+        InvalidQueryError; SparklogError."""
         while True:
             kind, content = await self._next()
             if kind == DONE:
@@ -208,20 +197,14 @@ class Statements:
 
     async def prepare(self) -> None:
         """Start the forker unless it runs, so that the first statement does not wait a second for it.
-
-        Raises:
-            BusyError: The forker cannot be started.
-        """
+        Raises BusyError."""
         async with self._spawn_lock:
             if self._forker is None or not self._forker.is_alive:
                 self._forker = await _spawn()
 
     async def start(self, job: Job, seconds_max: float) -> Statement:
-        """Start a statement. Its process is killed after `seconds_max`.
-
-        Raises:
-            BusyError: `at_once_max` statements are running, or no process can be started.
-        """
+        """Start a statement. Its process is killed after `seconds_max`. Raises BusyError: `at_once_max` statements are
+        running, or no process can be started."""
         if self.running >= self._at_once_max:
             raise BusyError(f"{self.running} SQL statements are running, of {self._at_once_max} allowed: try again")
         self.running += 1

@@ -126,11 +126,8 @@ class Changes(NamedTuple):
 
 
 def changes_of(events: Sequence[RowEvent], layout: Layout) -> Changes:
-    """Return the changes of events, with the values of `before` where a value is unavailable.
-
-    Raises:
-        DeserializationError: A value does not fit its column. The message names the event and the column.
-    """
+    """Return the changes of events, with the values of `before` where a value is unavailable. Raises
+    DeserializationError: A value does not fit its column. The message names the event and the column."""
     groups: dict[int, list[int]] = {}
     forms_of: dict[int, Mapping[str, Form] | None] = {}
     for at, event in enumerate(events):
@@ -282,11 +279,7 @@ class Earlier(NamedTuple):
 
 
 def earlier_of(rows: pa.Table, changes: Changes) -> Earlier:
-    """Return existing rows, such as those of `read_table(latest=True)`.
-
-    Raises:
-        DeserializationError: The rows lack a column of the changes.
-    """
+    """Return existing rows, such as those of `read_table(latest=True)`. Raises DeserializationError."""
     lacking = [name for name in changes.columns if name not in rows.column_names]
     if lacking:
         raise DeserializationError(f"the rows of latest= lack the columns {', '.join(lacking)} of the changes")
@@ -404,11 +397,7 @@ def require_available(changes: Changes) -> None:
 
 
 def to_table(changes: Changes) -> pa.Table:
-    """Return the changes as a table, with the column `_op`.
-
-    Raises:
-        DeserializationError: Values of a column have no common type.
-    """
+    """Return the changes as a table, with the column `_op`. Raises DeserializationError."""
     arrays = {}
     for name, column in changes.columns.items():
         arrays[name] = _inferred(name, column.tolist()) if isinstance(column, np.ndarray) else column

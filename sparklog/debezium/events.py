@@ -74,13 +74,8 @@ class EventReader:
     """Reader of events. It keeps the forms of each schema part, because nearly all events have the same one."""
 
     def __init__(self, *, truncate: str = "error", is_exact: bool = True) -> None:
-        """Create a reader.
-
-        Args:
-            truncate: "error" refuses truncations, "skip" leaves them out.
-            is_exact: True reads fractions as Decimal, so that no digit is lost. Events with a schema part are always
-                read in this way.
-        """
+        """Create a reader. `is_exact`: True reads fractions as Decimal, so that no digit is lost. Events with a schema
+        part are always read in this way."""
         self._truncate = truncate
         self._is_exact = is_exact
         self._forms: dict[tuple[bytes, bool], Mapping[str, Form] | None] = {}
@@ -88,15 +83,9 @@ class EventReader:
         """Number of truncations in the records of the last `read`."""
 
     def read(self, records: Iterable[tuple[Any, Any]], first: int = 0) -> list[RowEvent]:
-        """Return the changes of rows in records.
-
-        Args:
-            records: Key and value of each record: JSON as text or bytes, a dict, or None.
-            first: Number of the first record.
-
-        Raises:
-            DeserializationError: A record is no event, or its change cannot be a row. The message names the record.
-        """
+        """Return the changes of rows in records. `records`: key and value of each record: JSON as text or bytes, a
+        dict, or None. Raises DeserializationError: A record is no event, or its change cannot be a row. The message
+        names the record."""
         events: list[RowEvent] = []
         self.truncations = 0
         deleted: set[str] = set()

@@ -119,11 +119,8 @@ class Hints(NamedTuple):
 
 
 def hints_of(connector: Mapping[str, Any] | None, types: Mapping[str, str] | None) -> Hints:
-    """Return the hints of a connector's configuration and of the names of types by column.
-
-    Raises:
-        InvalidConfigError: A mode or a name is none of Debezium's.
-    """
+    """Return the hints of a connector's configuration and of the names of types by column. Raises InvalidConfigError: A
+    mode or a name is none of Debezium's."""
     given = {str(k): str(v) for k, v in (connector or {}).items()}
     forms = {}
     for column, name in (types or {}).items():
@@ -162,11 +159,8 @@ def _placeholder_bytes(text: str) -> bytes:
 
 
 def row_forms(schema: Any) -> dict[str, Form] | None:
-    """Return the forms of a row's columns by the schema part of an event; None if the part names no row.
-
-    Raises:
-        DeserializationError: The schema part is not a schema of Kafka Connect.
-    """
+    """Return the forms of a row's columns by the schema part of an event; None if the part names no row. Raises
+    DeserializationError: The schema part is not a schema of Kafka Connect."""
     fields = {f.get("field"): f for f in _fields(schema)}
     for name in ("after", "before"):
         if name in fields and fields[name].get("type") == "struct":

@@ -24,16 +24,9 @@ UNAVAILABLE_COLUMN = "__unavailable"
 
 def unwrap_frame(frame: Any, layout: Layout, column: str, key_column: str | None, latest: Any, truncate: str) -> Any:
     """Return a DataFrame of the changed rows. The events of a key must be in order in one partition of the frame, as
-    the records of a Kafka partition are.
-
-    Args:
-        frame: The DataFrame of events.
-        layout: The columns of the rows; it has a schema.
-        column: Name of the column with the events.
-        key_column: Name of the column with the records' keys; None or a name that the frame lacks: no keys.
-        latest: DataFrame of the newest row of each key; None: no rows.
-        truncate: "error" or "skip".
-    """
+    the records of a Kafka partition are. `layout`: the columns of the rows; it has a schema. `key_column`: name of the
+    column with the records' keys; None or a name that the frame lacks: no keys. `latest`: DataFrame of the newest row
+    of each key; None: no rows."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.pandas.types import from_arrow_schema
 

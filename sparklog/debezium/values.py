@@ -44,19 +44,8 @@ UNFIT = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError, R
 
 
 def to_column(values: Values, form: Form, target: pa.DataType, hints: Hints, name: str, events: Sequence[int]) -> Any:
-    """Return a column of changed rows.
-
-    Args:
-        values: The column's values in JSON.
-        form: The form of the values.
-        target: The column's type.
-        hints: Encodings of events without a schema part.
-        name: The column's name.
-        events: The number of each value's event.
-
-    Raises:
-        DeserializationError: A value does not fit the type. The message names the first event with such a value.
-    """
+    """Return a column of changed rows. Raises DeserializationError: A value does not fit the type. The message names
+    the first event with such a value."""
     try:
         form = _decided(values, form, target, hints)
         return _array(values, form, target)

@@ -207,20 +207,12 @@ def encode_batch(
     A producer leaves `base_offset`, `leader_epoch` and `append_time_ms` to the leader's stamp. Compaction passes those
     of the original batch.
 
-    Args:
-        batch: The rows, in the topic's canonical schema (`sparklog.format.schema`).
-        last_offset_delta: The original batch's value for a compacted batch, which is allowed to have no rows; None for
-            the number of rows less one.
-        checksum: False to leave the CRC out; `assign_producer` then writes it.
-        allocate: `allocate(size_bytes)` returns a writable Arrow buffer. It is called for uncompressed batches of at
-            least SIZED_ROWS_MIN rows.
-
-    Returns:
-        A writable view of the message's bytes.
-
-    Raises:
-        InvalidRequestError: The batch is empty and `last_offset_delta` None, or the compression is unknown.
-    """
+    `batch`: the rows, in the topic's canonical schema (`sparklog.format.schema`). `last_offset_delta`: the original
+    batch's value for a compacted batch, which is allowed to have no rows; None for the number of rows less one.
+    `checksum`: False to leave the CRC out; `assign_producer` then writes it. `allocate`: `allocate(size_bytes)` returns
+    a writable Arrow buffer. It is called for uncompressed batches of at least SIZED_ROWS_MIN rows. Returns a writable
+    view of the message's bytes. Raises InvalidRequestError: The batch is empty and `last_offset_delta` None, or the
+    compression is unknown."""
     if batch.num_rows == 0 and last_offset_delta is None:
         raise InvalidRequestError("an empty batch cannot be appended")
     if compression not in COMPRESSIONS:
@@ -458,19 +450,10 @@ def decode_batch(
     The bytes can come from any source: the metadata are compared with `schema` before Arrow reads them, and the
     columns' offsets, text and nulls are checked afterwards.
 
-    Args:
-        data: The bytes, in an object with the buffer protocol. The result keeps the object alive.
-        schema: The schema of the batch.
-        columns: Indexes of the columns to decode, ascending; None for all. In a compressed batch, other columns are
-            neither decompressed nor checked.
-        header: The batch's header, if it is decoded already.
-        message: Arrow's metadata, if they are decoded already.
-        inflated_bytes_max: Largest decompressed size of the batch.
-
-    Raises:
-        InflatedSizeError: The batch is larger. Raised before any buffer is decompressed.
-        CorruptBatchError: The batch is damaged, or does not fit `schema`.
-    """
+    `data`: the bytes, in an object with the buffer protocol. The result keeps the object alive. `columns`: indexes of
+    the columns to decode, ascending; None for all. In a compressed batch, other columns are neither decompressed nor
+    checked. `header`: the batch's header, if it is decoded already. Raises InflatedSizeError: The batch is larger.
+    Raised before any buffer is decompressed; CorruptBatchError: The batch is damaged, or does not fit `schema`."""
     buffer = pa.py_buffer(data)
     view = memoryview(buffer).cast("B")
     if header is None:

@@ -111,20 +111,11 @@ class BodyLayout:
         columns: Sequence[int] | None = None,
         inflated_bytes_max: int = INFLATED_BYTES_MAX,
     ) -> None:
-        """Check the message's statements about its nodes and buffers. Nothing is decompressed.
-
-        Args:
-            message: Arrow's metadata of the batch.
-            body: The batch's body; None if it has not arrived yet. Then the sizes of compressed buffers are not
-                checked.
-            columns: Indexes of the columns that will be read; None for all. The bytes of other columns need not be in
-                `body`, and the sizes of their buffers are not checked.
-            inflated_bytes_max: Largest decompressed size of the batch, in bytes.
-
-        Raises:
-            InflatedSizeError: The batch states a larger size, or too many rows.
-            CorruptBatchError: The message contradicts the schema.
-        """
+        """Check the message's statements about its nodes and buffers. Nothing is decompressed. `body`: the batch's
+        body; None if it has not arrived yet. Then the sizes of compressed buffers are not checked. `columns`: indexes
+        of the columns that will be read; None for all. The bytes of other columns need not be in `body`, and the sizes
+        of their buffers are not checked. `inflated_bytes_max`: largest decompressed size of the batch, in bytes. Raises
+        InflatedSizeError: The batch states a larger size, or too many rows; CorruptBatchError."""
         nodes, buffers = message.nodes, message.buffers
         if len(nodes) != len(self._tied_to) or len(buffers) != self.buffer_count:
             raise CorruptBatchError(

@@ -194,15 +194,9 @@ Leaf = Callable[[list[Any], Any], Any]
 
 
 def build_array(values: list[Any], t: Any, leaf: Leaf, members: _Members | None = None) -> Any:
-    """Return an array of Python objects.
-
-    Args:
-        values: Objects or None. A struct is a tuple, or a msgspec struct if there are `members`; a map is a list of
-            pairs or a dict.
-        t: The type of the array.
-        leaf: Function that returns an array of values whose type is not nested.
-        members: The count of members of msgspec's objects.
-    """
+    """Return an array of Python objects. `values`: objects or None. A struct is a tuple, or a msgspec struct if there
+    are `members`; a map is a list of pairs or a dict. `leaf`: function that returns an array of values whose type is
+    not nested."""
     if not pa.types.is_nested(t):
         return leaf(values, t)
     nulls = [value is None for value in values]

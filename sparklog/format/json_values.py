@@ -48,12 +48,7 @@ def _row_class(names: tuple[str, ...]) -> type | None:
 
 
 def json_values(column: Any, bytes_form: BytesForm) -> list[Any]:
-    """Return a column's values for msgspec.
-
-    Args:
-        column: An array of a stored type.
-        bytes_form: Function that returns the form of bytes.
-    """
+    """Return a column's values for msgspec."""
     t = column.type
     if pa.types.is_floating(t):
         return [_number(v) for v in column.to_pylist()] if _has_not_finite(column) else list(column.to_pylist())

@@ -26,14 +26,8 @@ def canonical_numbers(numbers: np.ndarray) -> np.ndarray:
 
 
 def canonical_key(column: Any) -> Any:
-    """Return a key column whose equal keys have equal bytes. Nulls stay null.
-
-    Args:
-        column: An Array or ChunkedArray.
-
-    Returns:
-        The column; the same object for types other than floating-point numbers.
-    """
+    """Return a key column whose equal keys have equal bytes. Nulls stay null. The result: the column; the same object
+    for types other than floating-point numbers."""
     if not pa.types.is_floating(column.type):
         return column
     if isinstance(column, pa.ChunkedArray):

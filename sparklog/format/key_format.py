@@ -36,17 +36,9 @@ def default_key_format(schema: pa.Schema, key_columns: Sequence[str]) -> str:
 def with_key_format(
     topic: str, schema: pa.Schema | None, key_columns: Sequence[str], configs: Mapping[str, T | str]
 ) -> dict[str, T | str]:
-    """Return the settings of a new topic with the form of its keys.
-
-    Args:
-        topic: Name of the topic, for the error message.
-        schema: The topic's columns; None for an envelope topic.
-        key_columns: Names of the key columns.
-        configs: The checked settings of the request. An empty form is left out of the result.
-
-    Raises:
-        InvalidConfigError: The topic's keys cannot have the form.
-    """
+    """Return the settings of a new topic with the form of its keys. `topic`: name of the topic, for the error message.
+    `schema`: the topic's columns; None for an envelope topic. `configs`: the checked settings of the request. An empty
+    form is left out of the result. Raises InvalidConfigError."""
     settings = dict(configs)
     default = "" if schema is None else default_key_format(schema, key_columns)
     form = settings.pop(KEY_FORMAT_SETTING, default)

@@ -61,22 +61,10 @@ def decode_rows(
     *,
     inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> tuple[pa.RecordBatch, np.ndarray | None]:
-    """Decode a batch, compacted or not.
-
-    Args:
-        data: The batch's bytes, from any source, see `decode_batch`.
-        schema: The topic's schema.
-        header: The batch's header.
-        columns: Indexes of the columns to decode, ascending; None for all.
-        inflated_bytes_max: The topic's limit for the decompressed size.
-
-    Returns:
-        The rows in the topic's schema, or their `columns`, and the rows' offsets. The offsets of a batch that is not
-        compacted are None, because they are dense.
-
-    Raises:
-        CorruptBatchError: The batch is damaged, or its offsets do not fit its header.
-    """
+    """Decode a batch, compacted or not. `data`: the batch's bytes, from any source, see `decode_batch`. `columns`:
+    indexes of the columns to decode, ascending; None for all. Returns the rows in the topic's schema, or their
+    `columns`, and the rows' offsets. The offsets of a batch that is not compacted are None, because they are dense.
+    Raises CorruptBatchError: The batch is damaged, or its offsets do not fit its header."""
     if not header.attributes & ATTRIBUTE_OFFSET_COLUMN:
         packed = decode_packed_batch(data, schema, header, columns)
         if packed is not None:

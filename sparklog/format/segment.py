@@ -183,15 +183,7 @@ def encode_seal(
     """Return the bytes that seal a segment: the end-of-stream mark and the footer.
 
     PyArrow writes no footer for messages that it has not written itself. So the footer of an empty file supplies the
-    Schema table, and a new root (Footer table, block list) is put in front of that footer.
-
-    Args:
-        schema: Schema of the segment's batches.
-        info: Content of the segment's head.
-        positions: Positions of the batches, i64, ascending.
-        metadata_lengths: Length of each batch's metadata, i32.
-        end: Position after the last batch.
-    """
+    Schema table, and a new root (Footer table, block list) is put in front of that footer."""
     sink = pa.BufferOutputStream()
     pa.ipc.new_file(sink, _with_info(schema, info)).close()
     empty = sink.getvalue().to_pybytes()
@@ -308,17 +300,10 @@ def scan(
     verify: bool = True,
     trusted_below: int = 0,
 ) -> ScanResult:
-    """Walk the batches from `position` to `end`, and call `visit(position, header)` for each good batch.
-
-    Args:
-        read: Reads the file.
-        position: Position of the first batch.
-        end: Position at which the scan ends, usually the size of the file.
-        visit: Called for each good batch.
-        next_offset: Smallest allowed base offset of the first batch.
-        verify: True to check the CRC of the batches; False to read only their headers.
-        trusted_below: Of batches whose offsets are all below this offset, only the headers are read.
-    """
+    """Walk the batches from `position` to `end`, and call `visit(position, header)` for each good batch. `end`:
+    position at which the scan ends, usually the size of the file. `next_offset`: smallest allowed base offset of the
+    first batch. `verify`: True to check the CRC of the batches; False to read only their headers. `trusted_below`: of
+    batches whose offsets are all below this offset, only the headers are read."""
     while position < end:
         head = read(position, min(HEADER_READ_BYTES, end - position))
         if head[: len(END_OF_STREAM)] == END_OF_STREAM:

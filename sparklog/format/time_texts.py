@@ -43,15 +43,9 @@ _INTERVAL_PATTERN = r"^[+-]?P(?:\d{1,9}D)?(?:T(?:\d{1,12}H)?(?:\d{1,14}M)?(?:\d{
 
 
 def parse_times(texts: Any, t: Any) -> Any:
-    """Return an array of text as an array of dates, timestamps or durations.
-
-    Args:
-        texts: A string array.
-        t: The type: date32, duration[us] or timestamp[us], without a zone or with UTC.
-
-    Raises:
-        pa.ArrowInvalid: A text is not of the form above, or outside of the type's range.
-    """
+    """Return an array of text as an array of dates, timestamps or durations. `t`: the type: date32, duration[us] or
+    timestamp[us], without a zone or with UTC. Raises pa.ArrowInvalid: A text is not of the form above, or outside of
+    the type's range."""
     if pa.types.is_duration(t):
         return _parse_intervals(texts, t)
     try:

@@ -127,18 +127,13 @@ class Gateway:
         name: str = "",
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args:
-        bootstrap: Addresses of the broker. The gateway uses the first address that answers.
-        local_sockets: Unix sockets of the broker that has started this gateway, by the listeners' names. With them
-            `bootstrap` is not used.
-        advertised: Host and port in answers to clients, by the listener's name. For a listener without an entry, they
-            are the address to which the client has connected.
-        limits: The limits for clients; None for the defaults of `Limits`.
-        context: TLS towards the broker; None if the broker's listener does not encrypt.
-        name: Name of a gateway that was started by hand, for the broker and its error texts; "" for the broker's own
-            gateway.
-        clock_s: A monotonic clock in s.
-        """
+        """`bootstrap`: addresses of the broker. The gateway uses the first address that answers. `local_sockets`: unix
+        sockets of the broker that has started this gateway, by the listeners' names. With them `bootstrap` is not used.
+        `advertised`: host and port in answers to clients, by the listener's name. For a listener without an entry, they
+        are the address to which the client has connected. `limits`: the limits for clients; None for the defaults of
+        `Limits`. `context`: TLS towards the broker; None if the broker's listener does not encrypt. `name`: name of a
+        gateway that was started by hand, for the broker and its error texts; "" for the broker's own gateway.
+        `clock_s`: a monotonic clock in s."""
         self.limits = limits or Limits()
         self.memory = GatewayMemory(self.limits)
         self.slow_clients = SlowClients(self.memory, self.limits.stall_s)

@@ -24,35 +24,19 @@ FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
 
 
 def topic_columns(schema: pa.Schema, *, is_envelope: bool) -> list[str]:
-    """Return the names of the topic's own columns in its table, in order.
-
-    Args:
-        schema: The topic's schema.
-        is_envelope: True for an envelope topic.
-    """
+    """Return the names of the topic's own columns in its table, in order."""
     return list(ENVELOPE_COLUMNS) if is_envelope else list(schema.names)
 
 
 def table_schema(schema: pa.Schema, *, is_envelope: bool) -> pa.Schema:
-    """Return the columns of a topic's table: the topic's own columns, then POSITION_FIELDS.
-
-    Args:
-        schema: The topic's newest schema.
-        is_envelope: True for an envelope topic.
-    """
+    """Return the columns of a topic's table: the topic's own columns, then POSITION_FIELDS."""
     own = [schema.field(name) for name in topic_columns(schema, is_envelope=is_envelope)]
     return pa.schema([*own, *POSITION_FIELDS])
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Check that a Delta table can have these columns.
-
-    Args:
-        schema: The table's columns.
-
-    Raises:
-        InvalidConfigError: Delta does not support the type or the name of a column; the message lists all of them.
-    """
+    """Check that a Delta table can have these columns. Raises InvalidConfigError: Delta does not support the type or
+    the name of a column; the message lists all of them."""
     problems = [problem for f in schema for problem in _problems(f.name, f.name, f.type)]
     if problems:
         raise InvalidConfigError(
@@ -81,16 +65,8 @@ def _problems(path: str, name: str, t: Any) -> Iterator[str]:
 
 
 def check_partition_by(columns: Sequence[str], schema: pa.Schema) -> None:
-    """Check the columns that partition a table.
-
-    Args:
-        columns: Names of the columns.
-        schema: The table's columns.
-
-    Raises:
-        InvalidConfigError: A column does not exist, or its type has no exact form in a directory's name; a column
-            occurs twice; or the columns are all columns of the table.
-    """
+    """Check the columns that partition a table. Raises InvalidConfigError: A column does not exist, or its type has no
+    exact form in a directory's name; a column occurs twice; or the columns are all columns of the table."""
     for name in columns:
         at = schema.get_field_index(name)
         if at < 0:
@@ -110,16 +86,8 @@ def check_partition_by(columns: Sequence[str], schema: pa.Schema) -> None:
 
 def check_key_partitions(columns: Sequence[str], key_columns: Sequence[str], schema: pa.Schema) -> None:
     """Check the columns that partition an upserted table. A key must come back from the table as it is, but an empty
-    text and a date outside of the years 1 to 9999 become null in a partition column.
-
-    Args:
-        columns: Names of the columns.
-        key_columns: Names of the key columns.
-        schema: The table's columns.
-
-    Raises:
-        InvalidConfigError: A text or date column of the key partitions the table.
-    """
+    text and a date outside of the years 1 to 9999 become null in a partition column. Raises InvalidConfigError: A text
+    or date column of the key partitions the table."""
     for name in columns:
         t = schema.field(name).type
         if name in key_columns and (pa.types.is_string(t) or pa.types.is_date32(t)):
@@ -130,16 +98,9 @@ def check_key_partitions(columns: Sequence[str], key_columns: Sequence[str], sch
 
 
 def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
-    """Return the columns to add to a table before it can contain rows of a topic, in order.
-
-    Args:
-        wanted: Columns that the table should have, from the topic's newest schema.
-        table: Columns that the table has.
-
-    Raises:
-        LakePausedError: A column of the table has another type, or a name in other case; or a column that the topic
-            lacks is NOT NULL.
-    """
+    """Return the columns to add to a table before it can contain rows of a topic, in order. `wanted`: columns that the
+    table should have, from the topic's newest schema. Raises LakePausedError: A column of the table has another type,
+    or a name in other case; or a column that the topic lacks is NOT NULL."""
     by_lower = {f.name.lower(): f for f in table}
     missing, problems = [], []
     for f in wanted:
@@ -175,12 +136,7 @@ _WIDER = {
 
 
 def wider_columns(wanted: pa.Schema, table: pa.Schema) -> dict[str, tuple[Any, Any]]:
-    """Return the columns that are wider in a topic than in its table: types in the table and in the topic, by name.
-
-    Args:
-        wanted: Columns of the topic.
-        table: Columns of the table.
-    """
+    """Return the columns that are wider in a topic than in its table: types in the table and in the topic, by name."""
     types = {f.name: f.type for f in table}
     return {
         f.name: (types[f.name], f.type) for f in wanted if f.name in types and f.type in _WIDER.get(types[f.name], ())

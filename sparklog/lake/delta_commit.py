@@ -18,17 +18,9 @@ COMMIT_MARK = "sparklog"
 
 
 def commit_version(location: str, handle: Any, entry: Entry) -> None:
-    """Commit on the version of `handle`.
-
-    Args:
-        location: The table's location.
-        handle: The table in deltalake.
-        entry: The commit; its information is stored under COMMIT_MARK. An entry with a schema and files replaces all
-            files of the table.
-
-    Raises:
-        CommitConflictError: The commit failed, mostly because the table has a newer version; or its outcome is unknown.
-    """
+    """Commit on the version of `handle`. `entry`: the commit; its information is stored under COMMIT_MARK. An entry
+    with a schema and files replaces all files of the table. Raises CommitConflictError: The commit failed, mostly
+    because the table has a newer version; or its outcome is unknown."""
     from deltalake import CommitProperties, Schema, Transaction
 
     marked = {COMMIT_MARK: dict(entry.information), "isBlindAppend": entry.is_blind}

@@ -40,12 +40,7 @@ class CommitConflictError(Exception):
     """A commit has failed, mostly because another writer has committed first, or its outcome is unknown."""
 
     def __init__(self, text: str, lasting: str = "") -> None:
-        """Create the error.
-
-        Args:
-            text: Text of the failure.
-            lasting: Cause that a repetition meets again; empty if a repetition can succeed.
-        """
+        """Create the error. `lasting`: cause that a repetition meets again; empty if a repetition can succeed."""
         super().__init__(text)
         self.lasting = lasting
 
@@ -105,11 +100,7 @@ def check_clear_text(location: str) -> None:
 
     Without the permission the library refuses every request with an error that does not name the variable.
 
-    Args:
-        location: The table's location.
-
-    Raises:
-        InvalidConfigError: The location is in S3, its endpoint begins with http://, and AWS_ALLOW_HTTP is not true.
+    Raises InvalidConfigError: The location is in S3, its endpoint begins with http://, and AWS_ALLOW_HTTP is not true.
     """
     if not location.startswith(("s3://", "s3a://")):
         return

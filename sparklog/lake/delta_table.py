@@ -75,17 +75,9 @@ class TableFile(Struct, frozen=True):
 
 
 def normal_location(location: str) -> str:
-    """Return a location in the form that all processes understand.
-
-    Args:
-        location: A directory, or an address with `s3://`, `gs://`, `az://`, `abfss://` or `file://`.
-
-    Returns:
-        An absolute path of a directory, also for `file://`; or the address without slashes at its end.
-
-    Raises:
-        InvalidConfigError: The location has another form.
-    """
+    """Return a location in the form that all processes understand. `location`: a directory, or an address with `s3://`,
+    `gs://`, `az://`, `abfss://` or `file://`. The result: an absolute path of a directory, also for `file://`; or the
+    address without slashes at its end. Raises InvalidConfigError."""
     scheme, separator, rest = location.partition("://")
     if location != location.strip() or (not rest if separator else not location or _ADDRESS_START.match(location)):
         raise InvalidConfigError(
@@ -126,11 +118,7 @@ def is_local(location: str) -> bool:
 
 
 def require_deltalake() -> None:
-    """Check that the package deltalake can be imported.
-
-    Raises:
-        InvalidConfigError: The package is not installed.
-    """
+    """Check that the package deltalake can be imported. Raises InvalidConfigError."""
     try:
         import deltalake  # noqa: F401
     except ImportError as e:
@@ -156,19 +144,8 @@ class LakeTable:
 
     @classmethod
     def open(cls, location: str, version: int | None = None) -> LakeTable | None:
-        """Open the newest version, or an older one.
-
-        Args:
-            location: The table's location.
-            version: Number of the version; None for the newest.
-
-        Returns:
-            The table; None if there is none at the location.
-
-        Raises:
-            LakeUnavailableError: The location cannot be reached.
-            InvalidConfigError: The package deltalake is not installed.
-        """
+        """Open the newest version, or an older one. `version`: number of the version; None for the newest. Returns the
+        table; None if there is none at the location. Raises LakeUnavailableError and InvalidConfigError."""
         require_deltalake()
         check_clear_text(location)
         from deltalake import DeltaTable
@@ -184,23 +161,10 @@ class LakeTable:
     def create(
         cls, location: str, schema: pa.Schema, *, topic: str, topic_id: str, mode: str, partition_by: Sequence[str]
     ) -> LakeTable:
-        """Create the table of a topic.
-
-        Args:
-            location: The table's location.
-            schema: The table's columns.
-            topic: Name of the topic, which becomes the table's name.
-            topic_id: Id of the topic, which becomes a property of the table.
-            mode: "append" or "upsert", which becomes a property of the table.
-            partition_by: Columns that partition the table.
-
-        Returns:
-            The first version.
-
-        Raises:
-            CommitConflictError: There is a table already, which another process has created.
-            LakeUnavailableError: The location cannot be reached.
-        """
+        """Create the table of a topic. `topic`: name of the topic, which becomes the table's name. `topic_id`: id of
+        the topic, which becomes a property of the table. `mode`: "append" or "upsert", which becomes a property of the
+        table. Returns the first version. Raises CommitConflictError: There is a table already, which another process
+        has created; LakeUnavailableError."""
         require_deltalake()
         from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import DeltaError
@@ -282,19 +246,10 @@ class LakeTable:
     def state(
         self, topic_id: str, partitions: int, *, known_version: int | None = None, known: dict[str, dict[int, int]]
     ) -> TableState:
-        """Return the facts that a round depends on.
-
-        Args:
-            topic_id: Id of the topic.
-            partitions: Number of the topic's partitions.
-            known_version: A version that this process has checked; older history is not read. None if there is none.
-            known: Largest offset by partition of each file, by path, for files whose statistics lack it. Such files
-                have to be read; the call adds their offsets.
-
-        Raises:
-            LakePausedError: The table lacks the column `_partition`, `_offset` or `_timestamp`.
-            LakeUnavailableError: The table cannot be read.
-        """
+        """Return the facts that a round depends on. `known_version`: a version that this process has checked; older
+        history is not read. None if there is none. `known`: largest offset by partition of each file, by path, for
+        files whose statistics lack it. Such files have to be read; the call adds their offsets. Raises LakePausedError:
+        The table lacks the column `_partition`, `_offset` or `_timestamp`; LakeUnavailableError."""
         with delta_errors(self.location):
             if self.topic_id != topic_id:  # another topic's table can lack the position columns
                 return TableState(self.version, self.table_id, self.topic_id, {})
@@ -311,19 +266,13 @@ class LakeTable:
             )
 
     def check_positions(self) -> None:
-        """Check that the table has the columns with the rows' positions in the log.
-
-        Raises:
-            LakePausedError: A user has overwritten the table, or dropped such a column.
-        """
+        """Check that the table has the columns with the rows' positions in the log. Raises LakePausedError: A user has
+        overwritten the table, or dropped such a column."""
         self._layout(["_partition", "_offset", "_timestamp"])
 
     def check_features(self, *, is_upsert: bool) -> None:
         """Check that a commit of plain Parquet files can be appended to the table, and with `is_upsert` replace files.
-
-        Raises:
-            LakePausedError: The table has a feature that this writer does not support.
-        """
+        Raises LakePausedError: The table has a feature that this writer does not support."""
         check_features(
             set(self._handle.protocol().writer_features or ()),
             self._handle.metadata().configuration,
@@ -339,13 +288,9 @@ class LakeTable:
         Then the rows of files that both compactions have replaced are in the table twice. After a RESTORE the table
         lacks rows below its next offsets.
 
-        Returns:
-            The newest version that is a compaction with more rows than its predecessor, None if there is none or the
-            table was restored after it; and the version to which the table was restored, None if it was not.
-
-        Raises:
-            LakeUnavailableError: The table cannot be read.
-        """
+        The result: the newest version that is a compaction with more rows than its predecessor, None if there is none
+        or the table was restored after it; and the version to which the table was restored, None if it was not. Raises
+        LakeUnavailableError."""
         others = list(self._commits_of_others(None))
         return self._doubled_by(others), _restored_to(others)
 
@@ -507,18 +452,10 @@ class LakeTable:
         apply_deletions: bool = True,
         masks: Mapping[str, Any] | None = None,
     ) -> pa.Table:
-        """Read rows of a file with the table's column types. Columns that the file lacks are null.
-
-        Args:
-            file: The file.
-            columns: Names of the columns; None for all columns of the table.
-            apply_deletions: True to leave out rows that deletion vectors mark as deleted.
-            masks: The result of `deletion_masks`; None to call it.
-
-        Raises:
-            LakePausedError: The table has no such column.
-            LakeUnavailableError: The file cannot be read.
-        """
+        """Read rows of a file with the table's column types. Columns that the file lacks are null. `columns`: names of
+        the columns; None for all columns of the table. `apply_deletions`: True to leave out rows that deletion vectors
+        mark as deleted. `masks`: the result of `deletion_masks`; None to call it. Raises LakePausedError and
+        LakeUnavailableError."""
         known = {} if not apply_deletions else self.deletion_masks() if masks is None else masks
         schema = self._layout(columns)
         return pa.concat_tables([schema.empty_table(), *self.read_pieces(file, columns, masks=known)])
@@ -526,20 +463,9 @@ class LakeTable:
     def read_pieces(
         self, file: TableFile, columns: Sequence[str] | None, *, masks: Mapping[str, Any]
     ) -> Iterator[pa.Table]:
-        """Read rows of a file as `read_file` does, in pieces of at most PIECE_ROWS rows.
-
-        Args:
-            file: The file.
-            columns: Names of the columns; None for all columns of the table.
-            masks: The result of `deletion_masks`; an empty mapping to read also deleted rows.
-
-        Yields:
-            Rows in the order of the file.
-
-        Raises:
-            LakePausedError: The table has no such column.
-            LakeUnavailableError: The file cannot be read.
-        """
+        """Read rows of a file as `read_file` does, in pieces of at most PIECE_ROWS rows. `columns`: names of the
+        columns; None for all columns of the table. `masks`: the result of `deletion_masks`; an empty mapping to read
+        also deleted rows. Yields rows in the order of the file. Raises LakePausedError and LakeUnavailableError."""
         layout = self._layout(columns)
         mask = masks.get(unquote(file.path).rsplit("/", 1)[-1])
         at = 0
@@ -589,35 +515,21 @@ class LakeTable:
     def commit(
         self, files: Sequence[DataFile], topic_id: str, spans: Mapping[int, Span], *, gaps: Mapping[int, Span] = {}
     ) -> None:
-        """Append files and set the next offsets, in one commit on this version.
-
-        Args:
-            files: New files, written by `writer`.
-            topic_id: Id of the topic.
-            spans: Offsets of the files by partition; their ends become the next offsets.
-            gaps: Offsets that the log deleted before they were in the table; stored in the commit's information.
-
-        Raises:
-            CommitConflictError: The commit failed, mostly because the table has a newer version; or its outcome is
-                unknown.
-        """
+        """Append files and set the next offsets, in one commit on this version. `spans`: offsets of the files by
+        partition; their ends become the next offsets. `gaps`: offsets that the log deleted before they were in the
+        table; stored in the commit's information. Raises CommitConflictError: The commit failed, mostly because the
+        table has a newer version; or its outcome is unknown."""
         information, ends = _progress(topic_id, spans, gaps)
         self._commit(Entry(information, ends, files, is_blind=True))
 
     def replace(self, removed: Sequence[TableFile], files: Sequence[DataFile], *, information: dict[str, Any]) -> None:
         """Replace files with other files of the same rows, in one commit on this version.
-
-        Raises:
-            CommitConflictError: As in `commit`.
-        """
+        Raises CommitConflictError."""
         self._commit(Entry(information, added=files, removed=removed, is_change=False))
 
     def replace_all(self, schema: pa.Schema, files: Sequence[DataFile], *, information: dict[str, Any]) -> None:
-        """Replace all files, and the columns, in one commit on this version. The next offsets stay.
-
-        Raises:
-            CommitConflictError: As in `commit`.
-        """
+        """Replace all files, and the columns, in one commit on this version. The next offsets stay. Raises
+        CommitConflictError."""
         schema_json = delta_schema(schema).to_json()
         self._commit(Entry(information, added=files, removed=self.files(), schema_json=schema_json))
 
@@ -629,12 +541,8 @@ class LakeTable:
 
     def undo_compaction(self) -> None:
         """Replace the files of this version with those of the previous version, in one commit on this version. Neither
-        version must have deletion vectors; see `can_undo_compaction`.
-
-        Raises:
-            CommitConflictError: As in `commit`.
-            LakeUnavailableError: A file of the previous version cannot be read.
-        """
+        version must have deletion vectors; see `can_undo_compaction`. Raises CommitConflictError; LakeUnavailableError:
+        A file of the previous version cannot be read."""
         then, now = self._files_at(self.version - 1), self._files_at(self.version)
         schema = pa.schema(self._handle.schema().to_arrow())
         back = []
@@ -658,26 +566,14 @@ class LakeTable:
         *,
         gaps: Mapping[int, Span] = {},
     ) -> None:
-        """Replace files with files of other rows, and set the next offsets, in one commit on this version.
-
-        Raises:
-            CommitConflictError: As in `commit`.
-        """
+        """Replace files with files of other rows, and set the next offsets, in one commit on this version. Raises
+        CommitConflictError."""
         information, ends = _progress(topic_id, spans, gaps)
         self._commit(Entry(information, ends, files, removed))
 
     def reset(self, schema: pa.Schema, topic_id: str, next_offsets: Mapping[int, int], *, keep_rows: bool) -> None:
-        """Set the next offsets, and remove all rows unless `keep_rows`, in one commit on this version.
-
-        Args:
-            schema: The table's new columns; ignored with `keep_rows`.
-            topic_id: Id of the topic.
-            next_offsets: Next offset by partition.
-            keep_rows: True to keep the rows and columns.
-
-        Raises:
-            CommitConflictError: As in `commit`.
-        """
+        """Set the next offsets, and remove all rows unless `keep_rows`, in one commit on this version. Raises
+        CommitConflictError."""
         information = {"reset": {str(p): o for p, o in sorted(next_offsets.items())}}
         ends = {app_id(topic_id, p): offset for p, offset in sorted(next_offsets.items())}
         removed = [] if keep_rows else self.files()
@@ -695,20 +591,12 @@ class LakeTable:
 
     def widen_columns(self, columns: Mapping[str, tuple[Any, Any]]) -> None:
         """Make columns wider, in a separate commit on this version; see `can_widen`. `columns`: types before and after,
-        by name.
-
-        Raises:
-            CommitConflictError: As in `commit`.
-        """
+        by name. Raises CommitConflictError."""
         schema_json = widened(self._handle.schema().to_json(), columns)
         commit_entry(self.location, self._handle, Entry(_marked({"widened": sorted(columns)}), schema_json=schema_json))
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
-        """Add columns at the end of the table, in a separate commit on this version.
-
-        Raises:
-            CommitConflictError: As in `commit`.
-        """
+        """Add columns at the end of the table, in a separate commit on this version. Raises CommitConflictError."""
         from deltalake import CommitProperties
 
         information = _marked({"columns": [f.name for f in fields]})
@@ -802,11 +690,7 @@ def _nothing(path: str) -> None:
 
 
 def newest(location: str, table: LakeTable) -> LakeTable:
-    """Open the newest version of a table that must exist.
-
-    Raises:
-        LakePausedError: The table does not exist any more.
-    """
+    """Open the newest version of a table that must exist. Raises LakePausedError."""
     found = LakeTable.open(location)
     if found is None:
         raise dropped(location, table.table_id)

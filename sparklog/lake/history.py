@@ -46,15 +46,7 @@ class HistoryBatch:
     def __init__(
         self, tp: TopicPartition, data: pa.RecordBatch, offsets: Any, timestamps: Any, next_offset: int
     ) -> None:
-        """Create a batch.
-
-        Args:
-            tp: The partition.
-            data: The requested columns.
-            offsets: Offset of each row.
-            timestamps: Timestamp of each row in µs.
-            next_offset: Offset at which reading continues.
-        """
+        """Create a batch."""
         self.tp = tp
         self._data = data
         self._next_offset = next_offset
@@ -138,13 +130,7 @@ class History:
 
         Files and row groups whose statistics exclude such rows are not read.
 
-        Args:
-            partition: Number of the partition.
-            time_ms: The time in ms since 1970.
-
-        Raises:
-            LakeUnavailableError: A file cannot be read.
-        """
+        Raises LakeUnavailableError."""
         end = self.next_offset(partition)
         chosen = [
             f
@@ -166,21 +152,9 @@ class History:
     def read(
         self, partition: int, start: int, end: int, columns: Sequence[str], layout: pa.Schema
     ) -> Iterator[HistoryBatch]:
-        """Read the rows of [start, end) of a partition.
-
-        Args:
-            partition: Number of the partition.
-            start: First offset.
-            end: End of the range (exclusive), at most the next offset.
-            columns: Names of the topic's columns, in the order of the result.
-            layout: Types of these columns.
-
-        Yields:
-            Batches in offset order.
-
-        Raises:
-            LakeUnavailableError: A file cannot be read.
-        """
+        """Read the rows of [start, end) of a partition. `end`: end of the range (exclusive), at most the next offset.
+        `columns`: names of the topic's columns, in the order of the result. Yields batches in offset order. Raises
+        LakeUnavailableError."""
         tp = TopicPartition(self._topic, partition)
         chosen = [
             f
@@ -218,11 +192,7 @@ class History:
         """Return the text columns that the files store as dictionaries, so that a scan need not copy each text.
 
         The statistics of the largest file decide for all files. A column counts as a dictionary if it is smaller than
-        the length fields of its texts would be.
-
-        Args:
-            schema: The columns.
-        """
+        the length fields of its texts would be."""
         texts = {f.name for f in schema if pa.types.is_string(f.type)}
         if not texts or not self._files:
             return set()
@@ -248,19 +218,12 @@ class History:
         expression: pc.Expression | None,
         dictionaries: Collection[str] = (),
     ) -> Any | None:
-        """Return Arrow's scanner over the files, which uses all processors and yields rows in any order.
-
-        Args:
-            spans: Offsets [start, end) by partition; other partitions are not read.
-            schema: The columns, with their types.
-            expression: A filter over these columns; None for all rows.
-            dictionaries: Names of text columns to read as dictionaries.
-
-        Returns:
-            The scanner. None if it would not read exactly these rows: the table has deletion vectors, partition columns
-            or files of other writers, files of a partition overlap, a file has offsets outside of its partition's span,
-            or a column is missing.
-        """
+        """Return Arrow's scanner over the files, which uses all processors and yields rows in any order. `spans`:
+        offsets [start, end) by partition; other partitions are not read. `expression`: a filter over these columns;
+        None for all rows. `dictionaries`: names of text columns to read as dictionaries. The result: the scanner. None
+        if it would not read exactly these rows: the table has deletion vectors, partition columns or files of other
+        writers, files of a partition overlap, a file has offsets outside of its partition's span, or a column is
+        missing."""
         self._masks = self._table.deletion_masks() if self._masks is None else self._masks
         files = [f for f in self._files if f.partition is None or f.partition in spans]
         if self._masks or self._table.partition_columns:
@@ -427,23 +390,11 @@ def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
 def open_history(
     settings: LakeSettings, topic: str, topic_id: str, partitions: int, *, newest: bool = False
 ) -> History | None:
-    """Open the history of a topic.
-
-    Args:
-        settings: The topic's lake settings.
-        topic: Name of the topic.
-        topic_id: Id of the topic.
-        partitions: Number of its partitions.
-        newest: True to open also an upserted table, which has only the newest row of each key.
-
-    Returns:
-        The history; None if the topic has no table, or only an upserted one and `newest` is False.
-
-    Raises:
-        LakePausedError: The table was overwritten and has no offsets, or a user has restored an older version.
-        LakeUnavailableError: The table cannot be reached, or has rows twice that only a RESTORE can remove.
-        InvalidConfigError: The package deltalake is not installed.
-    """
+    """Open the history of a topic. `newest`: True to open also an upserted table, which has only the newest row of each
+    key. Returns the history; None if the topic has no table, or only an upserted one and `newest` is False. Raises
+    LakePausedError: The table was overwritten and has no offsets, or a user has restored an older version;
+    LakeUnavailableError: The table cannot be reached, or has rows twice that only a RESTORE can remove;
+    InvalidConfigError."""
     if not settings.location or (settings.is_upsert and not newest):
         return None
     table = LakeTable.open(normal_location(settings.location))
@@ -466,13 +417,8 @@ def open_history(
 
 
 def require_history(settings: LakeSettings, topic: str, topic_id: str, partitions: int) -> History:
-    """Open the history of a topic that must have one.
-
-    Raises:
-        InvalidConfigError: The topic has no table, or an upserted one; or the package deltalake is not installed.
-        LakePausedError: As in `open_history`.
-        LakeUnavailableError: As in `open_history`.
-    """
+    """Open the history of a topic that must have one. Raises InvalidConfigError: The topic has no table, or an upserted
+    one; or the package deltalake is not installed; LakePausedError; LakeUnavailableError."""
     found = open_history(settings, topic, topic_id, partitions)
     if found is None:
         why = "its table holds the newest row of each key only" if settings.is_upsert else "it has no Delta table"

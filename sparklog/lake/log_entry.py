@@ -88,16 +88,8 @@ def entry_text(entry: Entry, metadata: Mapping[str, Any] | None, now_ms: int) ->
 
 
 def commit_entry(location: str, handle: Any, entry: Entry) -> None:
-    """Make exactly the next version of a table in a directory.
-
-    Args:
-        location: The table's directory.
-        handle: The table in deltalake, at the version that was checked.
-        entry: The commit.
-
-    Raises:
-        CommitConflictError: The version exists, or cannot be written.
-    """
+    """Make exactly the next version of a table in a directory. `handle`: the table in deltalake, at the version that
+    was checked. Raises CommitConflictError."""
     version = int(handle.version()) + 1
     metadata = metadata_action(handle, entry.schema_json) if entry.schema_json else None
     log = Path(location, _LOG)
@@ -156,12 +148,8 @@ def with_fields(schema_json: str, added_json: str) -> str:
 
 
 def widened(schema_json: str, columns: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return a schema in Delta's JSON form with wider columns, and with the record of each change of type.
-
-    Args:
-        schema_json: The schema.
-        columns: Arrow types before and after the change, by name of the column.
-    """
+    """Return a schema in Delta's JSON form with wider columns, and with the record of each change of type. `columns`:
+    Arrow types before and after the change, by name of the column."""
     schema = json.loads(schema_json)
     for field in schema["fields"]:
         if field["name"] in columns:

@@ -21,12 +21,8 @@ VALUE_BYTES_MAX = 32
 
 
 def newest_per_key(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
-    """Return the last row of each key. The order of the rows stays.
-
-    Args:
-        rows: Rows in offset order.
-        key_columns: Names of the key columns. `sparklog.format.key_equality` says which keys are equal.
-    """
+    """Return the last row of each key. The order of the rows stays. `key_columns`: names of the key columns.
+    `sparklog.format.key_equality` says which keys are equal."""
     if rows.num_rows < 2:
         return rows
     keys = _canonical_keys(rows, key_columns).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
@@ -39,11 +35,7 @@ def is_deletion(rows: pa.Table, key_columns: Sequence[str], value_columns: Seque
 
     A row deletes its key if all its values are null, or if a text column `_op` has one of DELETE_OPERATIONS.
 
-    Args:
-        rows: The rows.
-        key_columns: Names of the key columns.
-        value_columns: Names of the columns that are all null in a tombstone; `_op` and key columns are ignored.
-    """
+    `value_columns`: names of the columns that are all null in a tombstone; `_op` and key columns are ignored."""
     values = [c for c in value_columns if c != OPERATION_COLUMN and c not in key_columns]
     deleted = pa.array(np.full(rows.num_rows, bool(values)))
     for name in values:
@@ -62,16 +54,8 @@ def _combined(column: Any) -> Any:
 
 
 def other_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> np.ndarray | None:
-    """Find the rows whose key is not in `keys`.
-
-    Args:
-        rows: The rows; only their key columns are used.
-        keys: The keys to exclude, each once.
-        key_columns: Names of the key columns.
-
-    Returns:
-        A boolean array that is True for each row to keep; None if all rows stay.
-    """
+    """Find the rows whose key is not in `keys`. `rows`: the rows; only their key columns are used. Returns a boolean
+    array that is True for each row to keep; None if all rows stay."""
     marked = _canonical_keys(keys, key_columns)
     own = _canonical_keys(rows, key_columns).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
     # in a join null equals nothing, so each key column gets a column that marks its nulls

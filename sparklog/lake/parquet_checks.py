@@ -97,16 +97,8 @@ def _digits(crc: int) -> bytes:
 
 
 def open_parquet(source: Any, path: str) -> pq.ParquetFile:
-    """Open a Parquet file whose footer is checked now, and whose pages are checked when they are read.
-
-    Args:
-        source: The file, opened for random reads.
-        path: The file's path, for the error.
-
-    Raises:
-        DamagedFileError: The footer's checksum is wrong.
-        OSError: The file is no Parquet file, or cannot be read.
-    """
+    """Open a Parquet file whose footer is checked now, and whose pages are checked when they are read. Raises
+    DamagedFileError; OSError: The file is no Parquet file, or cannot be read."""
     footer = _footer(source)
     _check_footer(footer, path)
     metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
@@ -145,12 +137,8 @@ def _check_footer(footer: bytes, path: str) -> None:
 
 
 def check_data(source: Any, path: str) -> None:
-    """Read a whole file and compare its checksums; files of other writers are decoded, which checks their pages.
-
-    Raises:
-        DamagedFileError: A checksum is wrong.
-        OSError: The file cannot be read, or a page is damaged.
-    """
+    """Read a whole file and compare its checksums; files of other writers are decoded, which checks their pages. Raises
+    DamagedFileError; OSError: The file cannot be read, or a page is damaged."""
     footer = _footer(source)
     _check_footer(footer, path)
     parquet = open_parquet(source, path)
@@ -176,16 +164,7 @@ class CheckedFooters:
         self._checked: dict[tuple[str, str], None] = {}
 
     def check(self, location: str, files: Any, paths: Iterable[str]) -> None:
-        """Check the footers of files.
-
-        Args:
-            location: The table's location.
-            files: Arrow file system at the location.
-            paths: Paths of the files in the file system.
-
-        Raises:
-            LakeUnavailableError: A file is damaged or cannot be read.
-        """
+        """Check the footers of files. `paths`: paths of the files in the file system. Raises LakeUnavailableError."""
         with self._lock:
             waiting = [path for path in paths if (location, path) not in self._checked]
 

@@ -57,16 +57,8 @@ class DataFileWriter:
     def __init__(
         self, files: Any, schema: pa.Schema, partition_by: Sequence[str], file_bytes: int, *, name: str, fsync: Any
     ) -> None:
-        """Create the writer.
-
-        Args:
-            files: Arrow file system at the table's location.
-            schema: Columns of the rows, including those of `partition_by`.
-            partition_by: Columns that partition the table.
-            file_bytes: Size in bytes at which the next file begins.
-            name: Part of the files' names.
-            fsync: Function that makes a finished file durable, given its path.
-        """
+        """Create the writer. `schema`: columns of the rows, including those of `partition_by`. `file_bytes`: size in
+        bytes at which the next file begins. `fsync`: function that makes a finished file durable, given its path."""
         self._files = files
         self._schema = schema
         self._partition_by = list(partition_by)
@@ -80,11 +72,7 @@ class DataFileWriter:
         self._done: list[DataFile] = []
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows. They stay in memory until ROW_GROUP_BYTES are collected, or until `close`.
-
-        Args:
-            rows: Rows in the writer's schema.
-        """
+        """Add rows. They stay in memory until ROW_GROUP_BYTES are collected, or until `close`."""
         if not rows.num_rows:
             return
         self._waiting.append(rows)
@@ -93,21 +81,14 @@ class DataFileWriter:
             self._flush()
 
     def close(self) -> list[DataFile]:
-        """Finish the last file.
-
-        Returns:
-            All files in the order of their rows.
-        """
+        """Finish the last file. Returns all files in the order of their rows."""
         self._flush()
         self._finish()
         return self._done
 
     def abandon(self) -> list[str]:
-        """Close the open file. Rows that are not written yet are dropped, and the file is not made durable.
-
-        Returns:
-            Paths of all files so far, for removal.
-        """
+        """Close the open file. Rows that are not written yet are dropped, and the file is not made durable. Returns
+        paths of all files so far, for removal."""
         self._waiting.clear()
         open_file, self._open = self._open, None
         paths = [f.path for f in self._done]
@@ -193,15 +174,8 @@ class _OpenFile:
 
 
 def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """Split a table by the values of its partition columns. The rows of each part keep their order.
-
-    Args:
-        table: The rows.
-        columns: Names of the partition columns.
-
-    Yields:
-        The partition values as Delta writes them, and the rows.
-    """
+    """Split a table by the values of its partition columns. The rows of each part keep their order. Yields the
+    partition values as Delta writes them, and the rows."""
     table = _with_readable_dates(table, columns)
     found = table.select(list(columns)).group_by(list(columns)).aggregate([]).to_pylist()
     for values in found:
@@ -248,12 +222,8 @@ def value_directory(values: Mapping[str, str | None]) -> str:
 
     Readers of Delta's protocol take the values from the table's log only, but polars takes them from the paths.
 
-    Args:
-        values: By column, the values as `partition_text` writes them.
-
-    Returns:
-        The directory with a slash at its end; "" if there are no values, or file systems do not allow the name.
-    """
+    `values`: by column, the values as `partition_text` writes them. The result: the directory with a slash at its end;
+    "" if there are no values, or file systems do not allow the name."""
     names = [f"{column}={HIVE_NULL if text is None else quote(text, safe='')}" for column, text in values.items()]
     if any("/" in column for column in values) or any(len(name.encode()) > NAME_BYTES_MAX for name in names):
         return ""
@@ -265,13 +235,7 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
 
     The position columns come first, because every read is planned by their statistics.
 
-    Args:
-        metadata: Metadata of the Parquet file.
-        schema: Columns of the file.
-
-    Returns:
-        Number of rows, smallest and largest values, numbers of nulls.
-    """
+    The result: number of rows, smallest and largest values, numbers of nulls."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -319,14 +283,7 @@ def _statistic(value: Any, t: Any, *, up: bool) -> Any:
 
 
 def fsync_below(directory: str) -> Any:
-    """Return a function that makes a file in a local directory durable, with its directory entries.
-
-    Args:
-        directory: The table's location.
-
-    Returns:
-        A function of the file's path, relative to `directory`.
-    """
+    """Return a function that makes a file in a local directory durable, with its directory entries."""
 
     def fsync(path: str) -> None:
         places, place = [path], path

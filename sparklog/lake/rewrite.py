@@ -12,20 +12,9 @@ from sparklog.lake.parquet_files import DataFile, DataFileWriter
 
 
 def rewrite_wider(table: LakeTable, wanted: pa.Schema, file_bytes: int) -> bool:
-    """Write the rows of a table again with wider columns, in one commit on this version. The next offsets stay.
-
-    Args:
-        table: A version that `check_table` has accepted.
-        wanted: Columns of the topic.
-        file_bytes: Size of a full file in bytes.
-
-    Returns:
-        False if no column of the topic is wider than in the table, and nothing was done.
-
-    Raises:
-        LakeUnavailableError: The table cannot be reached, or has changed meanwhile.
-        LakePausedError: The table was dropped meanwhile.
-    """
+    """Write the rows of a table again with wider columns, in one commit on this version. The next offsets stay. Returns
+    False if no column of the topic is wider than in the table, and nothing was done. Raises LakeUnavailableError: The
+    table cannot be reached, or has changed meanwhile; LakePausedError."""
     wider = wider_columns(wanted, table.schema())
     if not wider:
         return False

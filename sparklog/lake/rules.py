@@ -80,15 +80,8 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
     The largest offset of a partition's rows must be below the version of its transaction, which is the next offset. It
     can be far below, because markers have no row, and compaction and users remove rows.
 
-    Args:
-        state: The table's state.
-        topic_id: Id of the topic.
-        table_id: Id of the topic's table in its settings; "" if not stored yet.
-
-    Raises:
-        LakePausedError: The table belongs to another topic, was created again or restored, has rows twice, or has rows
-            above its transactions.
-    """
+    `table_id`: id of the topic's table in its settings; "" if not stored yet. Raises LakePausedError: The table belongs
+    to another topic, was created again or restored, has rows twice, or has rows above its transactions."""
     if state.topic_id != topic_id:
         owner = f"topic id {state.topic_id!r}" if state.topic_id else "no topic"
         raise LakePausedError(
@@ -137,17 +130,10 @@ def may_undo_compaction(state: TableState) -> bool:
 
 
 def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_gaps: bool, offsets_max: int) -> Plan:
-    """Return the offsets of the next round.
-
-    Args:
-        state: The table's state, checked by `check_table`.
-        ends: Offsets of the log by partition; all `stable` offsets are from one request.
-        accept_gaps: True to continue at the log start if the log has deleted offsets that the table lacks.
-        offsets_max: Largest number of offsets of a partition in one round.
-
-    Raises:
-        LakePausedError: The table has offsets above the log's end, or the log has deleted offsets that the table lacks.
-    """
+    """Return the offsets of the next round. `ends`: offsets of the log by partition; all `stable` offsets are from one
+    request. `accept_gaps`: True to continue at the log start if the log has deleted offsets that the table lacks.
+    `offsets_max`: largest number of offsets of a partition in one round. Raises LakePausedError: The table has offsets
+    above the log's end, or the log has deleted offsets that the table lacks."""
     spans: dict[int, Span] = {}
     gaps: dict[int, Span] = {}
     for partition, end in sorted(ends.items()):
@@ -197,13 +183,7 @@ class Outcome(Enum):
 
 
 def after_failed_commit(planned: Mapping[int, Span], before: TableState, now: TableState) -> Outcome:
-    """Return the decision about the files of a failed commit.
-
-    Args:
-        planned: The spans of the files by partition.
-        before: The state that the commit was based on.
-        now: The newest state.
-    """
+    """Return the decision about the files of a failed commit. `before`: the state that the commit was based on."""
     if now.table_id != before.table_id or now.restored_to is not None:
         return Outcome.DISCARD
     ends = {p: span.end for p, span in planned.items()}

@@ -27,15 +27,7 @@ class LakeSettings(Struct, frozen=True):
 
     @classmethod
     def of(cls, configs: Mapping[str, object], broker_defaults: Mapping[str, object] = {}) -> Self:
-        """Return the settings in effect.
-
-        Args:
-            configs: Settings of the topic.
-            broker_defaults: The broker's defaults for settings of topics.
-
-        Raises:
-            InvalidConfigError: A setting is out of bounds.
-        """
+        """Return the settings in effect. Raises InvalidConfigError."""
         names = [n for n in settings_of(Scope.TOPIC) if n.startswith(LAKE_PREFIX)]
         given = {n: v for n, v in ({**broker_defaults, **configs}).items() if n in names}
         all_settings = resolve(Scope.TOPIC, given)

@@ -27,16 +27,9 @@ are merged first, so that a row is rewritten about once for each growth of its f
 
 def files_to_merge(files: Sequence[TableFile], file_bytes: int, left_out: Collection[str] = ()) -> list[TableFile]:
     """Choose small files to merge into one. They have the same partition and partition values, and are neighbours in
-    offset order. The smallest files are chosen first.
-
-    Args:
-        files: The files of the table.
-        file_bytes: Size of a full file in bytes; files of at least half this size are not merged.
-        left_out: Names of files that must not be merged.
-
-    Returns:
-        At least FILES_MIN files; empty if there is nothing to merge.
-    """
+    offset order. The smallest files are chosen first. `file_bytes`: size of a full file in bytes; files of at least
+    half this size are not merged. `left_out`: names of files that must not be merged. Returns at least FILES_MIN files;
+    empty if there is nothing to merge."""
     groups: dict[object, list[TableFile]] = {}
     for file in files:
         name = unquote(file.path).rsplit("/", 1)[-1]
@@ -74,19 +67,10 @@ def _run(files: Sequence[TableFile], bound: int, file_bytes: int) -> list[TableF
 
 
 def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
-    """Merge one group of small files, in one commit on this version of the table.
-
-    Args:
-        table: A version that `check_table` has accepted: a commit on an unchecked version would hide a RESTORE.
-        file_bytes: Size of a full file in bytes.
-
-    Returns:
-        The new version; None if there is nothing to merge, or another writer has committed in between.
-
-    Raises:
-        LakeUnavailableError: The table cannot be reached, or it refuses every commit.
-        LakePausedError: The table was dropped meanwhile.
-    """
+    """Merge one group of small files, in one commit on this version of the table. `table`: a version that `check_table`
+    has accepted: a commit on an unchecked version would hide a RESTORE. Returns the new version; None if there is
+    nothing to merge, or another writer has committed in between. Raises LakeUnavailableError: The table cannot be
+    reached, or it refuses every commit; LakePausedError."""
     masks = table.deletion_masks()
     chosen = files_to_merge(table.files(), file_bytes, masks)
     if not chosen:

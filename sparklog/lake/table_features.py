@@ -43,15 +43,8 @@ def unsupported(
     is_upsert: bool,
     is_directory: bool = True,
 ) -> list[str]:
-    """Return the features and properties that a worker cannot keep, in words.
-
-    Args:
-        features: Writer features of the table's protocol.
-        configuration: Properties of the table.
-        fields: Fields of the table's schema.
-        is_upsert: True if commits also replace files.
-        is_directory: True if the table is in a directory, where a worker can commit by itself.
-    """
+    """Return the features and properties that a worker cannot keep, in words. `is_directory`: True if the table is in a
+    directory, where a worker can commit by itself."""
     accepted = WRITER_FEATURES | (OWN_COMMIT_FEATURES if is_directory else set())
     wrong = [
         f"{name} (to drop: {_ADVICE[name]})" if name in _ADVICE else name for name in sorted(set(features) - accepted)

@@ -15,25 +15,10 @@ from sparklog.lake.settings import LakeSettings
 def open_or_create(
     topic: str, topic_id: str, settings: LakeSettings, schema: pa.Schema, tables: type[LakeTable] = LakeTable
 ) -> LakeTable:
-    """Return the topic's table; create it if the topic never had one.
-
-    Args:
-        topic: Name of the topic.
-        topic_id: Its id.
-        settings: Its lake settings.
-        schema: Columns of a new table.
-        tables: Class that opens and creates tables.
-
-    Returns:
-        The newest version of the table at the location, whose topic and mode are not checked.
-
-    Raises:
-        LakePausedError: The topic had a table that is gone.
-        InvalidConfigError: Delta cannot hold a column, a column cannot partition the table, or the location is inside
-            another table.
-        CommitConflictError: Another process has created the table meanwhile.
-        LakeUnavailableError: The location cannot be reached.
-    """
+    """Return the topic's table; create it if the topic never had one. The result: the newest version of the table at
+    the location, whose topic and mode are not checked. Raises LakePausedError; InvalidConfigError: Delta cannot hold a
+    column, a column cannot partition the table, or the location is inside another table; CommitConflictError;
+    LakeUnavailableError."""
     location = normal_location(settings.location)
     table = tables.open(location)
     if table is not None:

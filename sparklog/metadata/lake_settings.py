@@ -16,18 +16,9 @@ FIXED = (LOCATION, MODE, "lake.partition.by")
 def check_lake_settings(
     name: str, key_columns: Sequence[str], before: Mapping[str, object], after: Mapping[str, object]
 ) -> None:
-    """Check a topic's settings after a change.
-
-    Args:
-        name: Name of the topic.
-        key_columns: Names of the topic's key columns.
-        before: Settings before the change; those of a new topic for a new topic.
-        after: Settings after the change.
-
-    Raises:
-        InvalidConfigError: The change is one that the topic's Delta table cannot follow, or the topic has no key or
-            moved keys for an upserted table, or the change is of a setting that only the broker sets.
-    """
+    """Check a topic's settings after a change. `before`: settings before the change; those of a new topic for a new
+    topic. Raises InvalidConfigError: The change is one that the topic's Delta table cannot follow, or the topic has no
+    key or moved keys for an upserted table, or the change is of a setting that only the broker sets."""
     if _value(before, PARTITIONS_ADDED) != _value(after, PARTITIONS_ADDED):
         raise InvalidConfigError(f"topic {name!r}: {PARTITIONS_ADDED} is set by the broker and cannot be changed")
     if _value(before, LOCATION) and _value(after, LOCATION):

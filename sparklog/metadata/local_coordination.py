@@ -90,21 +90,10 @@ class LocalCoordination:
         above: int = 0,
         convert: Callable[[sqlite3.Connection], None] | None = None,
     ) -> None:
-        """Opens the file and begins a session.
-
-        Args:
-            path: The SQLite file.
-            environment: The machine.
-            create: True to create the file if it is missing.
-            above: A lower bound: the new session's number is larger, also if the file is an older copy with a lower
-                number.
-            convert: Converts the tables of an older format to nodes, in the transaction that begins the session. With
-                None an older format is refused.
-
-        Raises:
-            StorageError: The file is missing, damaged, or of another format.
-            StorageFullError: The disk is full.
-        """
+        """Opens the file and begins a session. `create`: True to create the file if it is missing. `above`: a lower
+        bound: the new session's number is larger, also if the file is an older copy with a lower number. `convert`:
+        converts the tables of an older format to nodes, in the transaction that begins the session. With None an older
+        format is refused. Raises StorageError: The file is missing, damaged, or of another format; StorageFullError."""
         self._path = path
         self._lock = threading.RLock()
         """Held while a thread processes the queue."""

@@ -66,20 +66,10 @@ def wait_for(future: Future[Any]) -> Any:
 def open_local(
     path: Path, environment: Environment, broker_id: int, *, create: bool, log_dirs: Iterable[Path] = ()
 ) -> LocalCoordination:
-    """Open the store and create its base nodes.
-
-    Args:
-        path: The SQLite file. A file of format 1 is converted.
-        environment: The machine.
-        broker_id: The only replica of the partitions in a file of format 1.
-        create: True to create the file if it is missing.
-        log_dirs: Log directories. If the file is an older copy, they can contain newer broker epochs, and the new
-            session must be above these.
-
-    Raises:
-        StorageError: The file is missing, damaged or of a newer format.
-        StorageFullError: The disk is full.
-    """
+    """Open the store and create its base nodes. `path`: the SQLite file. A file of format 1 is converted. `broker_id`:
+    the only replica of the partitions in a file of format 1. `create`: True to create the file if it is missing.
+    `log_dirs`: log directories. If the file is an older copy, they can contain newer broker epochs, and the new session
+    must be above these. Raises StorageError: The file is missing, damaged or of a newer format; StorageFullError."""
     newest = max((_newest_life(environment, log_dir) for log_dir in log_dirs), default=NO_EPOCH)
     coordination = LocalCoordination(
         path,

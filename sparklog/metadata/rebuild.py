@@ -93,17 +93,9 @@ def rebuild(
     known_configs: Mapping[str, Mapping[str, int | float | str | bool]] = MappingProxyType({}),
     on_directory: Callable[[Path], None] = lambda _: None,
 ) -> Rebuilt:
-    """Read all partitions' directories in `log_dirs`; write nothing.
-
-    Args:
-        log_dirs: The broker's log directories.
-        files: The file system.
-        known_configs: By topic name: the settings of topics that have no topic.json.
-        on_directory: Called before each directory is read.
-
-    Raises:
-        StorageError: A directory cannot be read, or the log directories belong to several clusters, or to none.
-    """
+    """Read all partitions' directories in `log_dirs`; write nothing. `known_configs`: by topic name: the settings of
+    topics that have no topic.json. Raises StorageError: A directory cannot be read, or the log directories belong to
+    several clusters, or to none."""
     rebuilt = Rebuilt(*_identity(log_dirs, files))
     found: dict[str, _FoundTopic] = {}
     highest_producer_id = -1

@@ -56,11 +56,8 @@ def mark_of(cluster_id: str, image: ClusterImage) -> StoreMark:
 
 
 def older(one: StoreMark, other: StoreMark) -> str:
-    """Compare the store's mark `one` with `other`, the mark of a broker's image.
-
-    Returns:
-        The reason why `one` is older than `other` or belongs to another cluster; otherwise "".
-    """
+    """Compare the store's mark `one` with `other`, the mark of a broker's image. Returns the reason why `one` is older
+    than `other` or belongs to another cluster; otherwise ""."""
     if other.cluster_id and one.cluster_id != other.cluster_id:
         return f"its cluster id is {one.cluster_id or 'none'}, not {other.cluster_id}"
     if one.generation != other.generation:

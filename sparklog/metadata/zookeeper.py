@@ -93,19 +93,11 @@ class ZooKeeper:
         set_acl: bool = False,
         tls: ZooKeeperTls | None = None,
     ) -> ZooKeeper:
-        """Connect to ZooKeeper.
-
-        Args:
-            hosts: `host:port` of the servers, separated by commas. A path after them is the root of all nodes, and is
-                created if missing.
-            session_timeout_ms: Session timeout to request, in ms.
-            timeout_ms: Limit of the time until the first connection, and then of the time until the root exists, in ms.
-            login: Name and password for ZooKeeper's scheme `digest`.
-            set_acl: True to give access to new nodes only to `login`; ignored without a login.
-            tls: Settings of TLS; None for plain text.
-
-        Raises:
-            ConnectionLossError: No server answered within `timeout_ms`, or none had a valid certificate."""
+        """Connect to ZooKeeper. `hosts`: `host:port` of the servers, separated by commas. A path after them is the root
+        of all nodes, and is created if missing. `timeout_ms`: limit of the time until the first connection, and then of
+        the time until the root exists, in ms. `set_acl`: True to give access to new nodes only to `login`; ignored
+        without a login. Raises ConnectionLossError: No server answered within `timeout_ms`, or none had a valid
+        certificate."""
         servers, slash, path = hosts.partition("/")
         secured: dict[str, Any] = {}
         if login is not None:

@@ -47,16 +47,7 @@ def explained(
     columns: Mapping[str, Sequence[str]],
     advice: Advice = ADVICE,
 ) -> SparklogError:
-    """Return the error to raise for an exception of DuckDB.
-
-    Args:
-        kind: Name of the exception's class.
-        message: Message of the exception.
-        query: The statement.
-        topics: Names of all topics.
-        columns: Column names of each topic in the statement.
-        advice: The options that messages name.
-    """
+    """Return the error to raise for an exception of DuckDB. `columns`: column names of each topic in the statement."""
     refused = _OWN_FUNCTION.search(message)
     if refused is not None:
         return InvalidQueryError(refused["message"].strip())

@@ -52,16 +52,8 @@ class NewestRows(NamedTuple):
 
 
 def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str]) -> list[NewestRows]:
-    """Return the SELECTs of newest rows in a statement.
-
-    Args:
-        statement: The statement as JSON of DuckDB's `json_serialize_sql`.
-        sql: The statement as UTF-8 text.
-        row_functions: Names of deterministic scalar functions.
-
-    Returns:
-        The SELECTs. Their `topic` is any table name, which need not be an existing topic.
-    """
+    """Return the SELECTs of newest rows in a statement. The result: the SELECTs. Their `topic` is any table name, which
+    need not be an existing topic."""
     named = {entry.get("key", "").lower() for entry in _ctes(statement)}
     found = []
     for node in _walk(statement):
@@ -129,15 +121,10 @@ def bound(
     offsets_from_ms: Callable[[int], Mapping[int, int]],
 ) -> list[OffsetRange] | None:
     """Return the part of `logs` that suffices for the SELECT; None if no part was found, so that it reads all offsets.
-
-    Args:
-        newest: The SELECT.
-        logs: The offsets of the topic's partitions.
-        probe: Function that tries the WHERE on the given offsets. It returns the values of `newest.by` (times in ms) of
-            the rows that pass, in descending order, at most `newest.rows`.
-        offsets_from_ms: Function that returns the first offset with a timestamp of at least the given time in ms, by
-            partition. Partitions without such an offset are left out.
-    """
+    `probe`: function that tries the WHERE on the given offsets. It returns the values of `newest.by` (times in ms) of
+    the rows that pass, in descending order, at most `newest.rows`. `offsets_from_ms`: function that returns the first
+    offset with a timestamp of at least the given time in ms, by partition. Partitions without such an offset are left
+    out."""
     for tail in tails(logs, newest):
         found = probe(tail)
         if len(found) < newest.rows:

@@ -153,12 +153,8 @@ def narrow(
     within: Interval, ask: Callable[[Sequence[Interval]], list[bool]], hints: Sequence[int] = ()
 ) -> list[Interval]:
     """Return at most INTERVALS_MAX intervals with all numbers of `within` that `ask` does not rule out, ascending.
-
-    Args:
-        within: The interval to search.
-        ask: Returns for each interval False if it proves that no number of the interval is needed, else True.
-        hints: Numbers near which the answers are likely to change. They only reduce the number of questions.
-    """
+    `ask`: returns for each interval False if it proves that no number of the interval is needed, else True. `hints`:
+    numbers near which the answers are likely to change. They only reduce the number of questions."""
     near = {n + d for n in hints for d in (-1, 0, 1, 2)} if len(hints) <= HINTS_MAX else set()
     starts = sorted(n for n in {within.first, within.first + 1, within.last, *near} if within.first <= n <= within.last)
     pieces = [Interval(a, b - 1) for a, b in zip(starts, [*starts[1:], within.last + 1], strict=True)]

@@ -42,13 +42,9 @@ _PREPARED = "with allowed files statements are not prepared: a prepared COPY wou
 
 
 def check_kind(kind: str, query: str, *, allows_files: bool = False) -> None:
-    """Raise InvalidQueryError for a statement that is not allowed.
-
-    Args:
-        kind: DuckDB's name of the statement's kind; "" if DuckDB has no name for it.
-        query: The statement.
-        allows_files: True if the session is allowed to read files; then PREPARE and EXECUTE are refused.
-    """
+    """Raise InvalidQueryError for a statement that is not allowed. `kind`: DuckDB's name of the statement's kind; "" if
+    DuckDB has no name for it. `allows_files`: True if the session is allowed to read files; then PREPARE and EXECUTE
+    are refused."""
     if allows_files and kind in PREPARED:
         raise InvalidQueryError(f"{kind}: {_PREPARED}")
     text = _COMMENT.sub(" ", query)

@@ -31,13 +31,8 @@ class TopicPart:
         make: Callable[[Callable[[], Sequence[OffsetRange]]], TopicTable],
         offsets_from_ms: Callable[[int], Mapping[int, int]],
     ) -> None:
-        """Create a table of all offsets.
-
-        Args:
-            logs: All offsets of the topic.
-            make: Function that returns a table. Its argument is called at each scan, and returns the offsets to read.
-            offsets_from_ms: As for `newest.bound`.
-        """
+        """Create a table of all offsets. `make`: function that returns a table. Its argument is called at each scan,
+        and returns the offsets to read."""
         self.whole = logs
         self.logs = logs
         self.table = make(lambda: self.logs)

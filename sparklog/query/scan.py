@@ -174,17 +174,7 @@ class TopicScan:
         options: ReadOptions,
         control: Control,
     ) -> None:
-        """Create a scan.
-
-        Args:
-            cluster: The connections to the brokers.
-            snapshot: The topic and its offsets.
-            schema: The table's schema, as from `table_schema`.
-            columns: Columns of the batches, in this order; None: all columns.
-            given: The filter.
-            options: Options of reading.
-            control: Statistics and cancellation of the statement.
-        """
+        """Create a scan. `columns`: columns of the batches, in this order; None: all columns."""
         self._cluster = cluster
         self._topic = snapshot.info.name
         self._logs = snapshot.logs

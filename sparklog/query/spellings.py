@@ -24,30 +24,18 @@ _TOKEN = re.compile(
 
 
 def is_table_list(query: str) -> bool:
-    """Return True if a statement lists the tables.
-
-    Args:
-        query: One statement.
-    """
+    """Return True if a statement lists the tables."""
     return _TABLE_LIST.fullmatch(query) is not None
 
 
 def is_listing(line: str) -> bool:
-    """Return True if a line is a statement that lists tables or a table's columns, and lacks the semicolon.
-
-    Args:
-        line: The first line of a statement.
-    """
+    """Return True if a line is a statement that lists tables or a table's columns, and lacks the semicolon."""
     found = _LISTING.fullmatch(line.strip())
     return found is not None and (found["name"] or "").lower() not in _BEGINS_A_QUERY
 
 
 def table_list(topics: Iterable[str]) -> str:
-    """Return an SQL statement that lists the topics, and the tables and views of the session.
-
-    Args:
-        topics: Names of the topics.
-    """
+    """Return an SQL statement that lists the topics, and the tables and views of the session."""
     listed = ", ".join(literal(topic) for topic in topics)
     own = "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views() WHERE NOT internal"
     return (
@@ -57,35 +45,20 @@ def table_list(topics: Iterable[str]) -> str:
 
 
 def in_this_dialect(query: str) -> str:
-    """Return DESCRIBE for a statement such as SHOW COLUMNS FROM, which DuckDB lacks; any other text unchanged.
-
-    Args:
-        query: SQL text.
-    """
+    """Return DESCRIBE for a statement such as SHOW COLUMNS FROM, which DuckDB lacks; any other text unchanged."""
     found = _COLUMN_LIST.fullmatch(query)
     return query if found is None else f"DESCRIBE {found['table']}"
 
 
 def words_of(query: str) -> frozenset[str]:
-    """Return the words of SQL text in lower case, without those in strings, quoted names and comments.
-
-    Args:
-        query: SQL text.
-    """
+    """Return the words of SQL text in lower case, without those in strings, quoted names and comments."""
     return frozenset(found["word"].lower() for found in _TOKEN.finditer(query) if found["word"])
 
 
 def with_quotes(query: str, names: Collection[str], parses: Callable[[str], bool]) -> tuple[str, list[str]] | None:
-    """Try to correct a syntax error by double quotes around names that are keywords.
-
-    Args:
-        query: SQL text with a syntax error.
-        names: Names of columns and topics that are keywords.
-        parses: Returns True for text without a syntax error.
-
-    Returns:
-        The corrected text and the quoted names; None if quotes do not correct it.
-    """
+    """Try to correct a syntax error by double quotes around names that are keywords. `names`: names of columns and
+    topics that are keywords. `parses`: returns True for text without a syntax error. Returns the corrected text and the
+    quoted names; None if quotes do not correct it."""
     by_lower = {name.lower(): name for name in names}
     places = [found for found in _TOKEN.finditer(query) if found["word"] and found["word"].lower() in by_lower]
     if len(places) > KEYWORDS_MAX:
@@ -103,12 +76,7 @@ def with_quotes(query: str, names: Collection[str], parses: Callable[[str], bool
 
 
 def quote_hint(text: str, names: Collection[str]) -> str:
-    """Return the error text for a statement that `with_quotes` has corrected.
-
-    Args:
-        text: The corrected statement.
-        names: The quoted names.
-    """
+    """Return the error text for a statement that `with_quotes` has corrected."""
     listed = ", ".join(quoted(name) for name in names)
     needs = (
         "is a keyword of SQL: as a name it stands" if len(names) == 1 else "are keywords of SQL: as names they stand"

@@ -45,24 +45,15 @@ def known_settings() -> dict[str, Setting]:
 
 
 def stored_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Value]:
-    """Return the values that are stored for this broker id, without values for all brokers.
-
-    Args:
-        configs: Settings of the cluster, as in its image.
-        broker_id: Id of the broker; ALL_BROKERS for the values of all brokers.
-    """
+    """Return the values that are stored for this broker id, without values for all brokers. `configs`: settings of the
+    cluster, as in its image. `broker_id`: id of the broker; ALL_BROKERS for the values of all brokers."""
     prefix = _prefix(broker_id)
     return {key.removeprefix(prefix): value for key, value in configs.items() if key.startswith(prefix)}
 
 
 def effective_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Value]:
     """Return the stored values that take precedence over a broker's file. Values that this release does not accept,
-    because another release has stored them, are left out.
-
-    Args:
-        configs: Settings of the cluster, as in its image.
-        broker_id: Id of the broker.
-    """
+    because another release has stored them, are left out. `configs`: settings of the cluster, as in its image."""
     found: dict[str, Value] = {}
     for name, value in {**stored_values(configs, ALL_BROKERS), **stored_values(configs, broker_id)}.items():
         try:
@@ -75,17 +66,10 @@ def effective_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, 
 def altered_configs(
     configs: Mapping[str, Value], broker_id: int, changes: Mapping[str, object | None]
 ) -> dict[str, Value | None]:
-    """Return changes of a broker's settings as changes of the cluster's settings.
-
-    Args:
-        configs: Settings of the cluster, as in its image.
-        broker_id: Id of the broker; ALL_BROKERS for all brokers.
-        changes: Values by setting name; None removes the stored value.
-
-    Raises:
-        InvalidConfigError: A setting is unknown, needs a restart, or is out of bounds.
-        PolicyViolationError: More than ENTRIES_MAX values would be stored.
-    """
+    """Return changes of a broker's settings as changes of the cluster's settings. `configs`: settings of the cluster,
+    as in its image. `broker_id`: id of the broker; ALL_BROKERS for all brokers. `changes`: values by setting name; None
+    removes the stored value. Raises InvalidConfigError: A setting is unknown, needs a restart, or is out of bounds;
+    PolicyViolationError."""
     prefix = _prefix(broker_id)
     found = {prefix + n: None if v is None and _dynamic(n) else _checked(n, v) for n, v in changes.items()}
     after = {**configs, **found}

@@ -45,14 +45,9 @@ class Restoration(NamedTuple):
 def restore(
     stored: ClusterImage, copy: ClusterImage, put_aside: Mapping[str, TopicImage], *, is_older: bool
 ) -> Restoration:
-    """Return the image to write back.
-
-    Args:
-        stored: The image of the store.
-        copy: The newest image that a broker has applied. Without `is_older` it is not used.
-        put_aside: By topic id: topics whose files brokers have put aside.
-        is_older: True if the store is older than `copy`; False if the store only lacks topics.
-    """
+    """Return the image to write back. `copy`: the newest image that a broker has applied. Without `is_older` it is not
+    used. `put_aside`: by topic id: topics whose files brokers have put aside. `is_older`: True if the store is older
+    than `copy`; False if the store only lacks topics."""
     topics = dict(stored.topics)
     ids = {topic.topic_id: topic for topic in stored.topics.values()}
     wanted = {i: t for i, t in put_aside.items() if i not in ids and i not in stored.deleted}

@@ -26,21 +26,11 @@ def fetch(
     data: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Send a GET request, or with `data` a POST request, and return the answer's body.
-
-    Args:
-        url: An https URL.
-        ca_location: PEM file of the trusted authorities; "": those of the system.
-        timeout_s: Longest time for the whole answer, even if bytes keep coming.
-        bytes_max: Largest part of the body that is returned; the rest is cut off.
-        data: Body of the request.
-        headers: Headers of the request.
-
-    Raises:
-        InvalidConfigError: The URL is not https, or the file of authorities cannot be read.
-        urllib.error.HTTPError: The endpoint refuses the request, or redirects it.
-        OSError: The endpoint does not answer, the answer is cut off, or the certificate is not valid.
-    """
+    """Send a GET request, or with `data` a POST request, and return the answer's body. `ca_location`: PEM file of the
+    trusted authorities; "": those of the system. `timeout_s`: longest time for the whole answer, even if bytes keep
+    coming. `bytes_max`: largest part of the body that is returned; the rest is cut off. Raises InvalidConfigError: The
+    URL is not https, or the file of authorities cannot be read; urllib.error.HTTPError; OSError: The endpoint does not
+    answer, the answer is cut off, or the certificate is not valid."""
     import urllib.request  # slow to import
 
     if not url.startswith("https://"):

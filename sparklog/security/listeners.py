@@ -196,13 +196,9 @@ def registered_endpoints(
     The first is `HOST:PORT` of the listener for other brokers. If the broker has several listeners, or gateways, each
     advertised address follows as `NAME://HOST:PORT`.
 
-    Args:
-        listeners: The broker's listeners.
-        own: Bound address of each listener, by its name.
-        explicit: True if `advertised.listeners` is set: only the listeners in it are advertised, with its addresses.
-            False: all listeners are, with the addresses of `own`.
-        gateways: Addresses of this broker's gateways for clients of other protocols, by the listeners' names.
-    """
+    `own`: bound address of each listener, by its name. `explicit`: True if `advertised.listeners` is set: only the
+    listeners in it are advertised, with its addresses. False: all listeners are, with the addresses of `own`.
+    `gateways`: addresses of this broker's gateways for clients of other protocols, by the listeners' names."""
     told = {one.name: (one.host, one.port) for one in listeners.advertised} if explicit else dict(own)
     inner = told.get(listeners.inter_broker.name) or own[listeners.inter_broker.name]
     others = dict(gateways or {})

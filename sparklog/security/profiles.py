@@ -20,11 +20,7 @@ SUFFIX = ".properties"
 
 
 def profile_directory(environ: Mapping[str, str]) -> Path:
-    """Return the directory of the profiles.
-
-    Args:
-        environ: The process's environment.
-    """
+    """Return the directory of the profiles."""
     if environ.get(DIRECTORY_VARIABLE):
         return Path(environ[DIRECTORY_VARIABLE])
     return Path(environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "sparklog"

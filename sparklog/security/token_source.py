@@ -33,16 +33,9 @@ class TokenSource:
 
     def token(self, timeout_s: float) -> Secret:
         """Return the given token, the present token in the file, or a token of the endpoint, which is reused for a part
-        of its lifetime.
-
-        Args:
-            timeout_s: Longest time for a request to the endpoint.
-
-        Raises:
-            InvalidConfigError: The file with the token, or that of the authorities, cannot be read.
-            BrokerNotAvailableError: The endpoint does not answer.
-            SaslAuthenticationFailedError: The endpoint refuses the request, or its answer has no token.
-        """
+        of its lifetime. `timeout_s`: longest time for a request to the endpoint. Raises InvalidConfigError: The file
+        with the token, or that of the authorities, cannot be read; BrokerNotAvailableError;
+        SaslAuthenticationFailedError: The endpoint refuses the request, or its answer has no token."""
         if not self._endpoint.url:
             return self._endpoint.client_secret
         if self._endpoint.url.startswith(_FILE):

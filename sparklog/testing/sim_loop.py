@@ -87,14 +87,8 @@ class Simulation:
         return self._trace.hexdigest()
 
     def run(self, until: Callable[[], bool], *, limit_s: float = math.inf, turns_max: int = 10_000_000) -> bool:
-        """Run events until `until()` is true, or until the virtual clock reaches `limit_s`.
-
-        Returns:
-            True if `until()` is true; False at the limit.
-
-        Raises:
-            SimulationStuckError: No event is left, or `turns_max` turns have passed.
-        """
+        """Run events until `until()` is true, or until the virtual clock reaches `limit_s`. Returns True if `until()`
+        is true; False at the limit. Raises SimulationStuckError: No event is left, or `turns_max` turns have passed."""
         before = events._get_running_loop()
         try:
             return self._run(until, limit_s, self.turns + turns_max)

@@ -62,13 +62,9 @@ class Child:
         restarts: Restarts | None = None,
         on_ready: Callable[[str], None] | None = None,
     ) -> None:
-        """Args:
-        spec: The process.
-        loop: The broker's event loop.
-        clock_s: A monotonic clock in s.
-        restarts: The pauses between starts; None: `Restarts()`.
-        on_ready: Called at each start with the text after `READY` in the child's line.
-        """
+        """`spec`: the process. `loop`: the broker's event loop. `clock_s`: a monotonic clock in s. `restarts`: the
+        pauses between starts; None: `Restarts()`. `on_ready`: called at each start with the text after `READY` in the
+        child's line."""
         self.spec = spec
         self.restarts = restarts or Restarts()
         self.pid: int | None = None

@@ -67,11 +67,7 @@ class KafkaGateway:
 
     def endpoints(self, places: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
         """Return the addresses of the gateway for clients on other hosts, by the names that brokers use for its
-        listeners.
-
-        Args:
-            places: By name, the addresses of the broker's own listeners.
-        """
+        listeners. `places`: by name, the addresses of the broker's own listeners."""
         found = {}
         native = self._security.listeners.inter_broker.name
         own_host = (self._security.advertised_of(native) or places[native])[0]

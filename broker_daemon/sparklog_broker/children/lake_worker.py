@@ -18,12 +18,8 @@ LOCATION = "lake.location"
 
 
 def lake_worker_spec(address: str, command_config: str) -> ChildSpec:
-    """Return the settings of the worker's process.
-
-    Args:
-        address: HOST:PORT of the broker.
-        command_config: File with the worker's client settings; empty: plaintext.
-    """
+    """Return the settings of the worker's process. `command_config`: file with the worker's client settings; empty:
+    plaintext."""
     command = (sys.executable, "-m", "sparklog.cli", "lake", "run", "--end-with-parent", "--bootstrap-servers", address)
     return ChildSpec(NAME, (*command, "--command-config", command_config) if command_config else command)
 
@@ -44,13 +40,8 @@ class LakeWorker(Child):
         is_needed: Callable[[], bool],
         obstacle: str = "",
     ) -> None:
-        """Args:
-        spec: The process.
-        loop: The broker's event loop.
-        clock_s: A monotonic clock in s.
-        is_needed: Returns True if a topic has a Delta table.
-        obstacle: Reason why the worker cannot run; empty: none.
-        """
+        """`spec`: the process. `loop`: the broker's event loop. `clock_s`: a monotonic clock in s. `is_needed`: returns
+        True if a topic has a Delta table. `obstacle`: reason why the worker cannot run; empty: none."""
         super().__init__(spec, loop, clock_s)
         self._is_needed = is_needed
         self._obstacle = obstacle

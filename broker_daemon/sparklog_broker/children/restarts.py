@@ -25,11 +25,8 @@ class Restarts:
         """Number of ends of the child that led to a restart."""
 
     def pause_s(self, exit_code: int, ran_s: float) -> float | None:
-        """Return the pause before the next start, in s; None if the child must not be restarted.
-
-        Args:
-            exit_code: The exit code; negative for the number of the signal that ended the child.
-            ran_s: Time from the start to the end, in s.
+        """Return the pause before the next start, in s; None if the child must not be restarted. `exit_code`: the exit
+        code; negative for the number of the signal that ended the child. `ran_s`: time from the start to the end, in s.
         """
         if exit_code == EXIT_USAGE:
             return None

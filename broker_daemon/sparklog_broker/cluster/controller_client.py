@@ -120,13 +120,8 @@ class ControllerClient:
         A controller of an earlier release accepts no forwarded requests. It gets the request as if this broker were the
         client, and its error is raised.
 
-        Args:
-            forward: The request as the client sent it. Its `is_repeated` becomes True after it was sent once.
-            request: The same request, decoded, for a controller that does not know the client's version.
-
-        Raises:
-            SparklogError: The errors of `request_unless_replaced`.
-        """
+        `forward`: the request as the client sent it. Its `is_repeated` becomes True after it was sent once. `request`:
+        the same request, decoded, for a controller that does not know the client's version. Raises SparklogError."""
         api = Api(forward.api)
         response = APIS[api].response
 

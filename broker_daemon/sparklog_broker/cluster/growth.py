@@ -61,18 +61,10 @@ def check_not_copying(coordination: Coordination) -> Steps:
 
 
 def grow(config: BrokerConfig, coordination: Coordination, environment: Environment) -> bool:
-    """Copy the store of the data directory into ZooKeeper. Blocks.
-
-    Returns:
-        True if the store was copied, by this start or by an earlier start that did not end. False if the directory has
-        no store.
-
-    Raises:
-        AdoptionRefusedError: ZooKeeper has other metadata, or a log directory has failed or belongs to another broker.
-        DataDirLockedError: A broker runs on the directory.
-        StorageError: A directory cannot be read or written.
-        StorageUnavailableError: ZooKeeper cannot be reached.
-    """
+    """Copy the store of the data directory into ZooKeeper. Blocks. Returns True if the store was copied, by this start
+    or by an earlier start that did not end. False if the directory has no store. Raises AdoptionRefusedError: ZooKeeper
+    has other metadata, or a log directory has failed or belongs to another broker; DataDirLockedError; StorageError;
+    StorageUnavailableError."""
     files, store_path = environment.files, config.data_dir / METADATA_FILE
     if not files.exists(store_path):
         return False

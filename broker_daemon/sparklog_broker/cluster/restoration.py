@@ -70,11 +70,7 @@ class Plan(NamedTuple):
 
 def newest_copy(files: FileSystem, data_dirs: Sequence[Path]) -> ImageCopy:
     """Read the copies of several brokers, and return the newest one with the topics that any broker has put aside.
-
-    Raises:
-        AdoptionRefusedError: There is no copy, or the copies are of several clusters.
-        StorageError: A directory cannot be read.
-    """
+    Raises AdoptionRefusedError: There is no copy, or the copies are of several clusters; StorageError."""
     copies = [copy for path in data_dirs if (copy := read_copy(files, path)) is not None]
     if not copies:
         raise AdoptionRefusedError(
@@ -93,11 +89,7 @@ def newest_copy(files: FileSystem, data_dirs: Sequence[Path]) -> ImageCopy:
 
 def plan(coordination: Coordination, copy: ImageCopy) -> Plan:
     """Decide the changes to the store. The base nodes are created if ZooKeeper lacks them; nothing else is written.
-
-    Raises:
-        AdoptionRefusedError: ZooKeeper has another cluster.
-        StorageUnavailableError: ZooKeeper cannot be reached or read.
-    """
+    Raises AdoptionRefusedError and StorageUnavailableError."""
     try:
         found = run_steps(read_mark(coordination))
         if found.cluster_id and found.cluster_id != copy.cluster_id:
@@ -116,12 +108,9 @@ def plan(coordination: Coordination, copy: ImageCopy) -> Plan:
 
 
 def write_back(coordination: Coordination, copy: ImageCopy) -> Plan:
-    """Write the changes that `plan` decides, and return the plan. If it is not needed, write nothing. Blocks.
-
-    Raises:
-        AdoptionRefusedError: ZooKeeper has another cluster.
-        StorageUnavailableError: ZooKeeper cannot be reached or read, or a controller wrote during every attempt.
-    """
+    """Write the changes that `plan` decides, and return the plan. If it is not needed, write nothing. Blocks. Raises
+    AdoptionRefusedError; StorageUnavailableError: ZooKeeper cannot be reached or read, or a controller wrote during
+    every attempt."""
     for _ in range(TRIES_MAX):
         planned = plan(coordination, copy)
         if not planned.is_needed:

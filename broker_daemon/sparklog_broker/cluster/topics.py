@@ -342,11 +342,7 @@ class Topics:
 
     async def follow(self, image: ClusterImage) -> list[TopicImage]:
         """Serve exactly the topics of `image`. The files of other topics are deleted if `image` has the order to delete
-        the topic, otherwise they are put aside.
-
-        Returns:
-            The last states of the topics whose files were put aside.
-        """
+        the topic, otherwise they are put aside. Returns the last states of the topics whose files were put aside."""
         absent: list[TopicImage] = []
         topics, followed = self.partitions.topics, self._followed
         changed = [n for n, topic in image.topics.items() if followed.get(n) is not topic or n not in topics]
@@ -524,11 +520,7 @@ def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
 def was_made(image: ClusterImage, made: Mapping[str, int]) -> Callable[[str, int], bool | None]:
     """Return a function of (topic, partition) for a sole broker: True if the directory was certainly created, None if
     that is unknown. A leader epoch above the topic's first one shows that the broker was started after the creation.
-
-    Args:
-        image: The stored image.
-        made: By topic id: number of partitions whose directories were created before this start.
-    """
+    `made`: by topic id: number of partitions whose directories were created before this start."""
 
     def found(topic: str, number: int) -> bool | None:
         partition = image.partition(TopicPartition(topic, number))

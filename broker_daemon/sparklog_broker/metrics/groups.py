@@ -75,16 +75,7 @@ def read_groups(
     groups_max: int,
     slices: Slices,
 ) -> GroupsAtOnce:
-    """Read all groups.
-
-    Args:
-        coordinators: The coordinators of this broker.
-        ends: High watermarks by partition.
-        shown: Returns True for partitions with separate series.
-        topic_name: Returns the name under which a topic is shown.
-        groups_max: Largest number of groups with separate series.
-        slices: Pauses between groups.
-    """
+    """Read all groups. `topic_name`: returns the name under which a topic is shown."""
     ids = [c.known_ids() for c in coordinators]
     usable = (i for some in ids for i in some if i != OTHERS)
     named = frozenset(nsmallest(groups_max, slices.each(usable)))

@@ -33,15 +33,8 @@ class LakeRow(NamedTuple):
 
 
 def read_lakes(lakes: Lakes, partitions: Partitions, broker_id: int | None, now_ms: int, born_ms: int) -> list[LakeRow]:
-    """Return the rows of all topics with a Delta table.
-
-    Args:
-        lakes: The reports.
-        partitions: The partitions.
-        broker_id: Id of this broker, to count only partitions that it leads; None for a sole broker.
-        now_ms: Present time.
-        born_ms: Time of the broker's start, from which missing reports count.
-    """
+    """Return the rows of all topics with a Delta table. `broker_id`: id of this broker, to count only partitions that
+    it leads; None for a sole broker. `born_ms`: time of the broker's start, from which missing reports count."""
     reports = lakes.reports()
     rows = []
     for name, topic in sorted(dict(partitions.topics).items()):

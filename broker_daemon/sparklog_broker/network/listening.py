@@ -23,16 +23,8 @@ class ListenError(Exception):
 
 def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
     """Return a bound socket that does not listen yet. Binding comes before the broker opens files, so that a wrong
-    address changes nothing.
-
-    Args:
-        host: Name or address of the interface.
-        port: The port; 0 for a free one.
-        setting: The setting or option that an error message advises to change.
-
-    Raises:
-        ListenError: The address is unknown, in use, or not permitted.
-    """
+    address changes nothing. `setting`: the setting or option that an error message advises to change. Raises
+    ListenError: The address is unknown, in use, or not permitted."""
     where = format_address(host, port)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

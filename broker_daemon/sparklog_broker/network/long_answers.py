@@ -50,19 +50,10 @@ class LongAnswers:
         remedy: str,
         version: int | None = None,
     ) -> Response:
-        """Return `message` with `items` in its empty list `field`.
-
-        Args:
-            message: The reply. The iterator `items` is allowed to change its other fields, as the list is encoded last.
-            field: Name of the list.
-            items: The encoded parts of each item.
-            paged: True to stop at the first item that does not fit, and set `message.more`.
-            remedy: Advice of the error message.
-            version: The version of the encoded items; None for the newest.
-
-        Raises:
-            ResponseTooLargeError: The first item does not fit, or any item if `paged` is False.
-        """
+        """Return `message` with `items` in its empty list `field`. `message`: the reply. The iterator `items` is
+        allowed to change its other fields, as the list is encoded last. `paged`: True to stop at the first item that
+        does not fit, and set `message.more`. `version`: the version of the encoded items; None for the newest. Raises
+        ResponseTooLargeError: The first item does not fit, or any item if `paged` is False."""
         building = _PageBuilder(message, field, version)
         turn = _Turn(self)
         try:

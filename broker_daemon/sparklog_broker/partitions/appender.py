@@ -77,15 +77,8 @@ class Appender:
 
         The effects of an append, such as a higher high watermark, happen even if the request has ended before.
 
-        Args:
-            writes: The appends.
-            replicated_within_ms: Time in ms in which each append must be below its partition's high watermark, else it
-                fails. None to not wait for replicas.
-            times: Collects the time spent waiting.
-
-        Returns:
-            The outcome of each append, in order.
-        """
+        `replicated_within_ms`: time in ms in which each append must be below its partition's high watermark, else it
+        fails. None to not wait for replicas. Returns the outcome of each append, in order."""
         if not writes:
             return []
         by_thread: dict[int, _Numbered] = {}

@@ -45,11 +45,7 @@ class Lakes:
         self._reports: dict[str, LakeReport] = {}
 
     def report(self, request: ReportLakeRequest) -> None:
-        """Store a worker's report.
-
-        Raises:
-            UnknownTopicOrPartitionError: No topic has this name and id.
-        """
+        """Store a worker's report. Raises UnknownTopicOrPartitionError."""
         topic = self._partitions.topics.get(request.topic)
         if topic is None or topic.topic_id != request.topic_id:
             raise UnknownTopicOrPartitionError(f"topic {request.topic!r} with id {request.topic_id!r} does not exist")

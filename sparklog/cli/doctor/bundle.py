@@ -33,16 +33,7 @@ class Bundle:
         file_bytes_max: int = FILE_BYTES_MAX,
         bytes_max: int = BUNDLE_BYTES_MAX,
     ) -> None:
-        """Begin the archive.
-
-        Args:
-            out: Destination of the compressed archive.
-            scrubber: Removes the secrets of each text.
-            clock: Source of the files' times.
-            report: Called with the name and size of each file, as a line of progress.
-            file_bytes_max: Largest size of one file.
-            bytes_max: Largest size of all files, before compression.
-        """
+        """Begin the archive. `report`: called with the name and size of each file, as a line of progress."""
         self._tar = tarfile.open(fileobj=out, mode="w:gz")  # noqa: SIM115 - closed by `close`
         self._scrubber = scrubber
         self._time_s = clock.now_ms() // 1000
@@ -57,39 +48,20 @@ class Bundle:
         return len(self._files)
 
     def add_json(self, name: str, value: Any) -> None:
-        """Add a value as JSON.
-
-        Args:
-            name: Path in the bundle.
-            value: A value for JSON, or a named tuple of such values.
-        """
+        """Add a value as JSON. `value`: a value for JSON, or a named tuple of such values."""
         clean = self._scrubber.value(value)
         self._add(name, json.dumps(clean, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
 
     def add_text(self, name: str, text: str) -> None:
-        """Add a text.
-
-        Args:
-            name: Path in the bundle.
-            text: The text; its secrets are removed.
-        """
+        """Add a text."""
         self._add(name, self._scrubber.text(text).encode("utf-8", "replace"))
 
     def miss(self, name: str, reason: str) -> None:
-        """Note a missing file in the manifest.
-
-        Args:
-            name: Path in the bundle.
-            reason: The reason; its secrets are removed.
-        """
+        """Note a missing file in the manifest."""
         self._missing[self._scrubber.text(name)] = self._scrubber.text(reason)
 
     def close(self, facts: dict[str, Any]) -> None:
-        """Write the manifest and end the archive.
-
-        Args:
-            facts: Further keys of the manifest.
-        """
+        """Write the manifest and end the archive."""
         self._left = self._file_bytes_max
         listed = {**facts, "files": list(self._files), "missing": self._missing}
         self.add_json(MANIFEST, listed)

@@ -103,11 +103,8 @@ def add_config(bundle: Bundle, given: Mapping[str, object]) -> None:
 
 
 def add_brokers(bundle: Bundle, admin: Admin) -> list[str]:
-    """Add the cluster's brokers and the settings of each broker. Brokers do not send the values of secrets.
-
-    Returns:
-        URLs of the brokers' metrics pages.
-    """
+    """Add the cluster's brokers and the settings of each broker. Brokers do not send the values of secrets. Returns
+    URLs of the brokers' metrics pages."""
     urls = []
     try:
         cluster = admin.describe_cluster()

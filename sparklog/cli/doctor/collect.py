@@ -46,16 +46,8 @@ class Sources(NamedTuple):
 
 
 def write_bundle(path: Path, sources: Sources, clock: MachineClock, environment: Mapping[str, str]) -> None:
-    """Write a bundle, and print the progress on stderr.
-
-    Args:
-        path: The archive. An existing file is replaced when the archive is complete.
-        sources: The sources of the parts.
-        clock: The clock for times in the bundle.
-        environment: Environment variables; their secrets are removed from all parts.
-
-    Raises:
-        OSError: The archive cannot be written.
+    """Write a bundle, and print the progress on stderr. `path`: the archive. An existing file is replaced when the
+    archive is complete. `environment`: environment variables; their secrets are removed from all parts. Raises OSError.
     """
     from sparklog.cli.destination import destination
 

@@ -57,13 +57,8 @@ _PLACE = re.compile(r"(\d+): FLOCK +ADVISORY +WRITE +(\d+) ([0-9a-f]+):([0-9a-f]
 
 
 def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | None = None) -> DataDirFacts:
-    """Return the facts of a data directory.
-
-    Args:
-        path: The data directory.
-        log_dirs: Log directories of the configuration. Empty: those of the broker's last start.
-        deep: True verifies all files, False none; None: up to VERIFIED_BYTES_MAX per directory.
-    """
+    """Return the facts of a data directory. `log_dirs`: log directories of the configuration. Empty: those of the
+    broker's last start. `deep`: True verifies all files, False none; None: up to VERIFIED_BYTES_MAX per directory."""
     path = absolute(path)
     if not path.is_dir():
         return DataDirFacts(str(path), f"{path} does not exist, or is no directory")

@@ -95,16 +95,8 @@ class Need(NamedTuple):
 
 
 def plan(load: Load, machine: Machine, smallest_limit: Callable[[int, int], int]) -> list[Need]:
-    """Compute the needs of one broker.
-
-    Args:
-        load: The load of the cluster.
-        machine: Its resources become `Need.here`.
-        smallest_limit: Returns the smallest `ulimit -n` for a number of segment files and a number of connections.
-
-    Returns:
-        The needs, in a fixed order.
-    """
+    """Compute the needs of one broker. `smallest_limit`: returns the smallest `ulimit -n` for a number of segment files
+    and a number of connections. Returns the needs, in a fixed order."""
     written = load.rows_per_s * load.row_bytes
     partitions = _partitions(load, written)
     held = math.ceil(partitions.amount * load.replicas / load.brokers)

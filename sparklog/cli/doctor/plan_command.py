@@ -62,11 +62,8 @@ def smallest_limit(files: int, connections: int) -> int:
 
 
 def run_plan(load: Load, data_dir: Path | None, *, json: bool) -> None:
-    """Print the plan, compared with this machine.
-
-    Raises:
-        typer.Exit: With status 1, if `data_dir` is given and this machine has too few resources.
-    """
+    """Print the plan, compared with this machine. Raises typer.Exit: With status 1, if `data_dir` is given and this
+    machine has too few resources."""
     needs = plan(load, machine_of(data_dir or Path()), smallest_limit)
     if json:
         import msgspec

@@ -23,9 +23,7 @@ def complete(
     these are topics after FROM and similar words. Elsewhere in SQL these are columns of the topics that `before` names,
     all topics, and `words` (SQL keywords and functions); none if the word is empty.
 
-    Returns:
-        The number of characters before the cursor to replace, and their possible replacements.
-    """
+    The result: the number of characters before the cursor to replace, and their possible replacements."""
     if before.startswith((".", "\\")):
         command, blank, typed = before.partition(" ")
         if blank:

@@ -15,11 +15,7 @@ def parts_of(text: str) -> list[str]:
     """Split a script into its commands and the SQL between them.
 
     A line is a command if it begins with a dot or a backslash, or is `exit`, `quit` or `help`, and if a statement could
-    begin there: at the start, or after a semicolon. In such a place a line such as SHOW TABLES needs no semicolon.
-
-    Args:
-        text: Lines of SQL and of commands.
-    """
+    begin there: at the start, or after a semicolon. In such a place a line such as SHOW TABLES needs no semicolon."""
     parts: list[str] = []
     sql: list[str] = []
     for line in text.splitlines():
@@ -37,21 +33,9 @@ def parts_of(text: str) -> list[str]:
 
 
 def run_script(session: SqlSession, text: str, format: OutputFormat, output: Path | None, max_rows: int) -> str:
-    """Run the statements and commands of a script in order.
-
-    Args:
-        session: The session of the statements.
-        text: Lines of SQL and of commands.
-        format: Output format of the rows, until a `.format` command changes it.
-        output: The file of the rows; None: stdout.
-        max_rows: Largest number of rows of a table.
-
-    Returns:
-        The note of the last statement, as from `run_query`.
-
-    Raises:
-        SparklogError: A statement or a command has failed. The rest of the script is not run.
-    """
+    """Run the statements and commands of a script in order. `format`: output format of the rows, until a `.format`
+    command changes it. Returns the note of the last statement, as from `run_query`. Raises SparklogError: A statement
+    or a command has failed. The rest of the script is not run."""
     shell = SqlShell(session, format, max_rows)
     remark = ""
     for part in parts_of(text):

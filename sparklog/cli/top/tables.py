@@ -39,15 +39,9 @@ T = TypeVar("T")
 def render(
     model: Model, order: Order, *, room: ConsoleDimensions | None = None, problem: str = "", hint: str = ""
 ) -> RenderableType:
-    """Return the screen's tables.
-
-    Args:
-        model: The rows.
-        order: The order of topics and groups.
-        room: Size of the terminal; None: at most ROWS_MAX rows per table.
-        problem: One line about the current fault; empty without a fault.
-        hint: Meaning of the keys, for the first line; empty without keys.
-    """
+    """Return the screen's tables. `room`: size of the terminal; None: at most ROWS_MAX rows per table. `problem`: one
+    line about the current fault; empty without a fault. `hint`: meaning of the keys, for the first line; empty without
+    keys."""
     head = _heading_lines(model, order, problem, hint)
     topics, groups = sorted_topics(model.topics, order), sorted_groups(model.groups, order)
     sections = (

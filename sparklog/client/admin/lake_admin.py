@@ -170,11 +170,7 @@ def disable_lake(info: TopicInfo, alter: AlterTopic) -> None:
 
 
 def settings_with_lake(info: TopicInfo) -> LakeSettings:
-    """Return a topic's lake settings.
-
-    Raises:
-        InvalidConfigError: The topic has no Delta table.
-    """
+    """Return a topic's lake settings. Raises InvalidConfigError."""
     settings = LakeSettings.of(info.configs, info.broker_defaults)
     if not settings.location:
         raise InvalidConfigError(
@@ -185,14 +181,9 @@ def settings_with_lake(info: TopicInfo) -> LakeSettings:
 
 def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> None:
     """Set the next offset of each partition to the offset after the partition's last row in the table, or to the log's
-    first offset if the table has no row of the partition.
-
-    Raises:
-        InvalidConfigError: The topic has no Delta table.
-        LakePausedError: The table is gone or belongs to another topic, or the log has deleted offsets after the last
-            row.
-        LakeUnavailableError: The table cannot be reached, or other writers commit all the time.
-    """
+    first offset if the table has no row of the partition. Raises InvalidConfigError; LakePausedError: The table is gone
+    or belongs to another topic, or the log has deleted offsets after the last row; LakeUnavailableError: The table
+    cannot be reached, or other writers commit all the time."""
     settings = settings_with_lake(info)
     starts = _starts(cluster, info, timeout_ms)
     for _ in range(ATTEMPTS):
@@ -351,16 +342,7 @@ class LakeReport:
 
 
 def read_reports(cluster: Cluster, topics: Iterable[str], *, timeout_ms: int) -> dict[str, LakeReport]:
-    """Return the newest reports about topics, from all brokers that answer.
-
-    Args:
-        cluster: The cluster.
-        topics: Names of topics.
-        timeout_ms: Time limit.
-
-    Returns:
-        Reports by topic; topics without a report are absent.
-    """
+    """Return the newest reports about topics, from all brokers that answer."""
     names = list(topics)
     deadline = Deadline(timeout_ms)
     found: dict[str, LakeReport] = {}
@@ -408,19 +390,9 @@ def report_lake(
     error: str = "",
     timeout_ms: int = 5_000,
 ) -> None:
-    """Report the state of a topic's table to all brokers. A broker that is away misses this report.
-
-    Args:
-        cluster: The cluster.
-        info: The topic.
-        next_offsets: Next offset by partition.
-        as_of_ms: Time in ms since 1970; the table has all records that were committed before it. 0: not known.
-        version: Version of the table; -1: not known.
-        files: Number of its files; -1: not known.
-        last_commit_ms: Time of the last commit in ms since 1970; 0: not known.
-        error: Error of the last round; empty: none.
-        timeout_ms: Time limit for all brokers.
-    """
+    """Report the state of a topic's table to all brokers. A broker that is away misses this report. `as_of_ms`: time in
+    ms since 1970; the table has all records that were committed before it. 0: not known. `last_commit_ms`: time of the
+    last commit in ms since 1970; 0: not known."""
     offsets = [LakeOffset(p, offset) for p, offset in sorted(next_offsets.items())]
     request = ReportLakeRequest(
         info.name, info.topic_id, offsets, as_of_ms, version, files, last_commit_ms, error[:4_000]

@@ -27,13 +27,8 @@ def delete_records(
     All offsets are compared with the partitions' ends first: nothing is deleted if an offset lies above its partition's
     end. If a leader changes meanwhile, the request is repeated at the new leader. See `Admin.delete_records`.
 
-    Returns:
-        The new log start offset of each partition.
-
-    Raises:
-        SparklogError: The error of the first partition that failed. Its `outcomes` holds a log start offset or an error
-            for each partition.
-    """
+    Returns the new log start offset of each partition. Raises SparklogError: The error of the first partition that
+    failed. Its `outcomes` holds a log start offset or an error for each partition."""
     wanted = {TopicPartition(*tp): _check_offset(tp, offset) for tp, offset in before_offsets.items()}
     if not wanted:
         return {}

@@ -49,13 +49,9 @@ def set_password(
     only_existing: bool = False,
     timeout_ms: int = 30_000,
 ) -> None:
-    """Set a user's password for the mechanisms, and create the user if necessary.
-
-    Raises:
-        InvalidConfigError: The name, the password, a mechanism or `iterations` is not acceptable, or with `only_new`
-            the user exists.
-        ResourceNotFoundError: With `only_existing` the user does not exist.
-    """
+    """Set a user's password for the mechanisms, and create the user if necessary. Raises InvalidConfigError: The name,
+    the password, a mechanism or `iterations` is not acceptable, or with `only_new` the user exists;
+    ResourceNotFoundError."""
     stored = checked_name(name)
     upsertions = []
     for mechanism in mechanisms:

@@ -39,19 +39,7 @@ Report = Callable[[TopicPartition, int], None]
 
 
 def newest_manifest(store: ObjectStore, key: str | None = None) -> Manifest | None:
-    """Return a manifest of a store.
-
-    Args:
-        store: The store.
-        key: The manifest's key. None: the newest one.
-
-    Returns:
-        The manifest; None if the store has no backup.
-
-    Raises:
-        RemoteStorageError: The store cannot be read.
-        InvalidRequestError: The manifest has another format.
-    """
+    """Return a manifest of a store. Raises RemoteStorageError and InvalidRequestError."""
     if key is None:
         try:
             key = store.read_unchecked(LATEST).decode()
@@ -78,25 +66,11 @@ def backup(
     The cut is one moment for all topics: of each transaction it has all records or none. Clients continue meanwhile.
     Objects of the store's newest backup are used again, so only newer records are written.
 
-    Args:
-        bootstrap_servers: "host:port,…" or a list of addresses. None: the client's default.
-        store: The store.
-        now_ms: The present time in ms since 1970.
-        topics: Names of topics. Empty: all but the internal ones.
-        part_bytes: Size of the records, before compression, at which an object is complete.
-        timeout_ms: The longest wait in ms for a broker that does not answer.
-        security: Client settings, as for other clients.
-        report: Called for each new object.
-
-    Returns:
-        The manifest of the backup.
-
-    Raises:
-        UnknownTopicOrPartitionError: A topic does not exist.
-        InvalidRequestError: The store's newest backup has another format.
-        RemoteStorageError: The store cannot be read or written.
-        DataLossError: Records were deleted during the backup; run it again.
-    """
+    `bootstrap_servers`: "host:port,…" or a list of addresses. None: the client's default. `topics`: names of topics.
+    Empty: all but the internal ones. `part_bytes`: size of the records, before compression, at which an object is
+    complete. `timeout_ms`: the longest wait in ms for a broker that does not answer. Returns the manifest of the
+    backup. Raises UnknownTopicOrPartitionError; InvalidRequestError; RemoteStorageError; DataLossError: Records were
+    deleted during the backup; run it again."""
     shared = cluster(bootstrap_servers, security)
     earlier = newest_manifest(store)
     before = {} if earlier is None else {t.topic_id: t for t in earlier.topics}

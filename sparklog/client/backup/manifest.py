@@ -77,33 +77,17 @@ class Manifest(msgspec.Struct):
 
 
 def manifest_key(created_ms: int) -> str:
-    """Return the key of a manifest.
-
-    Args:
-        created_ms: Time of its cut in ms since 1970.
-    """
+    """Return the key of a manifest. `created_ms`: time of its cut in ms since 1970."""
     return f"manifests/{created_ms:015d}.json"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the manifest as JSON.
-
-    Args:
-        manifest: The manifest.
-    """
+    """Return the manifest as JSON."""
     return msgspec.json.encode(manifest)
 
 
 def decode_manifest(content: bytes, key: str) -> Manifest:
-    """Return the manifest of an object.
-
-    Args:
-        content: The object.
-        key: Its key, for the error.
-
-    Raises:
-        InvalidRequestError: The object is not a manifest of this format.
-    """
+    """Return the manifest of an object. Raises InvalidRequestError: The object is not a manifest of this format."""
     try:
         manifest = json_decoder(Manifest).decode(content)
     except msgspec.DecodeError as e:
@@ -114,17 +98,9 @@ def decode_manifest(content: bytes, key: str) -> Manifest:
 
 
 def kept_parts(earlier: PartitionBackup | None, start: int, end: int) -> list[Part]:
-    """Return the objects of an earlier backup that a new one needs.
-
-    Args:
-        earlier: The partition in the earlier backup; None: it has none.
-        start: First offset of the partition now.
-        end: End of the new cut.
-
-    Returns:
-        Consecutive objects, the first of which holds `start`, and whose offsets are all below `end`; empty if no object
-        holds `start`.
-    """
+    """Return the objects of an earlier backup that a new one needs. `earlier`: the partition in the earlier backup;
+    None: it has none. The result: consecutive objects, the first of which holds `start`, and whose offsets are all
+    below `end`; empty if no object holds `start`."""
     kept: list[Part] = []
     for part in earlier.parts if earlier is not None else ():
         if part.end <= start and not kept:

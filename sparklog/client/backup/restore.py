@@ -48,30 +48,14 @@ def restore(
     becomes the new offset of the same record. Settings of a Delta table (`lake.`) are left out, because the table
     belongs to the original topic, which perhaps still exists.
 
-    Args:
-        bootstrap_servers: "host:port,…" or a list of addresses. None: the client's default.
-        store: The store of the backup.
-        manifest: The backup.
-        topics: Names of topics. Empty: all of the backup.
-        replication_factor: Replicas of each partition. None: the default of the brokers.
-        configs: Values that replace the backup's settings of the topics, by setting name. A None as a value leaves the
-            setting out. None: no changes.
-        timeout_ms: The longest wait in ms for a broker that does not answer.
-        security: Client settings, as for other clients.
-        report: Called for each object of the backup after its records are sent.
-
-    Returns:
-        The number of records by partition.
-
-    Raises:
-        TopicAlreadyExistsError: A topic exists; nothing was restored.
-        InvalidRequestError: The backup has no topic of this name.
-        InvalidConfigError: The brokers refuse a setting of a topic; nothing was restored.
-        RemoteStorageError: The store cannot be read.
-        CorruptBatchError: An object is damaged.
-        DataLossError: Another producer has written to a topic during the restore.
-        SparklogError: A record could not be sent. The error's note names the incomplete topics.
-    """
+    `bootstrap_servers`: "host:port,…" or a list of addresses. None: the client's default. `topics`: names of topics.
+    Empty: all of the backup. `replication_factor`: replicas of each partition. None: the default of the brokers.
+    `configs`: values that replace the backup's settings of the topics, by setting name. A None as a value leaves the
+    setting out. None: no changes. `timeout_ms`: the longest wait in ms for a broker that does not answer. `report`:
+    called for each object of the backup after its records are sent. Returns the number of records by partition. Raises
+    TopicAlreadyExistsError; InvalidRequestError; InvalidConfigError: The brokers refuse a setting of a topic; nothing
+    was restored; RemoteStorageError; CorruptBatchError; DataLossError: Another producer has written to a topic during
+    the restore; SparklogError: A record could not be sent. The error's note names the incomplete topics."""
     known = {topic.name: topic for topic in manifest.topics}
     unknown = [name for name in topics if name not in known]
     if unknown:

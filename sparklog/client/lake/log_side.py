@@ -32,17 +32,7 @@ def partition_ends(cluster: Cluster, topic: str, partitions: int, *, timeout_ms:
     """Return the offsets of all partitions of a topic.
 
     The `stable` ends of all partitions come from one request, so that of each transaction all records are below them or
-    none. The high watermarks are requested afterwards, so that they are not below these ends.
-
-    Args:
-        cluster: The cluster.
-        topic: Name of the topic.
-        partitions: Number of its partitions.
-        timeout_ms: Time limit of each request.
-
-    Returns:
-        Offsets by partition.
-    """
+    none. The high watermarks are requested afterwards, so that they are not below these ends."""
     tps = [TopicPartition(topic, p) for p in range(partitions)]
     latest = dict.fromkeys(tps, LATEST_TIMESTAMP)
     stable = list_offsets(cluster, latest, isolation=READ_COMMITTED, all_at_once=True, timeout_ms=timeout_ms)
@@ -62,21 +52,11 @@ def read_rows(
     *,
     timeout_ms: int,
 ) -> bool:
-    """Read the committed rows of a span.
-
-    Args:
-        cluster: The cluster.
-        info: The topic, requested after the end of the span was known, so that it has the schemas of all rows.
-        partition: The partition.
-        span: The offsets.
-        columns: Names of the topic's columns to read.
-        schema: Columns of the rows: `columns`, then `_partition`, `_offset` and `_timestamp`.
-        write: Called with tables of rows in offset order; reading ends when it returns True.
-        timeout_ms: Time limit of each request, and of the wait for a broker that does not answer.
-
-    Returns:
-        True if a batch that was read belongs to a transaction.
-    """
+    """Read the committed rows of a span. `info`: the topic, requested after the end of the span was known, so that it
+    has the schemas of all rows. `schema`: columns of the rows: `columns`, then `_partition`, `_offset` and
+    `_timestamp`. `write`: called with tables of rows in offset order; reading ends when it returns True. `timeout_ms`:
+    time limit of each request, and of the wait for a broker that does not answer. Returns True if a batch that was read
+    belongs to a transaction."""
     has_transactions = False
 
     def wanted(header: BatchHeader) -> bool:

@@ -88,14 +88,9 @@ class TopicLake:
         now_ms: Callable[[], int] | None = None,
         pause_s: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Create the rounds of one topic.
-
-        Args:
-            log: The log.
-            tables: Class that opens and creates tables; tests pass a model.
-            now_ms: Clock in ms since 1970. None: the system's.
-            pause_s: Sleeps for a number of seconds, between two attempts to commit.
-        """
+        """Create the rounds of one topic. `tables`: class that opens and creates tables; tests pass a model. `now_ms`:
+        clock in ms since 1970. None: the system's. `pause_s`: sleeps for a number of seconds, between two attempts to
+        commit."""
         self._log = log
         self._tables = tables
         self._now_ms = now_ms or (lambda: int(time.time() * 1000))
@@ -105,22 +100,9 @@ class TopicLake:
         self._has_transactions = False
 
     def round(self, info: TopicInfo, settings: LakeSettings, note_table_id: Callable[[str], None]) -> RoundResult:
-        """Run one round.
-
-        Args:
-            info: The topic.
-            settings: Its lake settings.
-            note_table_id: Called with the table's id if the settings do not have it yet.
-
-        Returns:
-            The outcome.
-
-        Raises:
-            LakePausedError: The table needs a decision of a user.
-            LakeUnavailableError: The table cannot be reached, or other writers commit all the time.
-            InvalidConfigError: Delta cannot hold a column of a topic that never had a table.
-            SparklogError: The log cannot be read.
-        """
+        """Run one round. `note_table_id`: called with the table's id if the settings do not have it yet. Raises
+        LakePausedError; LakeUnavailableError: The table cannot be reached, or other writers commit all the time;
+        InvalidConfigError: Delta cannot hold a column of a topic that never had a table; SparklogError."""
         as_of_ms = self._now_ms()
         ends = self._log.ends(info)
         newest = self._newest(info)  # asked after the ends: no row below them has a newer schema
@@ -160,11 +142,7 @@ class TopicLake:
         return self._result(state, version, plan.spans, ends, as_of_ms, len(table.files()), plan)
 
     def next_offsets(self, info: TopicInfo, settings: LakeSettings) -> dict[int, int] | None:
-        """Return the next offsets in the table; None if there is no table.
-
-        Raises:
-            LakeUnavailableError: The table cannot be reached.
-        """
+        """Return the next offsets in the table; None if there is no table. Raises LakeUnavailableError."""
         table = self._tables.open(normal_location(settings.location))
         return None if table is None else table.next_offsets(info.topic_id, info.partitions)
 
@@ -321,11 +299,7 @@ def value_columns(info: TopicInfo) -> list[str]:
 
 
 def key_columns(info: TopicInfo) -> list[str]:
-    """Return the columns of the key.
-
-    Raises:
-        LakePausedError: The topic has no key.
-    """
+    """Return the columns of the key. Raises LakePausedError."""
     if info.is_envelope:
         return ["key"]
     if not info.key_columns:

@@ -42,23 +42,9 @@ class LakeVerification:
 
 
 def verify_lake(admin: Admin, topic: str, *, full: bool = False) -> LakeVerification:
-    """Check the newest version of a topic's table against its own statistics and against the log.
-
-    Args:
-        admin: An Admin of the cluster.
-        topic: The topic's name.
-        full: True to read every file whole and compare its checksums. False checks the footers, and the pages of
-            `_partition` and `_offset`.
-
-    Returns:
-        The result.
-
-    Raises:
-        UnknownTopicOrPartitionError: The topic does not exist.
-        InvalidConfigError: The topic has no table.
-        LakePausedError: The table is gone.
-        LakeUnavailableError: The table cannot be reached.
-    """
+    """Check the newest version of a topic's table against its own statistics and against the log. `full`: True to read
+    every file whole and compare its checksums. False checks the footers, and the pages of `_partition` and `_offset`.
+    Raises UnknownTopicOrPartitionError, InvalidConfigError, LakePausedError and LakeUnavailableError."""
     shared = admin._cluster
     info = shared.topic(topic, refresh=True)
     settings = settings_with_lake(info)

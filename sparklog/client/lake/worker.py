@@ -80,15 +80,7 @@ class LakeWorker:
         on_round: Callable[[str, RoundResult], None] | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create a worker.
-
-        Args:
-            bootstrap_servers: "host:port,…". None: as for other clients.
-            security: Client settings. None: plaintext.
-            request_timeout_ms: Time limit of each request.
-            on_round: Called with a topic's name after each of its rounds.
-            clock_s: A monotonic clock in s.
-        """
+        """Create a worker. `on_round`: called with a topic's name after each of its rounds."""
         self._bootstrap = bootstrap_servers
         self._security = security
         self._timeout_ms = request_timeout_ms
@@ -110,14 +102,9 @@ class LakeWorker:
     # -- one time
 
     def run_once(self, topics: Iterable[str] | None = None) -> dict[str, str]:
-        """Run rounds until each table has the records that are committed now, or until `stop`.
-
-        Args:
-            topics: Names of topics. None: all topics with a table.
-
-        Returns:
-            The error of each topic that failed, is paused or has no table, by name.
-        """
+        """Run rounds until each table has the records that are committed now, or until `stop`. `topics`: names of
+        topics. None: all topics with a table. Returns the error of each topic that failed, is paused or has no table,
+        by name."""
         errors: dict[str, str] = {}
         wanted = self.lake_topics()
         for name in sorted(wanted if topics is None else topics):
@@ -146,11 +133,8 @@ class LakeWorker:
     # -- continuously
 
     def run(self) -> None:
-        """Run rounds until `stop`.
-
-        Raises:
-            SparklogError: The brokers refuse this client, or the worker's settings are wrong.
-        """
+        """Run rounds until `stop`. Raises SparklogError: The brokers refuse this client, or the worker's settings are
+        wrong."""
         consumer: Consumer | None = None
         subscribed: list[str] = []
         look_s = float("-inf")
@@ -256,14 +240,7 @@ class LakeWorker:
     # -- rounds
 
     def lake_topics(self, names: Iterable[str] | None = None) -> dict[str, tuple[TopicInfo, LakeSettings]]:
-        """Return the topics with a Delta table.
-
-        Args:
-            names: Names of topics to look at. None: all.
-
-        Returns:
-            Topic and settings by name.
-        """
+        """Return the topics with a Delta table. `names`: names of topics to look at. None: all."""
         found: dict[str, tuple[TopicInfo, LakeSettings]] = {}
         for name in self._admin.list_topics() if names is None else names:
             try:

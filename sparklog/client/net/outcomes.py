@@ -17,16 +17,9 @@ def raise_failed(
     outcomes: Mapping[Any, object], done: str, *, noun: str = "partition", name: Callable[[Any], str] = str
 ) -> None:
     """Raise an error if an item of a call has failed. Its class is that of the first failure, and it has all outcomes.
-
-    Args:
-        outcomes: The result of each item, or the SparklogError that refused it.
-        done: The change of an item that succeeded, as a participle: "deleted".
-        noun: The kind of an item, in the singular.
-        name: The text of an item in the message.
-
-    Raises:
-        SparklogError: Its message tells the reasons, the items that failed and those that are done.
-    """
+    `outcomes`: the result of each item, or the SparklogError that refused it. `done`: the change of an item that
+    succeeded, as a participle: "deleted". `noun`: the kind of an item, in the singular. `name`: the text of an item in
+    the message. Raises SparklogError: Its message tells the reasons, the items that failed and those that are done."""
     failed = {item: outcome for item, outcome in outcomes.items() if isinstance(outcome, SparklogError)}
     if not failed:
         return

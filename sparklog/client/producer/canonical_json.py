@@ -63,15 +63,9 @@ class _Texts(NamedTuple):
 
 
 def canonical_keys(columns: Sequence[Any], names: Sequence[str]) -> Any:
-    """Return the keys of some rows, as an array of large_binary.
-
-    Args:
-        columns: Arrays of the key columns, of the canonical types of `format/schema.py`.
-        names: Names of the key columns, in the topic's order.
-
-    Raises:
-        SchemaMismatchError: A column has a type that no key can have.
-    """
+    """Return the keys of some rows, as an array of large_binary. `columns`: arrays of the key columns, of the canonical
+    types of `format/schema.py`. `names`: names of the key columns, in the topic's order. Raises SchemaMismatchError: A
+    column has a type that no key can have."""
     import pyarrow.compute as pc  # late: many producers do without it
 
     pieces: list[Any] = []

@@ -17,24 +17,16 @@ from sparklog.format.key_format import TEXT
 
 
 def keys_of_rows(columns: Sequence[Any], topic: TopicInfo) -> Any:
-    """Return the keys of some rows in the topic's `kafka.key.format`, as an array of binary.
-
-    Args:
-        columns: Arrays of the topic's key columns, at least one.
-        topic: The topic.
-    """
+    """Return the keys of some rows in the topic's `kafka.key.format`, as an array of binary. `columns`: arrays of the
+    topic's key columns, at least one."""
     if topic.key_format == TEXT:
         return columns[0].cast(pa.binary())
     return canonical_keys(columns, topic.key_columns).cast(pa.binary())
 
 
 def partitions_of_rows(columns: Sequence[Any], topic: TopicInfo) -> np.ndarray:
-    """Return the partition of every row, i32.
-
-    Args:
-        columns: Arrays or chunked arrays of the topic's key columns, at least one.
-        topic: The topic.
-    """
+    """Return the partition of every row, i32. `columns`: arrays or chunked arrays of the topic's key columns, at least
+    one."""
     if not topic.key_format:
         return partitions_for_columns(columns, topic.partitions)
     if topic.partitions == 1:

@@ -54,11 +54,7 @@ class Row(msgspec.Struct, array_like=True):
 
 
 def row_class(schema: pa.Schema) -> type[Row] | None:
-    """Return the class of a schema's rows, which checks values; None if a column has a type that it cannot check.
-
-    Args:
-        schema: The topic's schema.
-    """
+    """Return the class of a schema's rows, which checks values; None if a column has a type that it cannot check."""
     types = [_python_type(f.type) for f in schema]
     if any(t is None for t in types):
         return None
@@ -96,11 +92,8 @@ def row_check(schema: pa.Schema, row: type[Row], fixed_bytes: int) -> Check:
     The function is compiled for the schema. A loop over the columns would take four times as long, which is as long as
     msgspec takes.
 
-    Args:
-        schema: The topic's schema. `row_class` has accepted its types.
-        row: The class of its rows.
-        fixed_bytes: Size of a row without the content of texts and bytes.
-    """
+    `schema`: the topic's schema. `row_class` has accepted its types. `fixed_bytes`: size of a row without the content
+    of texts and bytes."""
     body = [f"if len(value) != {len(schema)}: return None", f"size = {fixed_bytes}", "try:"]
     body += [f"    v{i} = value[{name!r}]" for i, name in enumerate(schema.names)]
     body += ["except KeyError: return None"]

@@ -321,12 +321,9 @@ def decode_batches(
     aborted: AbortedOffsets = NOTHING_ABORTED,
 ) -> Iterator[ConsumedBatch]:
     """Yield the rows of [start_offset, end_offset) in `data`, batch by batch. `headers` has the position and header of
-    each batch; `end_offset` None: no end. Markers, aborted batches and batches without such rows are left out.
-
-    Raises:
-        CorruptBatchError: A batch is damaged; the message names its offset. The batches before it have been yielded.
-        UnknownSchemaError: A batch names an unknown schema. The batches before it have been yielded.
-    """
+    each batch; `end_offset` None: no end. Markers, aborted batches and batches without such rows are left out. Raises
+    CorruptBatchError: A batch is damaged; the message names its offset. The batches before it have been yielded;
+    UnknownSchemaError: A batch names an unknown schema. The batches before it have been yielded."""
     view = memoryview(data).cast("B")
     for position, header in headers:
         batch = decode_one(
@@ -409,12 +406,8 @@ def decode_one(
 
 
 def records_of(batch: ConsumedBatch) -> list[Record]:
-    """Return the batch's rows as records, column by column.
-
-    Raises:
-        DeserializationError: A value of a typed topic has no Python object, such as a date or timestamp outside of the
-            years 1 to 9999. The error names the first such row.
-    """
+    """Return the batch's rows as records, column by column. Raises DeserializationError: A value of a typed topic has
+    no Python object, such as a date or timestamp outside of the years 1 to 9999. The error names the first such row."""
     small = batch.small_rows()
     if small is not None:
         return _records_of_small(batch, small)

@@ -24,18 +24,10 @@ class HistorySource:
     """The history of a topic in one version of its Delta table; `reopen` replaces it by the newest version."""
 
     def __init__(self, info: TopicInfo, *, required: bool = True, newest: bool = False) -> None:
-        """Open the newest version.
-
-        Args:
-            info: The topic.
-            required: True raises InvalidConfigError for a topic without a history, and ignores `newest`.
-            newest: True also opens an upserted table, which has only the newest row of each key.
-
-        Raises:
-            InvalidConfigError: The topic has no history, or the package deltalake is not installed.
-            LakeUnavailableError: The table cannot be reached.
-            LakePausedError: The table was overwritten and has no offsets.
-        """
+        """Open the newest version. `required`: True raises InvalidConfigError for a topic without a history, and
+        ignores `newest`. `newest`: True also opens an upserted table, which has only the newest row of each key. Raises
+        InvalidConfigError: The topic has no history, or the package deltalake is not installed; LakeUnavailableError;
+        LakePausedError."""
         self._info = info
         self._settings = LakeSettings.of(info.configs, info.broker_defaults)
         self._newest = newest
@@ -98,25 +90,11 @@ def read_range_with_history(
     table is opened, which has the rows. An upserted table is read in one version only: in another one, keys that were
     read are deleted, and keys that were not read have moved to later offsets.
 
-    Args:
-        cluster: The cluster.
-        tp: The partition.
-        start_offset: First offset.
-        end_offset: End of the range (exclusive).
-        source: The history; replaced by a newer version if necessary.
-        columns: Names of the columns, in this order.
-        layout: Schema with the types of these columns.
-        reaches_table_end: True reads an upserted table to its end, which can be later than `end_offset`.
-        has_begun: True if rows before `start_offset` were read from this `source`.
-        read_log: Function that reads the log, with the arguments of `read_range`.
-        **reading: Further arguments of `read_range`.
-
-    Raises:
-        DataLossError: Offsets are neither in the table nor in the log; or a version of an upserted table is gone before
-            it was read whole.
-        InvalidRequestError: The range ends before the end of an upserted table.
-        LakeUnavailableError: The table cannot be read.
-    """
+    `source`: the history; replaced by a newer version if necessary. `reaches_table_end`: True reads an upserted table
+    to its end, which can be later than `end_offset`. `has_begun`: True if rows before `start_offset` were read from
+    this `source`. `read_log`: function that reads the log, with the arguments of `read_range`. Raises DataLossError:
+    Offsets are neither in the table nor in the log; or a version of an upserted table is gone before it was read whole;
+    InvalidRequestError: The range ends before the end of an upserted table; LakeUnavailableError."""
     position = start_offset
     reopened = 0
     while True:

@@ -16,11 +16,7 @@ FOLD_ROWS = 1_000_000
 
 
 def key_columns_of(info: TopicInfo) -> tuple[str, ...]:
-    """Return the columns of a topic's key.
-
-    Raises:
-        InvalidRequestError: The topic has no key columns.
-    """
+    """Return the columns of a topic's key. Raises InvalidRequestError."""
     if info.is_envelope:
         return ("key",)
     if not info.key_columns:
@@ -49,11 +45,7 @@ class LatestRows:
         self._rows = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows of the current partition, in the order of their offsets.
-
-        Args:
-            rows: Rows with all columns and `_timestamp`.
-        """
+        """Add rows of the current partition, in the order of their offsets."""
         self._waiting.append(rows)
         self._rows += rows.num_rows
         if self._rows >= 2 * FOLD_ROWS:
@@ -74,14 +66,7 @@ class LatestRows:
         """Return the newest rows without deleted keys.
 
         The rows of a key are in one partition, unless partitions were added to the topic. For a key in several
-        partitions the row with the latest timestamp is the newest.
-
-        Args:
-            schema: The columns of the result.
-
-        Returns:
-            The rows.
-        """
+        partitions the row with the latest timestamp is the newest."""
         if not self._partitions:
             return schema.empty_table()
         rows = pa.concat_tables(self._partitions).combine_chunks()
@@ -92,13 +77,7 @@ class LatestRows:
 
 
 def latest_view(info: TopicInfo, table: str, columns: Sequence[str]) -> str:
-    """Return a SELECT of the newest row of each key, in DuckDB's SQL.
-
-    Args:
-        info: The topic.
-        table: The table of all rows, quoted.
-        columns: Columns of the result.
-    """
+    """Return a SELECT of the newest row of each key, in DuckDB's SQL."""
     keys = ", ".join(_quoted(k) for k in key_columns_of(info))
     values = [c for c in value_columns_of(info) if c != "_op"]
     deleted = " AND ".join(f"{_quoted(c)} IS NULL" for c in values) or "false"

@@ -43,18 +43,8 @@ Ask = Callable[[Mapping[TopicPartition, "str | int"]], Mapping[TopicPartition, O
 
 
 def parse_position(text: str, now_ms: int) -> Position:
-    """Return the position that a text names.
-
-    Args:
-        text: `earliest`, `latest`, an offset, `-N` for N offsets before the end, or a time.
-        now_ms: The present time in ms since 1970.
-
-    Returns:
-        The position.
-
-    Raises:
-        InvalidRequestError: The text has another form.
-    """
+    """Return the position that a text names. `text`: `earliest`, `latest`, an offset, `-N` for N offsets before the
+    end, or a time. Raises InvalidRequestError."""
     word = text.strip()
     if word.lower() == "earliest":
         return "earliest"
@@ -74,19 +64,8 @@ def parse_position(text: str, now_ms: int) -> Position:
 
 
 def position_of(value: object, now_ms: int) -> Position:
-    """Return the position that an argument names.
-
-    Args:
-        value: A text of `parse_position`, an offset, a datetime or a date; also as a scalar of NumPy
-            or Arrow.
-        now_ms: The present time in ms since 1970.
-
-    Returns:
-        The position.
-
-    Raises:
-        InvalidRequestError: The value has another form.
-    """
+    """Return the position that an argument names. `value`: a text of `parse_position`, an offset, a datetime or a date;
+    also as a scalar of NumPy or Arrow. Raises InvalidRequestError."""
     if isinstance(value, AtTime | BeforeEnd):
         return value
     given, value = value, _plain(value)
@@ -120,20 +99,7 @@ def offsets_of(
     ask: Ask,
 ) -> dict[TopicPartition, int]:
     """Return the position's offset in each partition. Only a position that is an offset can lie outside of a partition.
-
-    Args:
-        position: The position.
-        partitions: The partitions.
-        earliest: First offset of each partition.
-        latest: End of each partition.
-        ask: Looks up the offsets of a time; called at most once, and for no other position.
-
-    Returns:
-        Offsets by partition.
-
-    Raises:
-        SparklogError: An error of `ask`.
-    """
+    `ask`: looks up the offsets of a time; called at most once, and for no other position. Raises SparklogError."""
     if position == "earliest" or (isinstance(position, AtTime) and position.time_ms <= 0):
         return {tp: earliest[tp] for tp in partitions}  # not asked: negative times are names in the protocol
     if position == "latest":

@@ -15,23 +15,13 @@ Show = Callable[[int, int], None]
 
 
 def progress_html(done: int, total: int, rows: int) -> str:
-    """Return a bar as HTML.
-
-    Args:
-        done: Number of offsets that have been read.
-        total: Number of offsets to read.
-        rows: Number of rows returned.
-    """
+    """Return a bar as HTML."""
     percent = 100 if total <= 0 else min(100, done * 100 // total)
     return f'<progress max="100" value="{percent}" style="width:20em"></progress> {percent} % · {rows:,} rows'
 
 
 def notebook_bar(total: int) -> Show | None:
-    """Return a function that updates a new bar; None outside of a notebook.
-
-    Args:
-        total: Number of offsets to read.
-    """
+    """Return a function that updates a new bar; None outside of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or type(shell).__name__ != "ZMQInteractiveShell":

@@ -91,35 +91,16 @@ def read_range(
     transaction was aborted. All batches have the same schema. Without progress the call waits no longer than the larger
     of `retry_timeout_ms` and `fetching.request_timeout_ms`.
 
-    Args:
-        cluster: The cluster.
-        tp: The partition.
-        start_offset: First offset.
-        end_offset: End of the range (exclusive).
-        columns: Names of the columns to decode, in this order. None: all.
-        layout: Columns with a fixed type; other columns have their newest type at the start. None: all have their
-            newest type.
-        local: "auto" maps the files if possible, and reads old segments in the object store; "off" uses the socket.
-        check_crcs: False saves the check of the batches' checksums.
-        isolation: READ_UNCOMMITTED or READ_COMMITTED.
-        retry_timeout_ms: The longest wait in ms for a broker that is away, counted from the last progress.
-        fetching: Limits of fetches through the socket.
-        wanted: Function of a batch's header; batches for which it returns False are skipped without decoding. None: all
-            are decoded.
-        floor: First offset to return from the batch that contains `start_offset`; it can be lower than `start_offset`.
-            None: `start_offset`.
-
-    Raises:
-        DataLossError: A part of the range is gone.
-        CorruptBatchError: A batch is damaged.
-        SchemaMismatchError: A column is unknown, or has become wider than in `layout`.
-        RequestTimedOutError: No broker answers, or with READ_COMMITTED a transaction in the range stays open, for
-            `retry_timeout_ms`.
-        BrokerNotAvailableError: No broker can be reached for `retry_timeout_ms`.
-        UnknownTopicOrPartitionError: The partition does not exist.
-        InvalidConfigError: `local` is unknown.
-        InvalidRequestError: The range is negative or ends before it starts.
-    """
+    `columns`: names of the columns to decode, in this order. None: all. `layout`: columns with a fixed type; other
+    columns have their newest type at the start. None: all have their newest type. `local`: "auto" maps the files if
+    possible, and reads old segments in the object store; "off" uses the socket. `check_crcs`: False saves the check of
+    the batches' checksums. `retry_timeout_ms`: the longest wait in ms for a broker that is away, counted from the last
+    progress. `wanted`: function of a batch's header; batches for which it returns False are skipped without decoding.
+    None: all are decoded. `floor`: first offset to return from the batch that contains `start_offset`; it can be lower
+    than `start_offset`. None: `start_offset`. Raises DataLossError; CorruptBatchError; SchemaMismatchError: A column is
+    unknown, or has become wider than in `layout`; RequestTimedOutError: No broker answers, or with READ_COMMITTED a
+    transaction in the range stays open, for `retry_timeout_ms`; BrokerNotAvailableError; UnknownTopicOrPartitionError;
+    InvalidConfigError; InvalidRequestError: The range is negative or ends before it starts."""
     if local not in ("auto", "off"):
         raise InvalidConfigError(f"local read {local!r}: use auto or off")
     if not 0 <= start_offset <= end_offset:

@@ -10,12 +10,7 @@ _NOT_BOUND = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError)
 
 
 def binding_error(expression: Any, schema: pa.Schema) -> Exception | None:
-    """Return Arrow's error if an expression cannot filter rows of a schema; None if it can.
-
-    Args:
-        expression: The expression.
-        schema: The columns of the rows.
-    """
+    """Return Arrow's error if an expression cannot filter rows of a schema; None if it can."""
     try:
         schema.empty_table().filter(expression)
     except (*_NOT_BOUND, TypeError) as e:
@@ -29,10 +24,7 @@ def columns_of(expression: Any, schema: pa.Schema) -> tuple[str, ...]:
     Arrow does not list the columns of an expression. Therefore columns are removed as long as the expression can still
     be bound to the rest.
 
-    Args:
-        expression: An expression that can be bound to the schema.
-        schema: The columns of the rows.
-    """
+    `expression`: an expression that can be bound to the schema."""
     names = list(schema.names)
     size = max(1, len(names) // 2)
     while True:

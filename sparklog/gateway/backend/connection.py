@@ -111,19 +111,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         *,
         gateway: str = "",
     ) -> BrokerConnection:
-        """Connect and send the HANDSHAKE.
-
-        Args:
-            place: Address of the broker.
-            memory: Budget for large answers.
-            client_id: Name of the client for quotas and logs; "": none.
-            client: The client of a preamble; None for NOBODY. Without a preamble it is not used.
-            gateway: Name of a gateway that was started by hand; "" for the broker's own gateway.
-
-        Raises:
-            BrokerNotAvailableError: No broker answers within CONNECT_TIMEOUT_S.
-            SparklogError: An error of the broker.
-        """
+        """Connect and send the HANDSHAKE. `client_id`: name of the client for quotas and logs; "": none. `client`: the
+        client of a preamble; None for NOBODY. Without a preamble it is not used. `gateway`: name of a gateway that was
+        started by hand; "" for the broker's own gateway. Raises BrokerNotAvailableError and SparklogError."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -37,13 +37,9 @@ def timestamps_ms(column: Any) -> Array:
 
 
 def encode_records(rows: pa.RecordBatch, offset_deltas: Array, timestamp_deltas: Array) -> list[memoryview]:
-    """Return the encoded records of `rows` (columns key, value, headers, timestamp), as parts to join.
-
-    Args:
-        rows: At least one row in the envelope's layout.
-        offset_deltas: Offset of each row, less the batch's base offset.
-        timestamp_deltas: Timestamp of each row in ms, less the batch's base timestamp.
-    """
+    """Return the encoded records of `rows` (columns key, value, headers, timestamp), as parts to join. `rows`: at least
+    one row in the envelope's layout. `offset_deltas`: offset of each row, less the batch's base offset.
+    `timestamp_deltas`: timestamp of each row in ms, less the batch's base timestamp."""
     n = rows.num_rows
     keys, values, headers = rows.column(0), rows.column(1), rows.column(2)
     has_keys = keys.null_count < n

@@ -53,14 +53,9 @@ def read_small(data: bytes, record_count: int, base_timestamp_ms: int) -> SmallR
 def write_small(
     keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], deltas_ms: Sequence[int], first_delta: int = 0
 ) -> bytes:
-    """Encode records without headers.
-
-    Args:
-        keys: Key of each record; None if no record has a key.
-        values: Value of each record.
-        deltas_ms: Timestamp of each record, less the batch's base timestamp.
-        first_delta: Offset of the first record, less the batch's base offset. The following offsets are consecutive.
-    """
+    """Encode records without headers. `keys`: key of each record; None if no record has a key. `deltas_ms`: timestamp
+    of each record, less the batch's base timestamp. `first_delta`: offset of the first record, less the batch's base
+    offset. The following offsets are consecutive."""
     found = bytearray()
     for i, value in enumerate(values):
         key = None if keys is None else keys[i]

@@ -38,21 +38,9 @@ _ATTRIBUTES = {compression.GZIP: ATTRIBUTE_GZIP, compression.SNAPPY: ATTRIBUTE_S
 
 
 def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
-    """Return the batch in the broker's format.
-
-    Args:
-        head: The head of the client's batch.
-        data: The records after the head.
-        topic: The topic; an envelope topic.
-        inflated_bytes_max: Largest size of the records after decompression, in bytes.
-
-    Raises:
-        CorruptBatchError: The batch is damaged.
-        InvalidRecordError: The topic does not accept some of the records.
-        InvalidRequestError: No producer sends such a batch.
-        InvalidTimestampError: A timestamp is out of range.
-        MessageTooLargeError: The records are too large.
-    """
+    """Return the batch in the broker's format. `inflated_bytes_max`: largest size of the records after decompression,
+    in bytes. Raises CorruptBatchError; InvalidRecordError: The topic does not accept some of the records;
+    InvalidRequestError; InvalidTimestampError; MessageTooLargeError."""
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
     stored = STORED[codec_of(head, topic)]

@@ -61,24 +61,13 @@ def client_batches(
     A batch that cannot be converted ends the answer if there are batches before it: the client gets these, and the
     error with its next request. A batch whose rows `rows_of` returns in part ends the answer, too.
 
-    Args:
-        data: Whole batches of the broker.
-        schema_of: Function that returns the topic's schema of an id.
-        rows_of: Function that converts the topic's rows.
-        codec: Kafka's number of the compression of all batches; None: each batch has that of its producer.
-        has_zstd: True if the client understands zstd.
-        start_offset: Offset from which the client reads. Rows before it need not be converted.
-        bytes_max: Size in bytes after which no further batch is converted. The first batch can be larger. None: all
-            batches are converted.
-        within: Function that calls the conversion of each batch that Arrow decodes.
-
-    Raises:
-        CorruptBatchError: A batch is damaged.
-        UnknownSchemaError: A batch has another schema.
-        MessageTooLargeError: The JSON of a row has more than JSON_BYTES_MAX.
-        UnsupportedCodecError: The first batch is compressed with zstd, which the client does not understand.
-        SparklogError: An error of `within`.
-    """
+    `schema_of`: function that returns the topic's schema of an id. `codec`: Kafka's number of the compression of all
+    batches; None: each batch has that of its producer. `start_offset`: offset from which the client reads. Rows before
+    it need not be converted. `bytes_max`: size in bytes after which no further batch is converted. The first batch can
+    be larger. None: all batches are converted. `within`: function that calls the conversion of each batch that Arrow
+    decodes. Raises CorruptBatchError; UnknownSchemaError; MessageTooLargeError: The JSON of a row has more than
+    JSON_BYTES_MAX; UnsupportedCodecError: The first batch is compressed with zstd, which the client does not
+    understand; SparklogError."""
     found: list[Part] = []
     position = size = 0
     while position < len(data) and (bytes_max is None or size < bytes_max):

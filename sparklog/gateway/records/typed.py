@@ -89,12 +89,9 @@ def typed_batch(
 
 
 def parse_rows(values: Any, topic: TopicInfo, rows_bytes_max: int = INFLATED_BYTES_MAX) -> pa.RecordBatch:
-    """Parse JSON objects into rows of the topic's newest schema.
-
-    Raises:
-        InvalidRecordError: Records do not fit the topic. The messages name the records and fields.
-        MessageTooLargeError: The rows take more than `rows_bytes_max`. A short object can be a long row.
-    """
+    """Parse JSON objects into rows of the topic's newest schema. Raises InvalidRecordError: Records do not fit the
+    topic. The messages name the records and fields; MessageTooLargeError: The rows take more than `rows_bytes_max`. A
+    short object can be a long row."""
     parts: list[pa.RecordBatch] = []
     refused: dict[int, str] = {}
     size = 0

@@ -39,16 +39,8 @@ _NO_COLUMNS = pa.scalar(b"{}", pa.binary())
 
 
 def values_to_parse(keys: Any, values: Any, topic: TopicInfo) -> Any:
-    """Return the values with an empty object for each tombstone: a null value with a key.
-
-    Args:
-        keys: Keys of the records, binary.
-        values: Values of the records, binary.
-        topic: The typed topic.
-
-    Raises:
-        InvalidRecordError: The topic has key columns only, so that no row deletes a key.
-    """
+    """Return the values with an empty object for each tombstone: a null value with a key. Raises InvalidRecordError:
+    The topic has key columns only, so that no row deletes a key."""
     if not values.null_count or not topic.key_columns:
         return values
     tombstones = pc.and_(values.is_null(), keys.is_valid())
@@ -65,19 +57,10 @@ def values_to_parse(keys: Any, values: Any, topic: TopicInfo) -> Any:
 
 
 def with_keys(rows: pa.RecordBatch, keys: Any, topic: TopicInfo, partition: int, parse: Parse) -> pa.RecordBatch:
-    """Return the rows with the key columns of the records' keys.
-
-    Args:
-        rows: The rows of the records' values.
-        keys: Keys of the records, binary.
-        topic: The typed topic.
-        partition: The partition to which the client has sent the records.
-        parse: Function that parses the JSON objects of keys.
-
-    Raises:
-        InvalidRecordError: A key does not fit the topic or contradicts its value, a compacted topic gets a row without
-            a key, or the partition is not the key's.
-    """
+    """Return the rows with the key columns of the records' keys. `partition`: the partition to which the client has
+    sent the records. `parse`: function that parses the JSON objects of keys. Raises InvalidRecordError: A key does not
+    fit the topic or contradicts its value, a compacted topic gets a row without a key, or the partition is not the
+    key's."""
     if not topic.key_columns:
         return rows
     if topic.key_format == JSON and keys.null_count < len(keys):

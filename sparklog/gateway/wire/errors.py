@@ -163,13 +163,8 @@ _OF_COORDINATORS = {
 
 
 def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:
-    """Return Kafka's code for an error code of the broker.
-
-    Args:
-        code: The broker's code; 0: no error.
-        of_partition: True if the request was for the leader of a partition. It changes the code of a broker that is not
-            available.
-    """
+    """Return Kafka's code for an error code of the broker. `of_partition`: True if the request was for the leader of a
+    partition. It changes the code of a broker that is not available."""
     if not code:
         return Kafka.NONE
     if of_partition and code in _RETRIABLE_DATA:

@@ -17,14 +17,8 @@ def commits_in(segments: Sequence[SegmentView], offset: int, since_ms: int) -> l
 
     Append times never go back within a log, so the first batch to read is found by bisection.
 
-    Args:
-        segments: Segments with batches, in offset order.
-        offset: Offset from which on all headers are read.
-        since_ms: Append time from which on all headers are read, in ms.
-
-    Raises:
-        StorageError: A segment cannot be read.
-    """
+    `offset`: offset from which on all headers are read. `since_ms`: append time from which on all headers are read, in
+    ms. Raises StorageError."""
     first = len(segments)
     while first > 0 and _reaches(segments[first - 1], offset, since_ms):
         first -= 1

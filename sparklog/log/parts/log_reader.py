@@ -86,13 +86,7 @@ class LogReader:
         Only headers of local segments are read, from the first batch appended since `since_ms`, or from `offset` if
         that lies before. So the result can have only a part of the records of a transaction that began earlier.
 
-        Args:
-            offset: Offset from which on all markers count.
-            since_ms: Append time from which on all markers count, in ms.
-
-        Raises:
-            StorageError: A segment cannot be read.
-        """
+        `since_ms`: append time from which on all markers count, in ms. Raises StorageError."""
         while True:
             segments = self._state.segments
             try:

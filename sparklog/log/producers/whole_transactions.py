@@ -51,13 +51,8 @@ def transaction_identity(marker: BatchHeader, epoch: int) -> tuple[int, int]:
     markers of these two kinds have the time at which the transaction began, which is above every epoch. Transactions of
     the same millisecond count as one: an end can then be lower than necessary, but lies inside no transaction.
 
-    Args:
-        marker: Header of the marker.
-        epoch: Epoch of the transaction's batches.
-
-    Returns:
-        The producer id, or SHARED for a shared transaction; and the epoch, or the start in ms for the two kinds above.
-    """
+    The result: the producer id, or SHARED for a shared transaction; and the epoch, or the start in ms for the two kinds
+    above."""
     if epoch == SHARED_EPOCH:
         return SHARED, marker.min_timestamp_ms
     return marker.producer_id, marker.min_timestamp_ms if marker.producer_epoch == epoch else epoch
@@ -82,11 +77,7 @@ class CommitScan:
         return list(self._commits.values())
 
     def note(self, header: BatchHeader) -> None:
-        """Take the next header.
-
-        Args:
-            header: The header.
-        """
+        """Take the next header."""
         if not header.attributes & ATTRIBUTE_TRANSACTIONAL:
             return
         opened = self._open.get(header.producer_id)
@@ -107,15 +98,9 @@ class CommitScan:
 
 
 def atomic_ends(ends: Mapping[P, int], commits: Mapping[P, Iterable[Commit]]) -> AtomicEnds[P]:
-    """Lower `ends` until each transaction lies wholly below or wholly above them, in all partitions.
-
-    Args:
-        ends: End of the offsets by partition (exclusive).
-        commits: The committed transactions with records around the ends, by partition.
-
-    Returns:
-        The largest ends that are not above the given ones and lie inside no transaction.
-    """
+    """Lower `ends` until each transaction lies wholly below or wholly above them, in all partitions. `commits`: the
+    committed transactions with records around the ends, by partition. Returns the largest ends that are not above the
+    given ones and lie inside no transaction."""
     lowered = dict(ends)
     by_last = {p: sorted(ordered, key=lambda c: c.last_offset) for p, ordered in commits.items() if p in lowered}
     parts: dict[tuple[int, int], list[tuple[P, Commit]]] = {}

@@ -30,18 +30,11 @@ def plan_moves(
     staying: Collection[int] = (),
     balanced: bool = True,
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the partitions that change, with their new replicas.
-
-    Args:
-        current: The present replicas.
-        racks: The brokers that can get replicas, with their racks.
-        replication_factor: Replicas of every partition; None keeps each partition's number.
-        staying: Other brokers that keep their replicas and get no more. Only with `balanced=False`: balancing would
-            also move replicas to and from these brokers.
-        balanced: True to balance replicas and preferred leaders.
-
-    Raises:
-        InvalidReplicationFactorError: There are fewer possible brokers than replicas, or no replica is requested."""
+    """Return the partitions that change, with their new replicas. `racks`: the brokers that can get replicas, with
+    their racks. `replication_factor`: replicas of every partition; None keeps each partition's number. `staying`: other
+    brokers that keep their replicas and get no more. Only with `balanced=False`: balancing would also move replicas to
+    and from these brokers. Raises InvalidReplicationFactorError: There are fewer possible brokers than replicas, or no
+    replica is requested."""
     plan = _Plan(racks)
     wanted: dict[TopicPartition, list[int]] = {}
     for tp, replicas in current.items():

@@ -22,19 +22,11 @@ def place(
     shift: int,
     first_partition: int = 0,
 ) -> list[tuple[int, ...]]:
-    """Return the replicas of each new partition, the preferred leader first.
-
-    Args:
-        racks: The registered brokers with their racks. If one broker has no rack, racks are ignored.
-        partitions: Number of new partitions.
-        replication_factor: Replicas per partition.
-        start: Index of the first broker, usually random; 0 or more.
-        shift: Distance between first and second replica, usually random; 0 or more.
-        first_partition: Number of partitions that the topic has already.
-
-    Raises:
-        InvalidReplicationFactorError: There are fewer brokers than replicas, or no replica is requested.
-    """
+    """Return the replicas of each new partition, the preferred leader first. `racks`: the registered brokers with their
+    racks. If one broker has no rack, racks are ignored. `start`: index of the first broker, usually random; 0 or more.
+    `shift`: distance between first and second replica, usually random; 0 or more. `first_partition`: number of
+    partitions that the topic has already. Raises InvalidReplicationFactorError: There are fewer brokers than replicas,
+    or no replica is requested."""
     check_replication_factor(replication_factor, racks)
     has_racks = bool(racks) and all(rack is not None for rack in racks.values())
     brokers = _alternate_racks(racks) if has_racks else sorted(racks)

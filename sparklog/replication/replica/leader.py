@@ -121,22 +121,10 @@ class Leader:
         heard_ms: Callable[[int], int] | None = None,
         proposed: ProposeIsr | None = None,
     ) -> None:
-        """Begin to lead.
-
-        Args:
-            broker_id: This broker.
-            broker_epoch: Epoch of this broker's registration.
-            image: The partition's state, with this broker as its leader.
-            log: The partition's log.
-            now_ms: Present time.
-            config: Settings; None for the defaults.
-            safeguards: Protections that tests switch off.
-            heard_ms: Returns the time of the last contact with a follower. None if a fetch never waits at the leader
-                for new records (KIP-227), so that every contact is a fetch.
-            proposed: This broker's earlier proposal in this leader epoch, if it has no answer yet.
-
-        Raises:
-            ValueError: The image names another leader."""
+        """Begin to lead. `image`: the partition's state, with this broker as its leader. `heard_ms`: returns the time
+        of the last contact with a follower. None if a fetch never waits at the leader for new records (KIP-227), so
+        that every contact is a fetch. `proposed`: this broker's earlier proposal in this leader epoch, if it has no
+        answer yet. Raises ValueError."""
         if image.partition.leader != broker_id:
             raise ValueError(f"broker {broker_id} does not lead: {image.partition}")
         self._me = broker_id

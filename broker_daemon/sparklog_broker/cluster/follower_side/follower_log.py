@@ -27,13 +27,11 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> int | Non
     With `flush.mode=group` the whole log is durable when this function returns, because the next fetch acknowledges it.
     This includes records of an earlier attempt, and of this broker's own leadership.
 
-    Returns:
-        The log end after a TruncateTo; None if `effects` has none. The log end can be below the requested offset,
-        because batches and ranges that compaction has emptied are removed whole. The next fetch begins at the log end.
-
     Raises CorruptBatchError, OffsetOutOfRangeError, UnknownSchemaError, FencedLeaderEpochError, StorageFullError,
     StorageError. The effects after the failed one are not carried out.
-    """
+
+    Returns the log end after a TruncateTo; None if `effects` has none. The log end can be below the requested offset,
+    because batches and ranges that compaction has emptied are removed whole. The next fetch begins at the log end."""
     cut_to: int | None = None
     for effect in effects:
         match effect:
