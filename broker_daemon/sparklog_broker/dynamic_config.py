@@ -15,7 +15,7 @@ from sparklog.replication.dynamic_settings import (
     TOPIC_PREFIX,
     Source,
     effective_values,
-    known_settings,
+    settings_by_name,
     stored_values,
 )
 from sparklog.security.secrets import is_sensitive, redact
@@ -30,7 +30,7 @@ class DynamicConfig:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._static = {name: _of_file(config, name) for name, one in known_settings().items() if one.dynamic}
+        self._static = {name: _of_file(config, name) for name, one in settings_by_name().items() if one.dynamic}
         """Values of the file, the command line and the defaults, without the values of images."""
         self._configs: Mapping[str, Value] = {}
         self._values: dict[str, Value] = {}
@@ -73,7 +73,7 @@ class DynamicConfig:
     def describe(self, broker_id: int) -> Iterator[BrokerConfigEntry]:
         """Yield every setting of this broker, with the value in effect and its source. With ALL_BROKERS, yield only the
         values that are stored for all brokers."""
-        known, of_all = known_settings(), stored_values(self._configs, ALL_BROKERS)
+        known, of_all = settings_by_name(), stored_values(self._configs, ALL_BROKERS)
         if broker_id == ALL_BROKERS:
             for name in sorted(of_all):
                 yield BrokerConfigEntry(
@@ -94,7 +94,7 @@ class DynamicConfig:
 
 def _of_file(config: BrokerConfig, name: str) -> Value:
     if name.startswith(TOPIC_PREFIX):
-        return config.topic_defaults.get(name.removeprefix(TOPIC_PREFIX), known_settings()[name].default)
+        return config.topic_defaults.get(name.removeprefix(TOPIC_PREFIX), settings_by_name()[name].default)
     value: Value = getattr(config, name.replace(".", "_"))
     return value
 

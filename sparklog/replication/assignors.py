@@ -39,10 +39,10 @@ Assignor = Callable[[Mapping[str, Subscriber], Mapping[str, int]], Assignment]
 
 def assignor_of(name: str) -> Assignor:
     """Return the assignor of this name. Raises UnsupportedAssignorError."""
-    found = ASSIGNORS.get(name)
-    if found is None:
+    assignor = ASSIGNORS.get(name)
+    if assignor is None:
         raise UnsupportedAssignorError(f"unknown assignor {name!r}: use {' or '.join(sorted(ASSIGNORS))}")
-    return found
+    return assignor
 
 
 def assign_range(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
@@ -86,12 +86,12 @@ def _subscribers(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -
     """Return the ids of the subscribers by topic, in the order of the members' names. Topics that do not exist or have
     no subscriber are left out.
     """
-    found: dict[str, list[str]] = defaultdict(list)
+    subscribers: dict[str, list[str]] = defaultdict(list)
     for member in sorted(members, key=lambda m: (members[m].name, m)):
         for topic in set(members[member].topics):
             if counts.get(topic, 0) > 0:
-                found[topic].append(member)
-    return dict(found)
+                subscribers[topic].append(member)
+    return dict(subscribers)
 
 
 def _still_valid(

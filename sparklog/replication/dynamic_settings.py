@@ -38,7 +38,7 @@ class Source(IntEnum):
     DEFAULT = 5
 
 
-def known_settings() -> dict[str, Setting]:
+def settings_by_name() -> dict[str, Setting]:
     """Return all settings of brokers by name, and the settings of topics under TOPIC_PREFIX."""
     topics = {TOPIC_PREFIX + name: setting for name, setting in settings_of(Scope.TOPIC).items()}
     return {**settings_of(Scope.BROKER), **topics}
@@ -54,13 +54,13 @@ def stored_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Val
 def effective_values(configs: Mapping[str, Value], broker_id: int) -> dict[str, Value]:
     """Return the stored values that take precedence over a broker's file. Values that this release does not accept,
     because another release has stored them, are left out. `configs`: settings of the cluster, as in its image."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for name, value in {**stored_values(configs, ALL_BROKERS), **stored_values(configs, broker_id)}.items():
         try:
-            found[name] = _checked(name, value)
+            values[name] = _checked(name, value)
         except InvalidConfigError:
             continue
-    return found
+    return values
 
 
 def altered_configs(
@@ -71,15 +71,15 @@ def altered_configs(
     removes the stored value. Raises InvalidConfigError: A setting is unknown, needs a restart, or is out of bounds;
     PolicyViolationError."""
     prefix = _prefix(broker_id)
-    found = {prefix + n: None if v is None and _dynamic(n) else _checked(n, v) for n, v in changes.items()}
-    after = {**configs, **found}
+    altered = {prefix + n: None if v is None and _dynamic(n) else _checked(n, v) for n, v in changes.items()}
+    after = {**configs, **altered}
     count = sum(key.startswith(_PREFIX) and value is not None for key, value in after.items())
-    if count > ENTRIES_MAX and any(value is not None for value in found.values()):
+    if count > ENTRIES_MAX and any(value is not None for value in altered.values()):
         raise PolicyViolationError(
             f"{count} settings of brokers would be stored; at most {ENTRIES_MAX} are allowed: set some for all "
             "brokers instead"
         )
-    return found
+    return altered
 
 
 def _prefix(broker_id: int) -> str:
@@ -87,10 +87,10 @@ def _prefix(broker_id: int) -> str:
 
 
 def _dynamic(name: str) -> Setting:
-    known = known_settings()
-    setting = known.get(name)
+    settings = settings_by_name()
+    setting = settings.get(name)
     if setting is None:
-        raise InvalidConfigError(f"unknown broker setting {name!r}{did_you_mean(name, known)}")
+        raise InvalidConfigError(f"unknown broker setting {name!r}{did_you_mean(name, settings)}")
     if not setting.dynamic:
         table = "the table [topic] of the file" if name.startswith(TOPIC_PREFIX) else "the file"
         raise InvalidConfigError(

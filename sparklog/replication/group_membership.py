@@ -172,7 +172,7 @@ class Group(Struct):
             member, joined = self._join(request, host, now_ms)
             owned = _NONE if owned is None else owned
         else:
-            member, joined = self._known_member(request, owned), False
+            member, joined = self._identified_member(request, owned), False
         member.last_sequence = max(member.last_sequence, request.sequence)
         member.session_until_ms = now_ms + member.wish.session_timeout_ms
         before = member.current
@@ -191,7 +191,7 @@ class Group(Struct):
         interval_ms = min(self.config.heartbeat_interval_ms, max(1, member.wish.session_timeout_ms // 3))
         return interval_ms if self.is_stable(member) else max(1, interval_ms // 10)
 
-    def _known_member(self, request: GroupHeartbeatRequest, owned: frozenset[TopicPartition] | None) -> Member:
+    def _identified_member(self, request: GroupHeartbeatRequest, owned: frozenset[TopicPartition] | None) -> Member:
         member = self.members.get(request.member_id)
         if member is None:
             self._check_instance(request)
@@ -243,12 +243,12 @@ class Group(Struct):
             raise InvalidRequestError(
                 f"a member's id, instance id and client id have {NAME_CHARS_MAX} characters at most"
             )
-        known = self.members.get(request.member_id)
-        if known is not None:
-            self._check_order(known, request)
-            self._release(known)  # a joining member holds no partitions
-            known.epoch = known.previous_epoch = EPOCH_JOIN
-            return known, False
+        present = self.members.get(request.member_id)
+        if present is not None:
+            self._check_order(present, request)
+            self._release(present)  # a joining member holds no partitions
+            present.epoch = present.previous_epoch = EPOCH_JOIN
+            return present, False
         wish = MemberValue(
             request.instance_id,
             request.client_id,
@@ -333,8 +333,8 @@ class Group(Struct):
             self._rebalance(topics, wall_ms)
 
     def _basis(self, topics: Topics) -> dict[str, tuple[str, int]]:
-        wanted = sorted({t for m in self.members.values() for t in m.wish.topics})
-        return {t: topics[t] for t in wanted if t in topics}
+        names = sorted({t for m in self.members.values() for t in m.wish.topics})
+        return {t: topics[t] for t in names if t in topics}
 
     def _update_wish(self, member: Member, request: GroupHeartbeatRequest) -> bool:
         """Update the member's subscription. Returns True if it has changed."""
@@ -371,8 +371,8 @@ class Group(Struct):
     def _choose_assignor(self) -> str:
         """Return the name of the assignor that most members request, on a tie the first name in alphabetical order.
         Without a request it is UNIFORM."""
-        asked = [m.wish.assignor for m in self.members.values() if m.wish.assignor]
-        return min(set(asked), key=lambda a: (-asked.count(a), a)) if asked else UNIFORM
+        wishes = [m.wish.assignor for m in self.members.values() if m.wish.assignor]
+        return min(set(wishes), key=lambda a: (-wishes.count(a), a)) if wishes else UNIFORM
 
     def _reconcile(self, member: Member, owned: frozenset[TopicPartition] | None, now_ms: int) -> None:
         """Move the member one step towards its target. `owned`: the partitions that the member reports; None if it
@@ -476,8 +476,8 @@ def group_from_values(
     group was deleted."""
     if values.group is None:
         return None
-    made = Group(group_id, config, safeguards, values.group.epoch, values.group.assignor, values.group.empty_since_ms)
-    made.basis = dict(values.group.topics)
+    group = Group(group_id, config, safeguards, values.group.epoch, values.group.assignor, values.group.empty_since_ms)
+    group.basis = dict(values.group.topics)
     for member_id, wish in values.wishes.items():
         member = Member(member_id, wish, session_until_ms=now_ms + wish.session_timeout_ms)
         current = values.currents.get(member_id)
@@ -485,10 +485,10 @@ def group_from_values(
             member.epoch, member.previous_epoch, member.owned, member.revoking = current
         if member.revoking:
             member.revoke_by_ms = now_ms + wish.rebalance_timeout_ms
-        made.members[member_id] = member
-        made.targets[member_id] = values.targets.get(member_id, _NONE)
-        made.owners.update(dict.fromkeys(member.owned | member.revoking, member_id))
-    return made
+        group.members[member_id] = member
+        group.targets[member_id] = values.targets.get(member_id, _NONE)
+        group.owners.update(dict.fromkeys(member.owned | member.revoking, member_id))
+    return group
 
 
 def _partitions(request: GroupHeartbeatRequest) -> frozenset[TopicPartition]:

@@ -42,9 +42,9 @@ class GroupOffsets:
 
     def _count(self, group_id: str, change: int) -> None:
         self.total += change
-        left = self.counts.get(group_id, 0) + change
-        if left:
-            self.counts[group_id] = left
+        count = self.counts.get(group_id, 0) + change
+        if count:
+            self.counts[group_id] = count
         else:
             self.counts.pop(group_id, None)
 
@@ -80,12 +80,12 @@ class GroupOffsets:
             self._count(group_id, -len(offsets))
             if not committed or not offsets:
                 continue
-            known = self._committed.setdefault(group_id, {})
+            group_offsets = self._committed.setdefault(group_id, {})
             for tp, pending in offsets.items():
-                existing = known.get(tp)
+                existing = group_offsets.get(tp)
                 if existing is None or existing.number < pending.number or not self._safeguards.newer_record:
                     self._count(group_id, existing is None)
-                    known[tp] = pending
+                    group_offsets[tp] = pending
 
     # -- present state
 
@@ -94,8 +94,8 @@ class GroupOffsets:
         return set(self.counts)
 
     def get(self, group_id: str, tp: TopicPartition) -> OffsetValue | None:
-        found = self._committed.get(group_id, {}).get(tp)
-        return None if found is None else found.value
+        committed = self._committed.get(group_id, {}).get(tp)
+        return None if committed is None else committed.value
 
     def of_group(self, group_id: str) -> dict[TopicPartition, OffsetValue]:
         return {tp: c.value for tp, c in self._committed.get(group_id, {}).items()}

@@ -153,10 +153,10 @@ def decode_value(kind: int, value: bytes) -> Any:
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Return the partition numbers by topic, sorted."""
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for tp in sorted(partitions):
-        found.setdefault(tp.topic, []).append(tp.partition)
-    return found
+        numbers.setdefault(tp.topic, []).append(tp.partition)
+    return numbers
 
 
 def _partitions(topics: dict[str, list[int]]) -> frozenset[TopicPartition]:

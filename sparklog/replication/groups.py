@@ -201,14 +201,14 @@ class GroupCoordinator:
             member.note_commit(sequence, self._safeguards)
         results: list[m.OffsetResult] = []
         out: list[Record] = []
-        for wanted in offsets:
-            tp = TopicPartition(wanted.topic, wanted.partition)
-            error = self._refusal(group, member, tp, wanted.leader_epoch) or self._no_room_for(group_id, tp)
+        for entry in offsets:
+            tp = TopicPartition(entry.topic, entry.partition)
+            error = self._refusal(group, member, tp, entry.leader_epoch) or self._no_room_for(group_id, tp)
             if error is not None:
                 results.append(m.OffsetResult(*tp, error.code, str(error)))
                 continue
             topic_id = self._topics[tp.topic][0]
-            value = OffsetValue(wanted.offset, wanted.leader_epoch, wanted.metadata, wall_ms, topic_id)
+            value = OffsetValue(entry.offset, entry.leader_epoch, entry.metadata, wall_ms, topic_id)
             self.offsets.put(group_id, tp, value, producer_id)
             out.append((records.offset_key(group_id, tp), records.encode_value(value)))
             results.append(m.OffsetResult(*tp, 0))
@@ -288,10 +288,12 @@ class GroupCoordinator:
         pending = self.offsets.pending_of(request.group_id)
         if request.partitions is None:
             after = TopicPartition(request.after_topic, request.after_partition)
-            wanted: Iterable[TopicPartition] = sorted(tp for tp in {*committed, *pending} if tp > after)
+            partitions: Iterable[TopicPartition] = sorted(tp for tp in {*committed, *pending} if tp > after)
         else:
-            wanted = _each_once(TopicPartition(t.topic, p) for t in request.partitions for p in t.partitions)
-        return (self._fetched_offset(tp, committed.get(tp), request.require_stable and tp in pending) for tp in wanted)
+            partitions = _each_once(TopicPartition(t.topic, p) for t in request.partitions for p in t.partitions)
+        return (
+            self._fetched_offset(tp, committed.get(tp), request.require_stable and tp in pending) for tp in partitions
+        )
 
     def _fetched_offset(self, tp: TopicPartition, value: OffsetValue | None, unstable: bool) -> m.FetchedOffset:
         if unstable:
@@ -335,17 +337,17 @@ class GroupCoordinator:
 
     def list_groups(self, states: Iterable[str] = ()) -> list[m.GroupSummary]:
         """Return the groups in one of `states`, sorted by id. Empty `states`: all groups. Case is ignored."""
-        wanted = {s.lower() for s in states}
-        found = map(self.summary, self.group_ids())
-        return [g for g in found if not wanted or g.state.lower() in wanted]
+        chosen = {s.lower() for s in states}
+        summaries = map(self.summary, self.group_ids())
+        return [g for g in summaries if not chosen or g.state.lower() in chosen]
 
-    def known_ids(self) -> set[str]:
+    def held_ids(self) -> set[str]:
         """Return all group ids, unsorted. Callable on any thread."""
         return {*self._groups, *self.offsets.groups()}
 
     def group_ids(self, after: str = "") -> list[str]:
         """Return the group ids above `after`, sorted."""
-        return sorted(g for g in self.known_ids() if g > after)
+        return sorted(g for g in self.held_ids() if g > after)
 
     def summary(self, group_id: str) -> m.GroupSummary:
         group = self._groups.get(group_id)

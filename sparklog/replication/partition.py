@@ -52,7 +52,7 @@ class ReplicaRole(Protocol):
         """Check the in-sync replicas before an append with acks=all. Raises NotEnoughReplicasError."""
         ...
 
-    def check_end_known(self) -> None:
+    def require_end(self) -> None:
         """Check that the end of the committed records is known, before a reply contains this end. Raises
         OffsetNotAvailableError while a new leader possibly knows a lower end than its predecessor has returned
         (KIP-207)."""

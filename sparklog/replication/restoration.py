@@ -50,20 +50,20 @@ def restore(
     than `copy`; False if the store only lacks topics."""
     topics = dict(stored.topics)
     ids = {topic.topic_id: topic for topic in stored.topics.values()}
-    wanted = {i: t for i, t in put_aside.items() if i not in ids and i not in stored.deleted}
+    lost = {i: t for i, t in put_aside.items() if i not in ids and i not in stored.deleted}
     deleted = dict(stored.deleted)
     if is_older:
         topics = {name: topic for name, topic in topics.items() if topic.topic_id not in copy.deleted}
-        wanted |= {topic.topic_id: topic for topic in copy.topics.values()}
+        lost |= {topic.topic_id: topic for topic in copy.topics.values()}
         deleted |= copy.deleted
     refused, restored = [], []
-    for topic_id, topic in sorted(wanted.items(), key=lambda item: item[1].name):
+    for topic_id, topic in sorted(lost.items(), key=lambda item: item[1].name):
         holder = topics.get(topic.name)
         if holder is not None and holder.topic_id != topic_id:
             refused.append(topic.name)
             continue
         deleted.pop(topic_id, None)
-        topics[topic.name] = _led_by_nobody(topic, ids.get(topic_id))
+        topics[topic.name] = _without_leader(topic, ids.get(topic_id))
         if holder is None:
             restored.append(topic.name)
     after = replace(stored, topics=topics, deleted=deleted)
@@ -74,26 +74,26 @@ def restore(
     return Restoration(after, tuple(restored), tuple(refused))
 
 
-def _led_by_nobody(topic: TopicImage, stored: TopicImage | None) -> TopicImage:
+def _without_leader(topic: TopicImage, stored: TopicImage | None) -> TopicImage:
     partitions = []
     for number, partition in enumerate(topic.partitions):
-        known = [partition]
+        versions = [partition]
         if stored is not None and number < len(stored.partitions):
-            known.append(stored.partitions[number])
-        partitions.append(_after_all(partition, known))
+            versions.append(stored.partitions[number])
+        partitions.append(_after_all(partition, versions))
     if stored is not None:  # keep partitions that the copy lacks: it has no order to delete them
         partitions += stored.partitions[len(partitions) :]
     schemas = topic.schemas if stored is None else {**stored.schemas, **topic.schemas}
     return replace(topic, partitions=tuple(partitions), schemas=schemas)
 
 
-def _after_all(partition: PartitionImage, known: list[PartitionImage]) -> PartitionImage:
+def _after_all(partition: PartitionImage, versions: list[PartitionImage]) -> PartitionImage:
     return replace(
         partition,
         leader=NO_LEADER,
         last_leader=partition.leader if partition.leader != NO_LEADER else partition.last_leader,
-        leader_epoch=max(p.leader_epoch for p in known) + EPOCHS_SKIPPED,
-        partition_epoch=max(p.partition_epoch for p in known) + EPOCHS_SKIPPED,
+        leader_epoch=max(p.leader_epoch for p in versions) + EPOCHS_SKIPPED,
+        partition_epoch=max(p.partition_epoch for p in versions) + EPOCHS_SKIPPED,
     )
 
 
@@ -106,19 +106,19 @@ def is_restored(partition: PartitionImage) -> bool:
 def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str]]:
     """Return the changes from `stored` to `after` as pairs of a name and a description. Topics that the store lacks are
     left out (`Restoration.restored` has them)."""
-    found: list[tuple[str, str]] = []
+    changes: list[tuple[str, str]] = []
     for name, topic in sorted(after.topics.items()):
         before = stored.topics.get(name)
         if before is None:
             continue
         if before.topic_id != topic.topic_id:
-            found.append((f"topic    {name}", "is another topic of that name; the stored topic was deleted"))
+            changes.append((f"topic    {name}", "is another topic of that name; the stored topic was deleted"))
         elif len(topic.partitions) > len(before.partitions):
             gained = f"{len(before.partitions)} to {len(topic.partitions) - 1}"
-            found.append((f"topic    {name}", f"has {len(topic.partitions)} partitions, the store lacks {gained}"))
+            changes.append((f"topic    {name}", f"has {len(topic.partitions)} partitions, the store lacks {gained}"))
         elif replace(before, partitions=()) != replace(topic, partitions=()):
-            found.append((f"topic    {name}", "has other settings or schemas"))
-    found += [
+            changes.append((f"topic    {name}", "has other settings or schemas"))
+    changes += [
         (f"topic    {name}", "was deleted, but the store has it")
         for name in sorted(stored.topics.keys() - after.topics)
     ]
@@ -129,8 +129,8 @@ def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str
     if delta.configs:
         kinds["broker settings"] = [value is None for value in delta.configs.values()]
     for kind, gone in sorted(kinds.items()):
-        found.append((f"records  {kind}", f"{gone.count(False)} are written, {gone.count(True)} are removed"))
-    return found
+        changes.append((f"records  {kind}", f"{gone.count(False)} are written, {gone.count(True)} are removed"))
+    return changes
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ClusterDelta:

@@ -71,7 +71,7 @@ CONTROLLER = {
 ABLATIONS = {**REPLICA, **CONTROLLER, "fence": replace(FULL, fence=False)}
 IN_SCENARIOS = {"member_epoch_check", "unclean_restart_forgets"}
 """Rules that are tested in test_replication_scenarios.py: they need crashes and messages in one order."""
-SELDOM_MISSED = {"epoch_start_before_join", "pending_until_known"}
+SELDOM_MISSED = {"epoch_start_before_join", "keeps_pending"}
 """Rules whose loss random runs show too seldom for a short search; lives of clusters and the long campaign find it."""
 AIMED = {"fence": OverlappingControllers}
 """Worlds whose faults aim at one rule."""
@@ -90,7 +90,7 @@ def is_missed(rule: str, first: int, count: int) -> bool:
     "rule",
     in_gate(
         sorted(set(ABLATIONS) - IN_SCENARIOS - SELDOM_MISSED),
-        "divergence_changes_nothing",
+        "has_inert_divergence",
         "epoch_bump",
         "stale_answer_drop",
     ),

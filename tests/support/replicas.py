@@ -36,7 +36,7 @@ class PartitionReplicas:
     def check_follows(self) -> None:
         """It leads."""
 
-    def check_end_known(self) -> None:
+    def require_end(self) -> None:
         """It is."""
 
     def leads_in(self, leader_epoch: int) -> bool:

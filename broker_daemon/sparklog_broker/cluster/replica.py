@@ -153,7 +153,7 @@ class ClusterReplica:
         if isinstance(self.state, Leader):
             self.state.check_append()
 
-    def check_end_known(self) -> None:
+    def require_end(self) -> None:
         if isinstance(self.state, Leader):
             self.state.latest_offset()
 

@@ -71,7 +71,7 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
             partition = broker.partitions.get(wanted.topic, wanted.partition)
             partition.check_leader_epoch(wanted.leader_epoch)
             if wanted.timestamp_ms in (LATEST_TIMESTAMP, MAX_TIMESTAMP):
-                partition.replicas.check_end_known()
+                partition.replicas.require_end()
             end = partition.stable_offset if request.isolation == READ_COMMITTED else None
             known = _known_offset(partition.log, wanted.timestamp_ms, end)
             if known is not None:

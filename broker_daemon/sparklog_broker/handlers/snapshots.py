@@ -186,6 +186,6 @@ def extent_of(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
     """Return the first and end offset of a partition that this broker leads. Raises the errors of its role and log,
     such as NotLeaderError."""
     partition = broker.partitions.get(*tp)
-    partition.replicas.check_end_known()
+    partition.replicas.require_end()
     end = partition.stable_offset if isolation == READ_COMMITTED else partition.log.high_watermark
     return Extent(partition.log.log_start_offset, end)

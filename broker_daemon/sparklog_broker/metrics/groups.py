@@ -76,7 +76,7 @@ def read_groups(
     slices: Slices,
 ) -> GroupsAtOnce:
     """Read all groups. `topic_name`: returns the name under which a topic is shown."""
-    ids = [c.known_ids() for c in coordinators]
+    ids = [c.held_ids() for c in coordinators]
     usable = (i for some in ids for i in some if i != OTHERS)
     named = frozenset(nsmallest(groups_max, slices.each(usable)))
     found: dict[str, GroupLag] = {}

@@ -24,7 +24,7 @@ from sparklog.protocol.operation_messages import (
     DescribeBrokerConfigsResponse,
 )
 from sparklog.protocol.topic_messages import AlterTopicRequest, AlterTopicResponse, MetadataRequest, TopicState
-from sparklog.replication.dynamic_settings import ALL_BROKERS, known_settings
+from sparklog.replication.dynamic_settings import ALL_BROKERS, settings_by_name
 from sparklog.settings import Scope, Setting, is_managed, settings_of
 from sparklog.types import check_topic_name
 
@@ -130,7 +130,7 @@ async def _described_broker(session: Session, name: str, keys: list[str] | None)
 
 
 def _broker_entry(entry: BrokerConfigEntry) -> Body:
-    setting = known_settings().get(entry.name)
+    setting = settings_by_name().get(entry.name)
     return {
         "name": entry.name,
         "value": entry.value,

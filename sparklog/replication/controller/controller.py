@@ -234,13 +234,13 @@ class Controller:
         """Store the registered brokers, and remove ended lives of brokers from the ISRs. The brokers are compared with
         the stored image, not with earlier events, so that a new controller misses no change."""
         self._has_seen_brokers = True
-        known = self._known_brokers(draft)
-        gone = {i for i, epoch in known.items() if i not in brokers or brokers[i].broker_epoch != epoch}
+        registered = self._registered_brokers(draft)
+        gone = {i for i, epoch in registered.items() if i not in brokers or brokers[i].broker_epoch != epoch}
         crashed: set[int] = set()
         emptied: set[int] = set()
         if self._guards.unclean_restart_forgets:
-            crashed = {i for i in gone if (b := brokers.get(i)) and not b.vouches_for(known[i], b.clean_epochs)}
-            emptied = {i for i in crashed if not brokers[i].vouches_for(known[i], brokers[i].flushed_epochs)}
+            crashed = {i for i in gone if (b := brokers.get(i)) and not b.vouches_for(registered[i], b.clean_epochs)}
+            emptied = {i for i in crashed if not brokers[i].vouches_for(registered[i], brokers[i].flushed_epochs)}
         before = draft.live_brokers()
         for broker_id in before:
             if broker_id not in brokers:
@@ -252,7 +252,7 @@ class Controller:
             new = replace(broker, is_stopping=stopping)
             if new != old:
                 draft.brokers[broker_id] = new
-            if known.get(broker_id) != broker.broker_epoch:
+            if registered.get(broker_id) != broker.broker_epoch:
                 draft.known[broker_id] = broker.broker_epoch
         self._offline, self._full = (
             {
@@ -269,22 +269,22 @@ class Controller:
                 or not crashed.isdisjoint(partition.elr)
             ):
                 is_flushed = draft.topic(tp.topic).configs.get(FLUSH_MODE_SETTING) == "group"
-                is_all_there_is = len(partition.replicas) == 1
-                forgotten = emptied if is_flushed or is_all_there_is else crashed
+                is_only_replica = len(partition.replicas) == 1
+                forgotten = emptied if is_flushed or is_only_replica else crashed
                 self._depart(draft, tp, partition, gone, set() if self._config.has_own_store else forgotten)
 
-    def _known_brokers(self, draft: Draft) -> dict[int, int]:
+    def _registered_brokers(self, draft: Draft) -> dict[int, int]:
         return {**(self._image.known if self._image is not None else {}), **draft.known}
 
     def _depart(
         self, draft: Draft, tp: TopicPartition, partition: PartitionImage, gone: set[int], forgotten: set[int]
     ) -> None:
         rules = draft.rules(tp, partition)
-        left = election.without(partition, gone, rules.min_insync, forgotten)
-        after = election.elect(left, rules)
-        if left.leader == NO_LEADER and after.leader == partition.leader != NO_LEADER:
+        remaining = election.without(partition, gone, rules.min_insync, forgotten)
+        after = election.elect(remaining, rules)
+        if remaining.leader == NO_LEADER and after.leader == partition.leader != NO_LEADER:
             draft.change(
-                tp, left
+                tp, remaining
             )  # a new life begins a new epoch: it may lack the last records of the old life's epoch
         draft.change(tp, after)
 
@@ -347,18 +347,18 @@ class Controller:
         another possible leader keeps this broker. Returns the number of partitions that the broker still leads."""
         broker = self._check_life(draft, request.broker_id, request.broker_epoch)
         draft.brokers[broker.broker_id] = replace(broker, is_stopping=True)
-        left = 0
+        led = 0
         for tp, partition in list(draft.all_partitions()):
             if broker.broker_id not in partition.isr:
                 continue
             rules = draft.rules(tp, partition)._replace(unclean=False)
             moved = election.elect(partition, rules) if partition.leader == broker.broker_id else partition
             if moved.leader == NO_LEADER or moved.leader not in moved.isr or len(moved.isr) == 1:
-                left += partition.leader == broker.broker_id
+                led += partition.leader == broker.broker_id
                 continue
             members = [r for r in moved.isr if r != broker.broker_id]
             draft.change(tp, election.with_isr(moved, members, rules.min_insync))
-        return left
+        return led
 
     def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> int:
         """Elect other leaders for the partitions on a failed disk. Returns the number of these partitions for which no
@@ -375,8 +375,8 @@ class Controller:
             if request.broker_id not in partition.replicas:
                 continue
             rules = draft.rules(tp, partition)
-            left = election.without(partition, {request.broker_id}, rules.min_insync)
-            leaderless += draft.change(tp, election.elect(left, rules)).leader == NO_LEADER
+            remaining = election.without(partition, {request.broker_id}, rules.min_insync)
+            leaderless += draft.change(tp, election.elect(remaining, rules)).leader == NO_LEADER
         return leaderless
 
     def _spare_directory(self, draft: Draft, request: DirectoryFull) -> int:
@@ -439,10 +439,10 @@ class Controller:
 def _fits(draft: Draft, request: AlterSecurity) -> bool:
     """Return True if one write can hold the request together with the requests before it. The first request always
     fits; `check_changes` limits its size."""
-    there = draft.security_changes
-    if not there:
+    earlier = draft.security_changes
+    if not earlier:
         return True
-    count, size = len(there) + len(request.changes), size_of(there) + size_of(request.changes)
+    count, size = len(earlier) + len(request.changes), size_of(earlier) + size_of(request.changes)
     return count <= CHANGES_MAX and size <= CHANGE_BYTES_MAX
 
 

@@ -64,11 +64,11 @@ def without(
 ) -> PartitionImage:
     """Remove the brokers `gone` from the ISR and the leadership. The brokers `forgotten` can have lost data, in a crash
     of the machine or with a disk; they leave ISR, leadership and ELR (KAFKA-15586, 18106, 18635)."""
-    left = with_isr(partition, [r for r in partition.isr if r not in gone and r not in forgotten], min_insync)
-    left = replace(left, elr=tuple(r for r in left.elr if r not in forgotten))
+    remaining = with_isr(partition, [r for r in partition.isr if r not in gone and r not in forgotten], min_insync)
+    remaining = replace(remaining, elr=tuple(r for r in remaining.elr if r not in forgotten))
     if partition.leader in gone or partition.leader in forgotten:
-        left = replace(left, leader=NO_LEADER, last_leader=partition.leader)
-    return left
+        remaining = replace(remaining, leader=NO_LEADER, last_leader=partition.leader)
+    return remaining
 
 
 def elect(
@@ -106,12 +106,12 @@ def spare(partition: PartitionImage, full: int, rules: ElectionRules) -> Partiti
     The partition stays as it is if fewer than min.insync.replicas other members remain, or if none of them can lead and
     has room on its disk.
     """
-    left = [r for r in partition.isr if r != full]
-    if full not in partition.isr or partition.recovering or len(left) < max(1, rules.min_insync):
+    others = [r for r in partition.isr if r != full]
+    if full not in partition.isr or partition.recovering or len(others) < max(1, rules.min_insync):
         return partition
-    if not any(rules.can_lead(r) and not rules.is_full(r) for r in left):
+    if not any(rules.can_lead(r) and not rules.is_full(r) for r in others):
         return partition
-    return elect(with_isr(partition, left, rules.min_insync), rules)
+    return elect(with_isr(partition, others, rules.min_insync), rules)
 
 
 # --- reassignment (KIP-455)

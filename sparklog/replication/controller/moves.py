@@ -36,23 +36,23 @@ def plan_moves(
     and from these brokers. Raises InvalidReplicationFactorError: There are fewer possible brokers than replicas, or no
     replica is requested."""
     plan = _Plan(racks)
-    wanted: dict[TopicPartition, list[int]] = {}
+    targets: dict[TopicPartition, list[int]] = {}
     for tp, replicas in current.items():
         factor = replication_factor if replication_factor is not None else len(replicas)
-        wanted[tp] = [r for r in replicas if r in racks or r in staying]
-        possible = sorted({*racks, *wanted[tp]})
+        targets[tp] = [r for r in replicas if r in racks or r in staying]
+        possible = sorted({*racks, *targets[tp]})
         if not 1 <= factor <= len(possible):
             raise InvalidReplicationFactorError(
                 f"{tp} has {factor} replicas, but only {len(possible)} brokers accept replicas: {possible}"
             )
-        plan.load.update(wanted[tp])
+        plan.load.update(targets[tp])
     for tp, replicas in current.items():
         factor = replication_factor if replication_factor is not None else len(replicas)
-        plan.fill(wanted[tp], replicas, factor)
+        plan.fill(targets[tp], replicas, factor)
     if balanced:
-        plan.balance(wanted)
-        plan.balance_leaders(wanted)
-    return {tp: tuple(replicas) for tp, replicas in wanted.items() if tuple(replicas) != tuple(current[tp])}
+        plan.balance(targets)
+        plan.balance_leaders(targets)
+    return {tp: tuple(replicas) for tp, replicas in targets.items() if tuple(replicas) != tuple(current[tp])}
 
 
 class _Plan:
@@ -73,19 +73,19 @@ class _Plan:
             kept.insert(places.pop(0) if places else len(kept), added)
             self.load[added] += 1
 
-    def balance(self, wanted: dict[TopicPartition, list[int]]) -> None:
-        for _ in range(sum(map(len, wanted.values()))):  # each step makes the loads more alike
+    def balance(self, targets: dict[TopicPartition, list[int]]) -> None:
+        for _ in range(sum(map(len, targets.values()))):  # each step makes the loads more alike
             ranked = sorted(self.load, key=lambda b: (self.load[b], b))
             if not any(
-                self._move_one(wanted, most, least)
+                self._move_one(targets, most, least)
                 for most in reversed(ranked)
                 for least in ranked
                 if self.load[most] - self.load[least] > 1
             ):
                 return
 
-    def _move_one(self, wanted: dict[TopicPartition, list[int]], most: int, least: int) -> bool:
-        for replicas in wanted.values():
+    def _move_one(self, targets: dict[TopicPartition, list[int]], most: int, least: int) -> bool:
+        for replicas in targets.values():
             if most in replicas and least not in replicas:
                 others = [r for r in replicas if r != most]
                 if self._shares_rack(least, others) and not self._shares_rack(most, others):
@@ -96,14 +96,14 @@ class _Plan:
                 return True
         return False
 
-    def balance_leaders(self, wanted: dict[TopicPartition, list[int]]) -> None:
-        led = Counter({**dict.fromkeys(self._racks, 0), **Counter(replicas[0] for replicas in wanted.values())})
-        for _ in range(len(wanted)):
-            if not self._swap_one(wanted, led):
+    def balance_leaders(self, targets: dict[TopicPartition, list[int]]) -> None:
+        led = Counter({**dict.fromkeys(self._racks, 0), **Counter(replicas[0] for replicas in targets.values())})
+        for _ in range(len(targets)):
+            if not self._swap_one(targets, led):
                 return
 
-    def _swap_one(self, wanted: dict[TopicPartition, list[int]], led: Counter[int]) -> bool:
-        for replicas in wanted.values():
+    def _swap_one(self, targets: dict[TopicPartition, list[int]], led: Counter[int]) -> bool:
+        for replicas in targets.values():
             first = replicas[0]
             other = min(replicas, key=lambda r: (led[r], r))
             if led[first] - led[other] > 1:

@@ -29,9 +29,9 @@ Outcomes = dict[TopicPartition, SparklogError | None]
 def elect_leaders(draft: Draft, request: Elect) -> Outcomes:
     """Elect leaders, and return each partition's error. The error is None if the preferred leader leads now; for an
     unclean election, if any replica leads."""
-    asked = request.partitions if request.partitions is not None else [tp for tp, _ in draft.all_partitions()]
+    partitions = request.partitions if request.partitions is not None else [tp for tp, _ in draft.all_partitions()]
     results: Outcomes = {}
-    for tp in asked:
+    for tp in partitions:
         try:
             _elect_one(draft, tp, request.kind)
             results[tp] = None

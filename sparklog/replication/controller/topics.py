@@ -85,10 +85,10 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
     above the present one, or the topic has an upserted Delta table), and the errors of `create_topic`.
     """
     topic = draft.topic(request.topic)
-    there = len(topic.partitions)
-    if request.partitions <= there:
+    present = len(topic.partitions)
+    if request.partitions <= present:
         raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {there} partitions; the number can only grow, not become {request.partitions}"
+            f"topic {topic.name!r} has {present} partitions; the number can only grow, not become {request.partitions}"
         )
     if topic.configs.get("lake.location") and topic.configs.get("lake.mode") == "upsert":
         raise InvalidPartitionsError(
@@ -97,11 +97,11 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
             f"{topic.name}' before, or a new topic with more partitions"
         )
     factor = len(topic.partitions[0].target)
-    assigned = _assignments(draft, request, request.partitions - there, factor, there)
+    assigned = _assignments(draft, request, request.partitions - present, factor, present)
     if any(len(replicas) != factor for replicas in assigned):
         raise InvalidReplicaAssignmentError(f"topic {topic.name!r}: the replication factor is {factor}")
     added = tuple(_new_partition(draft, replicas, topic.first_leader_epoch) for replicas in assigned)
-    current = tuple(draft.partition_at(topic.name, number) for number in range(there))
+    current = tuple(draft.partition_at(topic.name, number) for number in range(present))
     configs = topic.configs
     if topic.key_columns or topic.kind == KIND_ENVELOPE:
         configs = MappingProxyType({**configs, PARTITIONS_ADDED: True})
@@ -119,8 +119,8 @@ def alter_config(draft: Draft, request: AlterConfig) -> None:
     else:
         topic = draft.topic(request.topic)
         kept = {name: value for name, value in topic.configs.items() if name not in request.changes}
-        given = {name: value for name, value in request.changes.items() if value is not None}
-        draft.set_topic(replace(topic, configs=MappingProxyType({**kept, **given})))
+        values = {name: value for name, value in request.changes.items() if value is not None}
+        draft.set_topic(replace(topic, configs=MappingProxyType({**kept, **values})))
     for tp, partition in list(draft.all_partitions()):
         if partition.elr and request.topic in (None, tp.topic):
             draft.change(tp, with_isr(partition, partition.isr, draft.rules(tp, partition).min_insync))

@@ -37,8 +37,8 @@ def parts_of(delta: ClusterDelta, stored: ClusterImage) -> Iterator[ClusterDelta
         if tp.topic in delta.topics:
             continue  # in the last part, with its topic
         if chunk not in held:
-            there = len(stored.topics[tp.topic].partitions) - chunk[1] * CHUNK_PARTITIONS
-            weight = min(there, CHUNK_PARTITIONS)
+            present = len(stored.topics[tp.topic].partitions) - chunk[1] * CHUNK_PARTITIONS
+            weight = min(present, CHUNK_PARTITIONS)
             if part and size + weight > WRITE_PARTITIONS_MAX:
                 yield ClusterDelta(partitions=part)
                 part, held, size = {}, set(), 0

@@ -265,7 +265,7 @@ class Leader:
         if diverging is None and error is None:
             diverging = self._other_gap(fetch)
         if diverging is not None:
-            if not self._guards.divergence_changes_nothing and fetch.replica_id in self._followers:
+            if not self._guards.has_inert_divergence and fetch.replica_id in self._followers:
                 self._note(fetch, now_ms, effects)
             effects.append(FetchDiverging(fetch.token, diverging, self._high_watermark, log.log_start_offset))
             return
@@ -304,10 +304,10 @@ class Leader:
             )
         # A stopping broker is not eligible any more, but continues to fetch. A fetch with a later broker epoch counts
         # only once an image has confirmed that epoch: any fetch could claim one.
-        known = self._eligible.get(fetch.replica_id, progress.broker_epoch)
-        if fetch.broker_epoch != known or known == NO_EPOCH:
+        expected = self._eligible.get(fetch.replica_id, progress.broker_epoch)
+        if fetch.broker_epoch != expected or expected == NO_EPOCH:
             return StaleBrokerEpochError(
-                f"broker {fetch.replica_id} has broker epoch {known} in this broker's metadata, the fetch has "
+                f"broker {fetch.replica_id} has broker epoch {expected} in this broker's metadata, the fetch has "
                 f"{fetch.broker_epoch}"
             )
         return None
@@ -356,8 +356,8 @@ class Leader:
             if not is_next_epoch:  # the image begins that epoch; until then the proposal stays pending
                 self._commit(after, now_ms, effects)
         elif self._pending is not None and answer.partition_epoch == self._pending.proposal.partition_epoch:
-            given_up = answer.outcome in (AlterOutcome.INELIGIBLE, AlterOutcome.NOT_ATTEMPTED)
-            if given_up or (answer.outcome is AlterOutcome.UNKNOWN and not self._guards.pending_until_known):
+            is_abandoned = answer.outcome in (AlterOutcome.INELIGIBLE, AlterOutcome.NOT_ATTEMPTED)
+            if is_abandoned or (answer.outcome is AlterOutcome.UNKNOWN and not self._guards.keeps_pending):
                 self._pending = None
                 self._advance(now_ms, effects)
 

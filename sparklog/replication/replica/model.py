@@ -69,13 +69,13 @@ class Safeguards:
     watermark are not enough."""
     divergence_check: bool = True
     """A follower gets no records if its last epoch ends at another offset than in the leader's log (KIP-595)."""
-    divergence_changes_nothing: bool = True
+    has_inert_divergence: bool = True
     """A fetch of a diverging follower does not change the leader's FollowerProgress."""
     epoch_truncation: bool = True
     """A follower truncates where the epochs diverge, not at its high watermark, which lags (KIP-101, KAFKA-6361)."""
     stale_answer_drop: bool = True
     """An answer is dropped unless it belongs to the last fetch."""
-    pending_until_known: bool = True
+    keeps_pending: bool = True
     """The members of a proposal count for the high watermark until its outcome is known."""
     latest_after_epoch_start: bool = True
     """The latest offset is not returned before the high watermark has reached the start of the epoch (KIP-207)."""

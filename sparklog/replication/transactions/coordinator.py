@@ -55,17 +55,17 @@ class Coordinator:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Apply the next record of the partition. Raises LogCorruptError."""
-        kind, parts, found = records.decode(key, value)
+        kind, parts, state = records.decode(key, value)
         transactional_id = str(parts[0])
         if kind == records.PLAIN:
-            assert found is None or isinstance(found, records.PlainValue)
-            self._plain.replay(transactional_id, found)
+            assert state is None or isinstance(state, records.PlainValue)
+            self._plain.replay(transactional_id, state)
         elif kind == records.SHARED:
-            assert found is None or isinstance(found, records.SharedValue)
-            self._shared.replay(transactional_id, found)
+            assert state is None or isinstance(state, records.SharedValue)
+            self._shared.replay(transactional_id, state)
         else:
-            assert found is None or isinstance(found, records.ParticipantValue)
-            self._shared.replay_participant(transactional_id, int(parts[1]), found)
+            assert state is None or isinstance(state, records.ParticipantValue)
+            self._shared.replay_participant(transactional_id, int(parts[1]), state)
 
     def loaded(self, now_ms: int, *, from_elsewhere: bool = False) -> Effects:
         """Continue the decided transactions after the replay of all records. `from_elsewhere`: True if another broker
@@ -116,9 +116,9 @@ class Coordinator:
     def give_up(self, token: Hashable) -> None:
         """Drop the waiting request with `token`, because its client has gone."""
         for transactional_id, waiting in list(self._waiting.items()):
-            left = [w for w in waiting if w[1] != token]
-            if len(left) < len(waiting):
-                self._waiting[transactional_id] = left
+            remaining = [w for w in waiting if w[1] != token]
+            if len(remaining) < len(waiting):
+                self._waiting[transactional_id] = remaining
 
     # -- present state
 

@@ -277,10 +277,10 @@ class Effects(Struct):
         return bool(self.completed) or any(isinstance(a, WriteMarkers) for a in self.actions)
 
 
-def check_name(what: str, name: str, chars_max: int) -> None:
+def check_name(kind: str, name: str, chars_max: int) -> None:
     """Raise InvalidRequestError for a name that is empty or longer than `chars_max`."""
     if not 0 < len(name) <= chars_max:
-        raise InvalidRequestError(f"{what} {name[:40]!r} has {len(name)} characters: 1 to {chars_max} are allowed")
+        raise InvalidRequestError(f"{kind} {name[:40]!r} has {len(name)} characters: 1 to {chars_max} are allowed")
 
 
 def is_shared(transactional_id: str) -> bool:

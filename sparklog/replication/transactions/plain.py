@@ -42,7 +42,7 @@ from sparklog.replication.transactions.model import (
 )
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
-NOBODY = ProducerIdAndEpoch(NO_ID, NO_ID)
+NO_PRODUCER = ProducerIdAndEpoch(NO_ID, NO_ID)
 IDLE_LOOK_MAX = 100
 """Number of the least recently used ids among which an id without a transaction is searched for."""
 
@@ -54,7 +54,7 @@ class _Plain(Struct):
     identity: ProducerIdAndEpoch
     timeout_ms: int
     state: State = State.EMPTY
-    previous: ProducerIdAndEpoch = NOBODY
+    previous: ProducerIdAndEpoch = NO_PRODUCER
     """The identity before the last end, or the identity in the last InitProducer; equal to `identity` if the producer
     kept its epoch at the end."""
     next_producer_id: int = NO_ID
@@ -152,7 +152,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
             entry = _Plain(request.transactional_id, ProducerIdAndEpoch(self._ids.require(), 0), request.timeout_ms)
             self._make_room(effects)
             self._by_id[request.transactional_id] = entry
-            return self._begin(entry, request, entry.identity, NOBODY, now_ms, effects)
+            return self._begin(entry, request, entry.identity, NO_PRODUCER, now_ms, effects)
         if expected.producer_id != NO_ID and expected not in (entry.identity, entry.previous):
             raise self._fenced_error(entry, expected)
         if entry.state.is_prepared:

@@ -120,12 +120,12 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, list[int | str], Value
             raise LogCorruptError(
                 f"a record of transaction state of kind {kind!r}, version {version}: use a newer broker"
             )
-        found: Value | None = None if value is None else _decoders[str(kind)].decode(value)
+        decoded: Value | None = None if value is None else _decoders[str(kind)].decode(value)
     except (msgspec.DecodeError, ValueError, TypeError) as e:
         raise LogCorruptError(f"a record of transaction state cannot be read: {e}") from e
-    if found is not None and found.format != VERSION:
-        raise LogCorruptError(f"a record of transaction state has version {found.format}: use a newer broker")
-    return str(kind), parts, found
+    if decoded is not None and decoded.format != VERSION:
+        raise LogCorruptError(f"a record of transaction state has version {decoded.format}: use a newer broker")
+    return str(kind), parts, decoded
 
 
 def pack_partitions(partitions: Iterable[TopicPartition]) -> Partitions:

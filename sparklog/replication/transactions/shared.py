@@ -324,7 +324,7 @@ class SharedTransactions(TransactionMachine[_Application]):
             return None
         if t is not None and request.run_id == t.run_id and request.version < t.version:
             raise ProducerFencedError(f"{_of(app, request)}: the run has gone on to version {t.version}")
-        return self._end_nothing(app, request, now_ms, effects)
+        return self._end_absent(app, request, now_ms, effects)
 
     def _end_again(self, app: _Application, t: _Transaction, request: EndShared) -> Result | None:
         """Answer a repeated end of a decided transaction."""
@@ -332,7 +332,7 @@ class SharedTransactions(TransactionMachine[_Application]):
             raise _aborted_error(app, request)
         return None if t.state.is_prepared else t.state.is_commit
 
-    def _end_nothing(self, app: _Application, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
+    def _end_absent(self, app: _Application, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
         """Decide a version that no participant has opened. The stored decision keeps a late participant from opening
         the version."""
         if request.commit and request.committed_participants:
@@ -354,9 +354,9 @@ class SharedTransactions(TransactionMachine[_Application]):
             raise self.stale(request.transactional_id, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
         if not t.is_open:
             raise InvalidTxnStateError(f"version {t.version} of application {app.name!r} is ending")
-        known = t.participants[request.producer_id]
-        if not known.issuperset(request.partitions):
-            known.update(request.partitions)
+        partitions = t.participants[request.producer_id]
+        if not partitions.issuperset(request.partitions):
+            partitions.update(request.partitions)
             effects.records.append(app.participant_record(t, request.producer_id))
         return True
 

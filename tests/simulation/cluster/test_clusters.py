@@ -31,7 +31,7 @@ FOUND_IN = {
     f"{REPLICA}:divergence_check": ("cluster-links", 14),
     f"{REPLICA}:epoch_truncation": ("cluster-transactions", 2),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 1),
-    f"{REPLICA}:pending_until_known": ("cluster-joins", 18),
+    f"{REPLICA}:keeps_pending": ("cluster-joins", 18),
     f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 8),
     f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 6),
     f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 29),
@@ -43,7 +43,7 @@ FOUND_BEFORE_LOSS = {f"{CONTROLLER}:member_epoch_check", f"{CONTROLLER}:unclean_
 """Those of which a life has to find the broker that is in a stored ISR and lacks records, before anything is lost."""
 FOUND_BY_RULES = {
     f"{REPLICA}:min_insync": "test_replication",
-    f"{REPLICA}:divergence_changes_nothing": "test_replication",
+    f"{REPLICA}:has_inert_divergence": "test_replication",
     f"{REPLICA}:stale_answer_drop": "test_replication",
     f"{CONTROLLER}:proposal_epoch_check": "test_replication",
 }

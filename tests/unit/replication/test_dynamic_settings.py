@@ -13,13 +13,13 @@ from sparklog.replication.dynamic_settings import (
     TOPIC_PREFIX,
     altered_configs,
     effective_values,
-    known_settings,
+    settings_by_name,
     stored_values,
 )
 from sparklog.security.secrets import is_sensitive
 from sparklog.settings import Value
 
-DYNAMIC = {name: setting for name, setting in known_settings().items() if setting.dynamic}
+DYNAMIC = {name: setting for name, setting in settings_by_name().items() if setting.dynamic}
 
 
 def applied(configs: dict[str, Value], broker_id: int, changes: dict[str, object | None]) -> dict[str, Value]:
