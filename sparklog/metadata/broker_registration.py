@@ -74,7 +74,7 @@ class BrokerRegistration:
         """True from the end of the session on, until the broker registers again."""
         self._suspended_ms: int | None = None
         self._is_registering = False
-        self._is_retry_wanted = False
+        self._must_retry = False
         """True if a registration was requested during another registration, which can fail with its connection."""
         self.broker_epoch = NO_EPOCH
 
@@ -122,9 +122,9 @@ class BrokerRegistration:
 
     def _register(self) -> None:
         if self._is_registering:
-            self._is_retry_wanted = True
+            self._must_retry = True
         else:
-            self._is_registering, self._is_retry_wanted = True, False
+            self._is_registering, self._must_retry = True, False
             drive(self._steps(), self._call)
 
     def _steps(self) -> Steps:
@@ -158,7 +158,7 @@ class BrokerRegistration:
             return
         finally:
             self._is_registering = False
-            if self._is_retry_wanted and self._is_unregistered:
+            if self._must_retry and self._is_unregistered:
                 self._call(self._retry)
 
     def _retry(self) -> None:

@@ -52,7 +52,7 @@ TERMS = "/terms"
 TERMS_MAX = 200
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
-KNOWN = "/brokers/known"
+REGISTERED = "/brokers/known"
 TOPICS = "/topics"
 DELETED = "/deleted_topics"
 CONFIG = "/config"
@@ -63,7 +63,7 @@ SCHEMA_IDS = f"{IDS}/schema"
 _BASE = (
     ("/brokers", b""),
     (BROKER_IDS, b""),
-    (KNOWN, b""),
+    (REGISTERED, b""),
     (TOPICS, b""),
     (DELETED, b""),
     (CONFIG, b"{}"),
@@ -139,8 +139,8 @@ def base_ops() -> list[Op]:
 
 def make_base(coordination: Any) -> Steps:
     """Create the fixed nodes that do not exist yet. A store of an earlier release has only some of these nodes."""
-    found = yield [coordination.get(path) for path, _ in _BASE]
-    missing = [op for op, node in zip(base_ops(), found, strict=True) if node is None]
+    nodes = yield [coordination.get(path) for path, _ in _BASE]
+    missing = [op for op, node in zip(base_ops(), nodes, strict=True) if node is None]
     if not missing:
         return
     try:
@@ -161,15 +161,15 @@ def take_cluster_id(coordination: Any, new_id: str) -> Steps:
 
 def broker_image(broker_id: int, node: Node) -> BrokerImage:
     """Decode the node of a registered broker. Raises msgspec.DecodeError for content of another form."""
-    found = decode(node.data, Registration)
+    registration = decode(node.data, Registration)
     return BrokerImage(
         broker_id,
         node.czxid,
-        found.rack,
-        found.endpoints,
-        found.clean_epochs,
-        found.flushed_epochs,
-        last_written_epoch=found.last_written_epoch,
+        registration.rack,
+        registration.endpoints,
+        registration.clean_epochs,
+        registration.flushed_epochs,
+        last_written_epoch=registration.last_written_epoch,
     )
 
 
@@ -191,7 +191,7 @@ def write_ops(delta: ClusterDelta, before: ClusterImage, after: ClusterImage) ->
         data = chunk_of_partitions(_in_chunk(after.topics[name], chunk))
         ops.append(SetData(_chunk_path(name, chunk), data))
     for broker_id, epoch in sorted(delta.known.items()):
-        path, data = f"{KNOWN}/{broker_id}", encode(epoch)
+        path, data = f"{REGISTERED}/{broker_id}", encode(epoch)
         ops.append(SetData(path, data) if broker_id in before.known else Create(path, data))
     if delta.configs:
         ops.append(SetData(CONFIG, encode(dict(after.configs))))
@@ -222,12 +222,12 @@ def _write_topic(old: TopicImage | None, new: TopicImage) -> list[Op]:
         ]
     elif old.configs != new.configs:
         ops.append(SetData(f"{path}/config", encode(dict(new.configs))))
-    there = old.schemas if old is not None else {}
-    ops += [Create(f"{path}/schemas/{i}", schema) for i, schema in sorted(new.schemas.items()) if i not in there]
-    chunks_there = _chunks(old) if old is not None else 0
+    earlier = old.schemas if old is not None else {}
+    ops += [Create(f"{path}/schemas/{i}", schema) for i, schema in sorted(new.schemas.items()) if i not in earlier]
+    earlier_chunks = _chunks(old) if old is not None else 0
     for chunk in range(_chunks(new)):
         partitions = _in_chunk(new, chunk)
-        if chunk >= chunks_there:
+        if chunk >= earlier_chunks:
             ops.append(Create(_chunk_path(new.name, chunk), chunk_of_partitions(partitions)))
         elif old is not None and partitions != _in_chunk(old, chunk):
             ops.append(SetData(_chunk_path(new.name, chunk), chunk_of_partitions(partitions)))
@@ -289,33 +289,33 @@ def load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int 
 
     Raises the errors of the calls; msgspec.DecodeError, KeyError or ValueError for invalid nodes.
     """
-    for reads_left in reversed(range(READS_MAX)):
+    for remaining_reads in reversed(range(READS_MAX)):
         try:
             return (yield from _load_image(coordination, controller_epoch, zxid, writes))
         except NoNodeError:
-            if not reads_left:
+            if not remaining_reads:
                 raise
     raise AssertionError("unreachable")
 
 
 def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int) -> Steps:
     """Read the image once. Raises NoNodeError if a node is deleted during the read."""
-    names, deleted_ids, known_ids, config, cluster, terms = yield [
+    names, deleted_ids, registered_ids, config, cluster, terms = yield [
         coordination.children(TOPICS),
         coordination.children(DELETED),
-        coordination.children(KNOWN),
+        coordination.children(REGISTERED),
         coordination.get(CONFIG),
         coordination.get(CLUSTER),
         coordination.get(TERMS),
     ]
     deleted = yield [coordination.get(f"{DELETED}/{i}") for i in deleted_ids]
-    known = yield [coordination.get(f"{KNOWN}/{i}") for i in known_ids]
+    registered = yield [coordination.get(f"{REGISTERED}/{i}") for i in registered_ids]
     topics = yield from _load_topics(coordination, names)
     security = yield from _load_security(coordination)
     return ClusterImage(
         Version(controller_epoch, zxid),
         {},
-        {int(i): decode(node.data, int) for i, node in zip(known_ids, known, strict=True)},
+        {int(i): decode(node.data, int) for i, node in zip(registered_ids, registered, strict=True)},
         topics,
         msgspec.json.decode(config.data),
         security,
@@ -333,16 +333,16 @@ def _load_topics(coordination: Any, names: Sequence[str]) -> Steps:
         path = f"{TOPICS}/{name}"
         calls += [coordination.get(path), coordination.get(f"{path}/config")]
         calls += [coordination.children(f"{path}/schemas"), coordination.children(f"{path}/state")]
-    found = yield calls
+    results = yield calls
     calls = []
-    for name, schema_ids, chunk_ids in zip(names, found[2::4], found[3::4], strict=True):
+    for name, schema_ids, chunk_ids in zip(names, results[2::4], results[3::4], strict=True):
         path = f"{TOPICS}/{name}"
         calls += [coordination.get(f"{path}/schemas/{s}") for s in schema_ids]
         calls += [coordination.get(f"{path}/state/{c}") for c in sorted(map(int, chunk_ids))]
     parts = iter((yield calls))
     topics: dict[str, TopicImage] = {}
     for i, name in enumerate(names):
-        definition, settings, schema_ids, chunk_ids = found[4 * i : 4 * i + 4]
+        definition, settings, schema_ids, chunk_ids = results[4 * i : 4 * i + 4]
         schemas = {int(s): _existing(next(parts)).data for s in schema_ids}
         chunks = [_existing(next(parts)) for _ in chunk_ids]
         definition, settings = _existing(definition), _existing(settings)

@@ -102,7 +102,7 @@ class ControllerSession:
         self._pending_write: Write | None = None
         self._is_retired = False
         self._is_contending = False
-        self._is_retry_wanted = False
+        self._must_retry = False
         """True if an election was requested during another election, which can fail with its connection."""
         self._has_failed = False
         """True from a write that failed on the store's disk until the next election or reload."""
@@ -163,9 +163,9 @@ class ControllerSession:
         if self._is_retired:
             return
         if self._is_contending:
-            self._is_retry_wanted = True
+            self._must_retry = True
         else:
-            self._is_contending, self._is_retry_wanted = True, False
+            self._is_contending, self._must_retry = True, False
             self._drive(self._stand())
 
     def _retry(self) -> None:
@@ -213,7 +213,7 @@ class ControllerSession:
         finally:
             if turn == self._turn:
                 self._is_contending = False
-                if self._is_retry_wanted:
+                if self._must_retry:
                     self._call(self._retry)
 
     def _on_failed(self, error: StoreWriteError) -> None:
@@ -222,9 +222,9 @@ class ControllerSession:
 
     def is_older(self) -> Steps:
         """Compare the store's history with the newest image of this broker. Returns True if the store is older."""
-        found = yield from read_mark(self._zk)
+        mark = yield from read_mark(self._zk)
         seen = self._seen()
-        reason = older(found, seen) or older(found, mark_of(seen.cluster_id, self._stored))
+        reason = older(mark, seen) or older(mark, mark_of(seen.cluster_id, self._stored))
         self.is_comparing = False
         if reason and reason != self.older:
             logger.error(
@@ -241,10 +241,10 @@ class ControllerSession:
 
     def _take_over(self, epoch: int, fence: int, zxid: int) -> Steps:
         self._epoch, self._fence, self._pending_write = epoch, fence, None
-        known, self._cached_image = self._cached_image, None
-        if known is not None and known.writes != UNKNOWN_WRITES and fence == known.writes + 1:  # this election
+        cached, self._cached_image = self._cached_image, None
+        if cached is not None and cached.writes != UNKNOWN_WRITES and fence == cached.writes + 1:  # this election
             session = self._zk.session_id
-            self._stored = replace(known, version=Version(epoch, zxid), brokers={}, writes=fence, term=session)
+            self._stored = replace(cached, version=Version(epoch, zxid), brokers={}, writes=fence, term=session)
         else:
             self._stored = yield from znodes.load_image(self._zk, epoch, zxid, fence)
         logger.info("broker %d is the controller, epoch %d", self._broker_id, epoch)

@@ -233,14 +233,14 @@ def _resume_all(steps: Steps, done: list[Future[Any]]) -> Any:
 
 
 def _when_all(futures: list[Future[Any]], then: Callable[[list[Future[Any]]], None]) -> None:
-    left = len(futures)
-    if not left:
+    remaining = len(futures)
+    if not remaining:
         then(futures)
 
     def one_done(_: Future[Any]) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
+        nonlocal remaining
+        remaining -= 1
+        if not remaining:
             then(futures)
 
     for future in futures:

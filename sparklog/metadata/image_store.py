@@ -27,10 +27,10 @@ from sparklog.replication.cluster_image import TopicImage
 TIMEOUT_S = 15.0
 
 
-def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
-    """Return the topic in the brokers' form. `known` is an older state of the topic; its decoded schemas are reused."""
+def topic_of(image: TopicImage, earlier: Topic | None = None) -> Topic:
+    """Return the topic in the brokers' form. `earlier` is an older state of the topic; its schemas are reused."""
     schemas = {
-        i: known.schemas[i] if known is not None and i in known.schemas else _schema(data)
+        i: earlier.schemas[i] if earlier is not None and i in earlier.schemas else _schema(data)
         for i, data in image.schemas.items()
     }
     return Topic(

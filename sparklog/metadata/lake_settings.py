@@ -51,5 +51,5 @@ def moved_keys(name: str) -> str:
 
 def _value(configs: Mapping[str, object], name: str) -> object:
     """Return a setting or its default; a directory in its form without `file://`."""
-    found = configs.get(name, settings_of(Scope.TOPIC)[name].default)
-    return str(found).removeprefix("file://").rstrip("/") if name == LOCATION else found
+    value = configs.get(name, settings_of(Scope.TOPIC)[name].default)
+    return str(value).removeprefix("file://").rstrip("/") if name == LOCATION else value

@@ -271,17 +271,17 @@ class LocalCoordination:
             raise
 
     @contextmanager
-    def _storage_errors(self, what: str) -> Iterator[None]:
+    def _storage_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as e:
             code = getattr(e, "sqlite_errorcode", None)
             if code == sqlite3.SQLITE_FULL:
-                raise StorageFullError(f"the disk is full: cannot {what} {self._path}; free space there") from e
-            if what != "open" and code in _SHORTAGES:
-                raise StorageUnavailableError(f"cannot {what} the metadata store {self._path} just now: {e}") from e
+                raise StorageFullError(f"the disk is full: cannot {action} {self._path}; free space there") from e
+            if action != "open" and code in _SHORTAGES:
+                raise StorageUnavailableError(f"cannot {action} the metadata store {self._path} just now: {e}") from e
             if code in _DAMAGE:
                 raise StorageError(f"the metadata store {self._path} is damaged: {e}; {way_out(self._path)}") from e
-            raise StorageError(f"cannot {what} the metadata store {self._path}: {e}") from e
+            raise StorageError(f"cannot {action} the metadata store {self._path}: {e}") from e
         except (CoordinationError, KeyError, ValueError) as e:
             raise StorageError(f"the metadata store {self._path} is damaged: {e}; {way_out(self._path)}") from e

@@ -157,10 +157,10 @@ def problem_with(path: Path, cluster_id: str) -> str | None:
         nodes = _read_nodes(path)
         if nodes is None:
             return f"the metadata store {path} is missing; {way_out(path)}"
-        found = nodes[znodes.CLUSTER]
+        stored = nodes[znodes.CLUSTER]
     except (sqlite3.Error, StorageError, KeyError, ValueError) as e:
         return f"the metadata store {path} is damaged: {e!r}; {way_out(path)}"
-    if found != cluster_id:
+    if stored != cluster_id:
         return (
             f"{path} belongs to another cluster than the log directories: it was created after the old store was lost"
         )
@@ -200,10 +200,10 @@ def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
             if version != FORMAT:
                 rows = db.execute("SELECT kind, key, value FROM security_records").fetchall()
                 return {RecordId(str(kind), str(key)): bytes(value) for kind, key, value in rows}
-            found = db.execute("SELECT path, data FROM nodes WHERE path LIKE ?", (f"{znodes.SECURITY}/%/%",)).fetchall()
+            nodes = db.execute("SELECT path, data FROM nodes WHERE path LIKE ?", (f"{znodes.SECURITY}/%/%",)).fetchall()
     except (sqlite3.Error, StorageError):
         return None
-    names = [(*at.removeprefix(f"{znodes.SECURITY}/").split("/", 1), data) for at, data in found]
+    names = [(*at.removeprefix(f"{znodes.SECURITY}/").split("/", 1), data) for at, data in nodes]
     return {RecordId(kind, unquote(key)): bytes(data) for kind, key, data in names}
 
 

@@ -50,15 +50,15 @@ class ProducerIds:
         """Return another source of ids from the same store. Each of its ids is larger than any id that a client has
         received from any broker so far.
         """
-        made = ProducerIds(self._take_block, block_ids=block_ids)
-        made._taken, made._sources = self._taken, self._sources
-        self._sources[:] = [ref(source) for source in (*self._in_use(), made)]
+        successor = ProducerIds(self._take_block, block_ids=block_ids)
+        successor._taken, successor._sources = self._taken, self._sources
+        self._sources[:] = [ref(source) for source in (*self._in_use(), successor)]
         with self._lock:
-            made._at_least = self._at_least
-        return made
+            successor._at_least = self._at_least
+        return successor
 
     def _in_use(self) -> list[ProducerIds]:
-        return [source for found in list(self._sources) if (source := found()) is not None]
+        return [source for reference in list(self._sources) if (source := reference()) is not None]
 
     @property
     def remaining(self) -> int:
@@ -117,8 +117,8 @@ class ProducerIds:
             with self._lock:
                 if self._next < self._end or self._ahead is not None:  # an earlier caller has taken a block
                     return
-                wanted = max(self._next, self._at_least)
-            first = self._take_block(self._block_ids, wanted)
+                least = max(self._next, self._at_least)
+            first = self._take_block(self._block_ids, least)
             with self._lock:
                 self._next = max(self._usable(first), self._next)
                 self._end = max(first + self._block_ids, self._end)
@@ -137,9 +137,9 @@ class ProducerIds:
         is below the end of this broker's blocks, and neither left in a block nor reserved.
         """
         number = number_of(producer_id)
-        return 0 <= number < self._taken[0] and not any(source._has_left(number) for source in self._in_use())
+        return 0 <= number < self._taken[0] and not any(source._owns(number) for source in self._in_use())
 
-    def _has_left(self, number: int) -> bool:
+    def _owns(self, number: int) -> bool:
         with self._lock:
             return (
                 self._next <= number < self._end

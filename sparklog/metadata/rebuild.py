@@ -58,7 +58,7 @@ class Rebuilt(Struct):
     directories."""
 
 
-class _FoundTopic(Struct):
+class _TopicEntry(Struct):
     """A topic's directories by partition, and their content."""
 
     name: str
@@ -90,18 +90,18 @@ def rebuild(
     log_dirs: Sequence[Path],
     files: FileSystem,
     *,
-    known_configs: Mapping[str, Mapping[str, int | float | str | bool]] = MappingProxyType({}),
+    topic_configs: Mapping[str, Mapping[str, int | float | str | bool]] = MappingProxyType({}),
     on_directory: Callable[[Path], None] = lambda _: None,
 ) -> Rebuilt:
-    """Read all partitions' directories in `log_dirs`; write nothing. `known_configs`: by topic name: the settings of
+    """Read all partitions' directories in `log_dirs`; write nothing. `topic_configs`: by topic name: the settings of
     topics that have no topic.json. Raises StorageError: A directory cannot be read, or the log directories belong to
     several clusters, or to none."""
     rebuilt = Rebuilt(*_identity(log_dirs, files))
-    found: dict[str, _FoundTopic] = {}
+    entries: dict[str, _TopicEntry] = {}
     highest_producer_id = -1
     for path, owner in _partitions(log_dirs, files, rebuilt):
         on_directory(path)
-        topic = found.setdefault(owner.topic_id, _FoundTopic(owner.topic))
+        topic = entries.setdefault(owner.topic_id, _TopicEntry(owner.topic))
         if owner.partition in topic.directories:
             rebuilt.left_out.append((path, f"{topic.directories[owner.partition]} holds the same partition"))
             continue
@@ -116,17 +116,17 @@ def rebuild(
     rebuilt.session = max(newest_life(files, path) for path in log_dirs) >> 32
     rebuilt.next_producer_id = highest_producer_id + 1 + PRODUCER_IDS_SKIPPED
     by_name: dict[str, Topic] = {}
-    for topic_id, entry in found.items():
-        made = _topic(topic_id, entry, rebuilt, known_configs.get(entry.name, {}))
-        if made is None:
+    for topic_id, entry in entries.items():
+        rebuilt_topic = _topic(topic_id, entry, rebuilt, topic_configs.get(entry.name, {}))
+        if rebuilt_topic is None:
             continue
-        other = by_name.get(made.name)
-        newest = made if other is None or made.created_ms > other.created_ms else other
+        other = by_name.get(rebuilt_topic.name)
+        newest = rebuilt_topic if other is None or rebuilt_topic.created_ms > other.created_ms else other
         if other is not None:
-            older = other if newest is made else made
+            older = other if newest is rebuilt_topic else rebuilt_topic
             reason = f"topic id {older.topic_id} had the name {older.name} before {newest.topic_id}"
-            rebuilt.left_out += [(p, reason) for p in found[older.topic_id].directories.values()]
-        by_name[made.name] = newest
+            rebuilt.left_out += [(p, reason) for p in entries[older.topic_id].directories.values()]
+        by_name[rebuilt_topic.name] = newest
     rebuilt.topics = sorted(by_name.values(), key=lambda t: t.name)
     rebuilt.unknown = {n: u for n, u in rebuilt.unknown.items() if n in by_name}
     highest_schema_id = max((i for t in rebuilt.topics for i in t.schemas), default=ENVELOPE_SCHEMA_ID)
@@ -144,8 +144,8 @@ def _identity(log_dirs: Sequence[Path], files: FileSystem) -> tuple[str, int]:
         if meta is not None:
             ids[(meta.cluster_id, meta.broker_id)] = path
     if len(ids) != 1:
-        what = f"belong to several clusters or brokers: {ids}" if ids else f"have no {META_FILE} that can be read"
-        raise StorageError(f"the log directories {', '.join(map(str, log_dirs))} {what}")
+        fault = f"belong to several clusters or brokers: {ids}" if ids else f"have no {META_FILE} that can be read"
+        raise StorageError(f"the log directories {', '.join(map(str, log_dirs))} {fault}")
     return next(iter(ids))
 
 
@@ -163,7 +163,7 @@ def _partitions(log_dirs: Sequence[Path], files: FileSystem, rebuilt: Rebuilt) -
                 rebuilt.left_out.append((path, f"its {PARTITION_FILE} cannot be read, or is another partition's"))
 
 
-def _read_segments(path: Path, files: FileSystem, topic: _FoundTopic, rebuilt: Rebuilt) -> int:
+def _read_segments(path: Path, files: FileSystem, topic: _TopicEntry, rebuilt: Rebuilt) -> int:
     """Add the schemas, the first append time and the highest leader epoch of a partition's segments to `topic`. Returns
     the largest producer id in the partition's files; -1 if there is none."""
     highest = -1
@@ -193,25 +193,25 @@ def _read_segments(path: Path, files: FileSystem, topic: _FoundTopic, rebuilt: R
 
 
 def _topic(
-    topic_id: str, found: _FoundTopic, rebuilt: Rebuilt, configs: Mapping[str, int | float | str | bool]
+    topic_id: str, entry: _TopicEntry, rebuilt: Rebuilt, configs: Mapping[str, int | float | str | bool]
 ) -> Topic | None:
     """Return the topic, and add the facts that no file contains to `rebuilt.unknown`. If no file has the topic's
     columns, return None, and add its directories to `rebuilt.left_out`."""
     unknown: list[str] = []
-    record = found.record
-    schemas = dict(found.schemas)
+    record = entry.record
+    schemas = dict(entry.schemas)
     if record is not None:
         schemas |= {i: pa.ipc.read_schema(pa.py_buffer(message)) for i, message in record.schemas.items()}
     if not schemas:
         reason = f"{TOPIC_FILE} and all segments are missing: the topic's columns are unknown"
-        rebuilt.left_out += [(path, reason) for path in found.directories.values()]
+        rebuilt.left_out += [(path, reason) for path in entry.directories.values()]
         return None
-    highest = max(found.directories)
+    highest = max(entry.directories)
     if record is None:
         is_envelope = set(schemas) == {ENVELOPE_SCHEMA_ID}
         record = TopicRecord(
-            found.name, topic_id, KIND_ENVELOPE if is_envelope else KIND_TYPED, highest + 1, {}, [], None, dict(configs),
-            found.created_ms,
+            entry.name, topic_id, KIND_ENVELOPE if is_envelope else KIND_TYPED, highest + 1, {}, [], None, dict(configs),
+            entry.created_ms,
         )  # fmt: skip
         if not configs:
             record.configs.update(KEPT_FOREVER)
@@ -219,11 +219,11 @@ def _topic(
         unknown.append("owner (the topic counts for no user's max_topics and max_partitions)")
         unknown += [] if is_envelope else ["key columns", "timestamp column", "schemas without records"]
         unknown.append(f"partitions above {highest}")
-    missing = sorted(set(range(max(record.partitions, highest + 1))) - set(found.directories))
+    missing = sorted(set(range(max(record.partitions, highest + 1))) - set(entry.directories))
     if missing:
         unknown.append(f"the directories of partitions {', '.join(map(str, missing))}")
     if unknown:
-        rebuilt.unknown.setdefault(found.name, []).extend(unknown)
+        rebuilt.unknown.setdefault(entry.name, []).extend(unknown)
     return Topic(
         name=record.name,
         topic_id=topic_id,

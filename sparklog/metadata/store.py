@@ -70,7 +70,7 @@ class Topic(Struct, frozen=True):
     first_leader_epoch: int = 0
     """Leader epoch in which the partitions begin; above all leader epochs of earlier topics of this name."""
 
-    def is_made_by(self, request_id: str) -> bool:
+    def is_created_by(self, request_id: str) -> bool:
         """Return True if the request with this id created the topic; False for the id ""."""
         return bool(request_id) and self.request_id == request_id
 
@@ -98,10 +98,10 @@ class Topic(Struct, frozen=True):
 
 def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
     """Return `topic` with changed settings; a value of None restores the default. Raises InvalidConfigError."""
-    given = check(Scope.TOPIC, {name: value for name, value in changes.items() if value is not None})
+    values = check(Scope.TOPIC, {name: value for name, value in changes.items() if value is not None})
     check_names(Scope.TOPIC, changes)
     kept = {name: value for name, value in topic.configs.items() if name not in changes}
-    configs = kept | given
+    configs = kept | values
     default = settings_of(Scope.TOPIC)[TIMESTAMP_TYPE_SETTING].default
     if configs.get(TIMESTAMP_TYPE_SETTING, default) != topic.configs.get(TIMESTAMP_TYPE_SETTING, default):
         raise InvalidConfigError(

@@ -105,8 +105,8 @@ def read_mark(coordination: Any) -> Steps:
     cluster, epoch, terms = yield [coordination.get(path) for path in paths]
     mark = StoreMark(terms=znodes.terms_in(terms))
     if cluster is not None:
-        found = znodes.decode(cluster.data, znodes.ClusterNode)
-        mark = mark._replace(cluster_id=found.cluster_id, generation=found.generation)
+        node = znodes.decode(cluster.data, znodes.ClusterNode)
+        mark = mark._replace(cluster_id=node.cluster_id, generation=node.generation)
     if epoch is not None:
         mark = mark._replace(controller_epoch=int(epoch.data), zxid=epoch.mzxid, writes=epoch.version)
     return mark

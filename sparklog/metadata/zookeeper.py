@@ -143,8 +143,8 @@ class ZooKeeper:
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Future[Node]:
         def node(result: Any) -> Node:
-            made, stat = result
-            return _node(made, data, stat)
+            created, stat = result
+            return _node(created, data, stat)
 
         return _future(self._client.create_async(path, data, ephemeral=ephemeral, include_data=True), node)
 
@@ -260,16 +260,16 @@ def _results(ops: Sequence[Op], results: Sequence[Any]) -> list[OpResult]:
             raise _error(error, index)
     if errors:
         raise _error(errors[0][1], errors[0][0])
-    found = []
+    op_results = []
     for op, result in zip(ops, results, strict=True):
         match op:
             case Create():
-                found.append(OpResult(result))
+                op_results.append(OpResult(result))
             case SetData(path):
-                found.append(OpResult(path, result.version, result.mzxid))
+                op_results.append(OpResult(path, result.version, result.mzxid))
             case _:
-                found.append(OpResult(op.path))
-    return found
+                op_results.append(OpResult(op.path))
+    return op_results
 
 
 def _node(path: str, data: bytes, stat: Any) -> Node:

@@ -132,7 +132,7 @@ def _copied(nodes: Iterable[Node]) -> Iterator[Create]:
     leaderships, are left out."""
     for node in nodes:
         data = node.data
-        if node.path.startswith((f"{znodes.KNOWN}/", MADE)):
+        if node.path.startswith((f"{znodes.REGISTERED}/", MADE)):
             continue
         if node.path == znodes.TERMS:
             data = b"[]"

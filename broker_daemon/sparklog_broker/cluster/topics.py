@@ -120,7 +120,7 @@ class Topics:
         Raises TopicAlreadyExistsError, InvalidTopicError and other errors of wrong arguments, PolicyViolationError,
         NotControllerError, StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
         there = self.partitions.topics.get(spec.name)
-        if there is not None and there.is_made_by(spec.request_id):
+        if there is not None and there.is_created_by(spec.request_id):
             return there
         if there is not None:
             raise TopicAlreadyExistsError(f"topic {spec.name!r} already exists; delete it or choose another name")
@@ -152,7 +152,7 @@ class Topics:
             except TopicAlreadyExistsError:
                 await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
                 made = self.partitions.topics.get(spec.name)
-                if made is None or not made.is_made_by(spec.request_id):
+                if made is None or not made.is_created_by(spec.request_id):
                     raise  # otherwise the same request, forwarded by another broker, has created it
             made = self._existing_topic(spec.name)
             await self._take_back_unmade(made)

@@ -84,7 +84,7 @@ def rebuild_metadata(
         rebuilt = rebuild(
             directories,
             files,
-            known_configs=dict(INTERNAL_CONFIGS),
+            topic_configs=dict(INTERNAL_CONFIGS),
             on_directory=lambda directory: print(f"reading {directory}", file=sys.stderr),
         )
         security = _security(rebuilt, path, security_from, lost_is_fine=no_security)

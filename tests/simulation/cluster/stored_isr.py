@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparklog.errors import SparklogError
-from sparklog.metadata.cluster_znodes import BROKER_IDS, KNOWN, TOPICS, load_image
+from sparklog.metadata.cluster_znodes import BROKER_IDS, REGISTERED, TOPICS, load_image
 from sparklog.replication.cluster_image import ClusterImage, PartitionImage
 from sparklog.types import TopicPartition
 
@@ -88,7 +88,11 @@ class StoredIsr:
         paths = [path for path, is_about_children in changes if not is_about_children]
         if any(path.startswith(f"{BROKER_IDS}/") for path in paths):
             self._note_registrations()
-        if any(path.startswith(f"{KNOWN}/") or "/state/" in path for path in paths if path.startswith((KNOWN, TOPICS))):
+        if any(
+            path.startswith(f"{REGISTERED}/") or "/state/" in path
+            for path in paths
+            if path.startswith((REGISTERED, TOPICS))
+        ):
             self.note_marks(self.nodes)
             self._look(stored_image(self._zookeeper), when="as it is stored")
 
