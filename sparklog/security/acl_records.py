@@ -60,9 +60,9 @@ class AclFilter(NamedTuple):
         Returns:
             True for a match.
         """
-        wanted = (self.resource_type, self.principal, self.host, self.operation, self.permission)
-        there = (acl.resource_type, acl.principal, acl.host, acl.operation, acl.permission)
-        if any(w is not None and w != t for w, t in zip(wanted, there, strict=True)):
+        criteria = (self.resource_type, self.principal, self.host, self.operation, self.permission)
+        fields = (acl.resource_type, acl.principal, acl.host, acl.operation, acl.permission)
+        if any(w is not None and w != t for w, t in zip(criteria, fields, strict=True)):
             return False
         if self.pattern_type == MATCH:
             return self.name is None or acl.matches(Resource(acl.resource_type, self.name)) or acl.name == self.name
@@ -148,15 +148,15 @@ def filter_from_texts(
     )
 
 
-def parse_choice(choices: type[E], text: str, what: str) -> E:
+def parse_choice(choices: type[E], text: str, kind: str) -> E:
     """Return the member of the enumeration `choices` for a text, regardless of case, hyphens and underscores. Raises
-    InvalidConfigError, which calls the text a `what`."""
-    wanted = _plain(text)
+    InvalidConfigError, which calls the text a `kind`."""
+    plain = _plain(text)
     for member in choices:
-        if _plain(member.value) == wanted:
+        if _plain(member.value) == plain:
             return member
     raise InvalidConfigError(
-        f"{text[:64]!r} is not a valid {what}: use one of {', '.join(member.value for member in choices)}"
+        f"{text[:64]!r} is not a valid {kind}: use one of {', '.join(member.value for member in choices)}"
     )
 
 

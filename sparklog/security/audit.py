@@ -55,14 +55,14 @@ class AuditEvent(NamedTuple):
     client_id: str = ""
 
 
-def audit_line(event: AuditEvent, secrets: Iterable[Secret] = (), left_out: int = 0) -> str:
-    """Return the event's line, with its line end. `secrets` are removed from the texts of peers and errors. `left_out`:
+def audit_line(event: AuditEvent, secrets: Iterable[Secret] = (), suppressed: int = 0) -> str:
+    """Return the event's line, with its line end. `secrets` are removed from texts of peers and errors. `suppressed`:
     number of omitted events to note; 0: none."""
     time = datetime.datetime.fromtimestamp(event.time_ms // 1000, datetime.UTC)
-    known = list(secrets)
+    secret_list = list(secrets)
 
     def shown(value: str) -> str:
-        return redact(value, known)[:VALUE_CHARS_MAX]
+        return redact(value, secret_list)[:VALUE_CHARS_MAX]
 
     fields: dict[str, str | int] = {
         "time": f"{time:%Y-%m-%dT%H:%M:%S}.{event.time_ms % 1000:03d}Z",
@@ -77,8 +77,8 @@ def audit_line(event: AuditEvent, secrets: Iterable[Secret] = (), left_out: int 
         "detail": shown(event.detail),
         "client_id": shown(event.client_id),
     }
-    if left_out:
-        fields["left_out"] = left_out
+    if suppressed:
+        fields["left_out"] = suppressed
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
@@ -96,12 +96,12 @@ class AuditLimiter:
         if event.kind is AuditKind.ACT:
             return 0
         source = (event.principal, event.host)
-        bucket, left_out = self._sources.pop(source, (full(self._rate, event.time_ms), 0))
+        bucket, suppressed = self._sources.pop(source, (full(self._rate, event.time_ms), 0))
         if len(self._sources) >= SOURCES_MAX:
             self._sources.popitem(last=False)
         if at(bucket, self._rate, event.time_ms).tokens < 1:
-            self._sources[source] = (bucket, left_out + 1)
+            self._sources[source] = (bucket, suppressed + 1)
             return None
         charged, _ = charge(bucket, self._rate, 1, event.time_ms)
         self._sources[source] = (charged, 0)
-        return left_out
+        return suppressed

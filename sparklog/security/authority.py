@@ -64,9 +64,9 @@ class Authority:
             raise InvalidConfigError("the authority's certificate or its key cannot be read as PEM") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise InvalidConfigError("the authority's key is not the one of its certificate")
-        found = cls.__new__(cls)
-        found._key, found._name, found.identity = key, certificate.subject, identity
-        return found
+        authority = cls.__new__(cls)
+        authority._key, authority._name, authority.identity = key, certificate.subject, identity
+        return authority
 
     def reissue(self, certificate: str, now: datetime.datetime) -> Identity:
         """Issue a new key and certificate with the name, hosts and purposes of `certificate` (PEM). Raises

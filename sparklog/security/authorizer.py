@@ -152,8 +152,8 @@ class AclAuthorizer:
     def allowed(self, peer: Peer, operation: Operation, resource: Resource) -> bool:
         """Return True if `peer` may do `operation` to `resource`."""
         key = (peer, operation, resource)
-        known = self._decisions.get(key)
-        return self._keep(key, self._decide(peer, operation, resource)) if known is None else known
+        decision = self._decisions.get(key)
+        return self._keep(key, self._decide(peer, operation, resource)) if decision is None else decision
 
     def _keep(self, key: tuple[Peer, Operation, Resource | ResourceType], decision: bool) -> bool:
         if len(self._decisions) >= self._decisions_max:
@@ -177,8 +177,8 @@ class AclAuthorizer:
         """Return True if some name of the type can exist for which `peer` may do `operation` (KIP-679). The decision is
         cached."""
         key = (peer, operation, resource_type)
-        known = self._decisions.get(key)
-        return self._keep(key, self._decide_by_type(peer, operation, resource_type)) if known is None else known
+        decision = self._decisions.get(key)
+        return self._keep(key, self._decide_by_type(peer, operation, resource_type)) if decision is None else decision
 
     def _decide_by_type(self, peer: Peer, operation: Operation, resource_type: ResourceType) -> bool:
         """Return True for a super user, or if an allowance exists whose whole pattern no denial covers. A denial for

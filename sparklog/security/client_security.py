@@ -145,19 +145,19 @@ class SecuritySettings:
 
     __slots__ = ("_settings",)
 
-    def __init__(self, given: Mapping[str, object] | None = None) -> None:
+    def __init__(self, values: Mapping[str, object] | None = None) -> None:
         """Take settings under the names of `settings.Scope.CLIENT`, or under those of Kafka's and librdkafka's clients.
         Values of None are left out. Raises InvalidConfigError for an unknown, refused or repeated name."""
         self._settings: dict[str, str] = {}
-        for name, value in (given or {}).items():
-            if asks_for_nothing(name, value):
+        for name, value in (values or {}).items():
+            if is_without_effect(name, value):
                 continue
-            known = _known_name(name)
-            if known is None or value is None:
+            setting = _setting_name(name)
+            if setting is None or value is None:
                 continue
-            if known in self._settings:
-                raise InvalidConfigError(f"{name} is given twice, also as {known}; leave one of them out")
-            self._settings[known] = value.reveal() if isinstance(value, Secret) else str(value)
+            if setting in self._settings:
+                raise InvalidConfigError(f"{name} is given twice, also as {setting}; leave one of them out")
+            self._settings[setting] = value.reveal() if isinstance(value, Secret) else str(value)
 
     def resolve(
         self, environment: Mapping[str, str] | None = None, read_file: Callable[[str], str] | None = None
@@ -166,10 +166,10 @@ class SecuritySettings:
         reads the file system. Raises InvalidConfigError, which names the setting and never shows a secret."""
         if not self._settings:
             return PLAINTEXT
-        known = os.environ if environment is None else environment
+        variables = os.environ if environment is None else environment
 
         def look_up(name: str, text: str) -> object:
-            return resolve_secrets({name: text}, known, read_file)[name]
+            return resolve_secrets({name: text}, variables, read_file)[name]
 
         return _check(
             {name: look_up(name, text) for name, text in self._settings.items() if name != _JAAS}, self._jaas(look_up)
@@ -238,27 +238,27 @@ Security = ClientSecurity | SecuritySettings | Mapping[str, Any] | str | os.Path
 properties, as for --command-config of Kafka's tools; None: plaintext."""
 
 
-def client_security(given: Security) -> ClientSecurity:
+def client_security(security: Security) -> ClientSecurity:
     """Return the given security, resolved and checked; None: PLAINTEXT. Raises InvalidConfigError."""
-    if given is None:
+    if security is None:
         return PLAINTEXT
-    if isinstance(given, ClientSecurity):
-        return given
-    return security_settings(given).resolve()
+    if isinstance(security, ClientSecurity):
+        return security
+    return security_settings(security).resolve()
 
 
-def security_settings(given: SecuritySettings | Mapping[str, Any] | str | os.PathLike[str]) -> SecuritySettings:
+def security_settings(settings: SecuritySettings | Mapping[str, Any] | str | os.PathLike[str]) -> SecuritySettings:
     """Return the given security, unresolved. A path is read as a client's configuration file. Raises
     InvalidConfigError."""
-    if isinstance(given, SecuritySettings):
-        return given
-    if isinstance(given, Mapping):
-        return SecuritySettings(given)
-    if isinstance(given, str | os.PathLike):
-        return read_client_file(os.fspath(given)).security
+    if isinstance(settings, SecuritySettings):
+        return settings
+    if isinstance(settings, Mapping):
+        return SecuritySettings(settings)
+    if isinstance(settings, str | os.PathLike):
+        return read_client_file(os.fspath(settings)).security
     raise InvalidConfigError(
         f"security: settings such as {{'security.protocol': 'SASL_SSL'}}, or the path of a file, are needed, not "
-        f"{type(given).__name__}"
+        f"{type(settings).__name__}"
     )
 
 
@@ -280,10 +280,10 @@ def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file
     the bootstrap servers are ignored, because such files are shared with other clients. Raises InvalidConfigError,
     which names the file."""
     try:
-        given = parse_properties(read_file(path))
-        _check_spelling(given)
-        bootstrap = str(resolve_secrets({BOOTSTRAP: given.get(BOOTSTRAP, "")}, os.environ, read_file)[BOOTSTRAP])
-        return ClientFile(bootstrap, SecuritySettings({n: v for n, v in given.items() if is_about_security(n)}))
+        properties = parse_properties(read_file(path))
+        _check_spelling(properties)
+        bootstrap = str(resolve_secrets({BOOTSTRAP: properties.get(BOOTSTRAP, "")}, os.environ, read_file)[BOOTSTRAP])
+        return ClientFile(bootstrap, SecuritySettings({n: v for n, v in properties.items() if is_about_security(n)}))
     except InvalidConfigError as e:
         message = str(e) if path in str(e) else f"{path}: {e}"
         raise InvalidConfigError(message) from None
@@ -292,12 +292,12 @@ def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file
 def _check_spelling(names: Iterable[str]) -> None:
     """Raise InvalidConfigError for an unknown name that is similar to `bootstrap.servers` or to a setting of clients.
     If a misspelt `bootstrap.servers` were ignored, the client would connect to the default address."""
-    known = [BOOTSTRAP, *settings_of(Scope.CLIENT)]
+    spellings = [BOOTSTRAP, *settings_of(Scope.CLIENT)]
     for name in names:
         if name != BOOTSTRAP and not is_about_security(name):
             from difflib import get_close_matches  # for mistakes only
 
-            near = get_close_matches(name, known, n=1, cutoff=MISSPELT_RATIO)
+            near = get_close_matches(name, spellings, n=1, cutoff=MISSPELT_RATIO)
             if near:
                 raise InvalidConfigError(f"unknown setting {name!r}: did you mean {near[0]!r}?")
 
@@ -307,7 +307,7 @@ def is_about_security(name: str) -> bool:
     return name.startswith(PREFIXES) or name in REFUSED
 
 
-def asks_for_nothing(name: str, value: object) -> bool:
+def is_without_effect(name: str, value: object) -> bool:
     """Return True if the setting is one of REFUSED, and its value is empty or the behaviour that exists anyway."""
     return name in REFUSED and str(value or "").strip().lower() in ("", _SO_ANYWAY.get(name))
 
@@ -319,14 +319,14 @@ def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[
     InvalidConfigError if both are given.
     """
     names = {setting.parameter: name for name, setting in settings_of(Scope.CLIENT).items()}
-    found = {names[p]: value for p, value in parameters.items() if p in names and value is not None}
+    chosen = {names[p]: value for p, value in parameters.items() if p in names and value is not None}
     others = {p: value for p, value in parameters.items() if p not in names}
-    if found and security is not None:
-        raise InvalidConfigError(f"{next(iter(found))} is given beside security: put it there, too")
-    return (found or security), others
+    if chosen and security is not None:
+        raise InvalidConfigError(f"{next(iter(chosen))} is given beside security: put it there, too")
+    return (chosen or security), others
 
 
-def _known_name(name: str) -> str | None:
+def _setting_name(name: str) -> str | None:
     """Return our name of a setting; None if the setting has no effect. Raises InvalidConfigError for an unknown or
     refused setting."""
     name = ALIASES.get(name, name)
@@ -334,28 +334,28 @@ def _known_name(name: str) -> str | None:
         return None
     if name in REFUSED:
         raise InvalidConfigError(f"{name}: {REFUSED[name]}")
-    known = settings_of(Scope.CLIENT)
-    if name == "sasl.login.callback.handler.class" or name in known:
+    settings = settings_of(Scope.CLIENT)
+    if name == "sasl.login.callback.handler.class" or name in settings:
         return name
-    raise InvalidConfigError(f"unknown security setting {name!r}{did_you_mean(name, known)}")
+    raise InvalidConfigError(f"unknown security setting {name!r}{did_you_mean(name, settings)}")
 
 
-def _check(given: dict[str, object], jaas: Callable[[str], dict[str, object]] | None) -> ClientSecurity:
-    handler = _text(given.pop("sasl.login.callback.handler.class", ""))
+def _check(settings: dict[str, object], jaas: Callable[[str], dict[str, object]] | None) -> ClientSecurity:
+    handler = _text(settings.pop("sasl.login.callback.handler.class", ""))
     if handler and handler.rpartition(".")[2] != CALLBACK_CLASS:
         raise InvalidConfigError(
             f"sasl.login.callback.handler.class: Java classes are not supported; only {CALLBACK_CLASS} is allowed"
         )
-    known = settings_of(Scope.CLIENT)
-    given["security.protocol"] = _text(given.get("security.protocol", "")).upper() or "PLAINTEXT"  # as in Kafka
-    if _HOST_NAMES in given:
-        given[_HOST_NAMES] = _text(given[_HOST_NAMES]).lower()  # many write HTTPS, as Java does
-    for name, value in given.items():
-        _check_value(known[name], value)
-    given = {name: value for name, value in given.items() if _text(value) or name in _EMPTY_COUNTS}
-    protocol = SecurityProtocol(_text(given.pop("security.protocol")))
-    tls = tuple((n, v) for n, v in sorted(given.items()) if n.startswith("ssl.") and isinstance(v, str | Secret))
-    sasl = {name: value for name, value in given.items() if name.startswith("sasl.") or name in _TOKEN}
+    definitions = settings_of(Scope.CLIENT)
+    settings["security.protocol"] = _text(settings.get("security.protocol", "")).upper() or "PLAINTEXT"  # as in Kafka
+    if _HOST_NAMES in settings:
+        settings[_HOST_NAMES] = _text(settings[_HOST_NAMES]).lower()  # many write HTTPS, as Java does
+    for name, value in settings.items():
+        _check_value(definitions[name], value)
+    settings = {name: value for name, value in settings.items() if _text(value) or name in _EMPTY_COUNTS}
+    protocol = SecurityProtocol(_text(settings.pop("security.protocol")))
+    tls = tuple((n, v) for n, v in sorted(settings.items()) if n.startswith("ssl.") and isinstance(v, str | Secret))
+    sasl = {name: value for name, value in settings.items() if name.startswith("sasl.") or name in _TOKEN}
     _check_used(protocol, [n for n, _ in tls if n not in _EMPTY_COUNTS], [*sasl, *([_JAAS] if jaas else [])])
     mechanism = _text(sasl.pop("sasl.mechanism", ""))
     if not protocol.sasl:

@@ -70,12 +70,12 @@ def places(names: Sequence[str], port: int, data_dir: Path | None = None) -> lis
     """Return a place for each host name. Brokers with the same name get different ports, two apart, and different
     directories below `data_dir`."""
     seen: Counter[str] = Counter()
-    found = []
+    broker_places = []
     for broker_id, name in enumerate(names, FIRST_ID):
         own = data_dir if data_dir is None or names.count(name) == 1 else data_dir / f"broker-{broker_id}"
-        found.append(BrokerPlace(name, port + 2 * seen[name], own))
+        broker_places.append(BrokerPlace(name, port + 2 * seen[name], own))
         seen[name] += 1
-    return found
+    return broker_places
 
 
 def secure_cluster_setup(
@@ -113,8 +113,8 @@ def secure_cluster_setup(
     }
     names = [f"broker-{broker_id}" for broker_id in range(FIRST_ID, FIRST_ID + len(brokers))]
     for broker_id, place in enumerate(brokers, FIRST_ID):
-        made = _broker_files(directory, broker_id, place, common, authority, now, password)
-        files |= {f"broker-{broker_id}/{name}": content for name, content in made.items()}
+        contents = _broker_files(directory, broker_id, place, common, authority, now, password)
+        files |= {f"broker-{broker_id}/{name}": content for name, content in contents.items()}
     write_new(directory, files)
     return tuple(names)
 
@@ -155,11 +155,13 @@ def _broker_files(
     identity = authority.issue(f"broker-{broker_id}", hosts, now, broker=True)
     bound = place.name if is_local(place.name) else ""
     ports = {CLIENTS: place.port, INTERNAL: place.port + 1 if place.port else 0}
-    told = {} if not place.port else {name: f"{name}://{address(place.name, port)}" for name, port in ports.items()}
+    advertised = (
+        {} if not place.port else {name: f"{name}://{address(place.name, port)}" for name, port in ports.items()}
+    )
     settings = {
         "broker.id": broker_id,
         "listeners": ",".join(f"{name}://{address(bound, port)}" for name, port in ports.items()),
-        **({"advertised.listeners": ",".join(told.values())} if told else {}),
+        **({"advertised.listeners": ",".join(advertised.values())} if advertised else {}),
         **({"data.dir": str(place.data_dir.expanduser().absolute())} if place.data_dir else {}),
         "ssl.keystore.location": str(where / "broker.pem"),
         "ssl.truststore.location": str(where / "ca.pem"),
@@ -178,8 +180,8 @@ def _broker_files(
 def broker_directories(directory: Path) -> list[Path]:
     """Return the directories of the brokers, sorted by broker id; empty if `directory` does not exist or has none."""
     inside = directory.iterdir() if directory.is_dir() else ()
-    found = {int(m[1]): path for path in inside if (m := _DIRECTORY.fullmatch(path.name))}
-    return [found[number] for number in sorted(found)]
+    directories = {int(m[1]): path for path in inside if (m := _DIRECTORY.fullmatch(path.name))}
+    return [directories[number] for number in sorted(directories)]
 
 
 def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None) -> list[Path]:
@@ -205,10 +207,10 @@ def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
         raise InvalidConfigError(
             f"{directory / 'ca.pem'} has {len(trusted)} authorities: retire the old authority first"
         )
-    made = Authority("sparklog CA", now).identity
+    identity = Authority("sparklog CA", now).identity
     # trusted before it signs: a crash in between leaves an unused authority
-    paths = _trust(directory, made.certificate + trusted[0])
-    replace_file(directory / "ca-key.pem", 0o600, made.key.reveal())
+    paths = _trust(directory, identity.certificate + trusted[0])
+    replace_file(directory / "ca-key.pem", 0o600, identity.key.reveal())
     return paths
 
 

@@ -109,22 +109,22 @@ class Connections:
         """Return the present number of connections from `ip`, or, if `ip` is None, of `user`."""
         return self._by_ip.get(ip, 0) if ip is not None else self._by_user.get(user or "", 0)
 
-    def _charge(self, limits: list[tuple[str, str, float, str]], now_ms: int, who: str) -> int:
+    def _charge(self, limits: list[tuple[str, str, float, str]], now_ms: int, peer: str) -> int:
         """Charge one connection to all `limits`, or to none. Returns the longest delay in ms. Raises
         TooManyConnectionsError."""
         charged = []
-        for what, name, per_second, setting in limits:
+        for kind, name, per_second, setting in limits:
             rate = Rate(per_second, max(1.0, per_second))
-            known = self._rates.get((what, name))
-            bucket = at(known[1], rate, now_ms) if known is not None and known[0] == rate else full(rate, now_ms)
+            entry = self._rates.get((kind, name))
+            bucket = at(entry[1], rate, now_ms) if entry is not None and entry[0] == rate else full(rate, now_ms)
             after, wait_ms = charge(bucket, rate, 1, now_ms)
             if wait_ms > CREATION_WAIT_MS_MAX:
-                whose = "all clients" if what == "all" else who
+                whose = "all clients" if kind == "all" else peer
                 raise TooManyConnectionsError(
                     f"{whose} opens more than {per_second:g} new connections a second ({setting}); keep connections "
                     "open, connect less often, or raise the limit"
                 )
-            charged.append(((what, name), rate, after, wait_ms))
+            charged.append(((kind, name), rate, after, wait_ms))
         for key, rate, bucket, _ in charged:
             self._rates.pop(key, None)
             if len(self._rates) >= PEERS_REMEMBERED_MAX:
@@ -138,10 +138,10 @@ def check_topics(quotas: QuotaTable, user: str, topics: int, partitions: int) ->
 
     Raises PolicyViolationError, which names the limit.
     """
-    for key, wanted in ((QuotaKey.MAX_TOPICS, topics), (QuotaKey.MAX_PARTITIONS, partitions)):
+    for key, count in ((QuotaKey.MAX_TOPICS, topics), (QuotaKey.MAX_PARTITIONS, partitions)):
         quota = quotas.find(key, user)
-        if quota is not None and wanted > quota.limit:
+        if quota is not None and count > quota.limit:
             raise PolicyViolationError(
-                f"user {user!r} would own {wanted} {key.removeprefix('max_')} ({key}); the quota is {quota.limit:.0f}: "
+                f"user {user!r} would own {count} {key.removeprefix('max_')} ({key}); the quota is {quota.limit:.0f}: "
                 "delete unused topics, or ask an operator for a higher quota (sparklog quota alter)"
             )

@@ -34,7 +34,7 @@ from sparklog.errors import (
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog.security.sasl import CREDENTIALS_WRONG, MECHANISMS, PLAIN, SCRAM_MECHANISMS, TOKEN_BYTES_MAX, SaslServer
 
-HANDSHAKES_BEFORE_KNOWN_MAX = 2
+ANONYMOUS_HANDSHAKES_MAX = 2
 MESSAGES_PER_EXCHANGE_MAX = 8
 """Largest number of SASL_AUTHENTICATE requests in one exchange. No mechanism needs more than two."""
 QUICK_TOKEN_BYTES_MAX = 256
@@ -215,7 +215,7 @@ class Authentication:
             return [LetThrough()]
         if isinstance(event, HandshakeRequest) and self.state is State.UNKNOWN:
             self._handshakes += 1
-            if self._handshakes <= HANDSHAKES_BEFORE_KNOWN_MAX:
+            if self._handshakes <= ANONYMOUS_HANDSHAKES_MAX:
                 return [LetThrough()]
         api = event.api if isinstance(event, OtherRequest) else "HANDSHAKE"
         return self._out_of_order(f"{api} in the state {self.state.value!r}")
@@ -271,16 +271,16 @@ class Authentication:
     def _refuse(self, why: str) -> list[Effect]:
         failure = getattr(self._server, "failure", "")
         log_text = f"{self._mechanism}: {why}" + (f": {failure}" if failure else "")
-        told = getattr(self._server, "told", "")
-        answer = f"authentication failed: {told}" if told else CREDENTIALS_WRONG
+        reason = getattr(self._server, "reported", "")
+        answer = f"authentication failed: {reason}" if reason else CREDENTIALS_WRONG
         return self._fail(SaslAuthenticationFailedError(answer), "credentials", log_text)
 
     def _session_expired(self) -> list[Effect]:
         error = SaslAuthenticationFailedError("the session has expired: authenticate again before the end of a session")
         return self._fail(error, "expired", f"the session of {self._principal} has expired")
 
-    def _out_of_order(self, what: str) -> list[Effect]:
-        return self._fail(IllegalSaslStateError(_OUT_OF_ORDER), "order", what)
+    def _out_of_order(self, text: str) -> list[Effect]:
+        return self._fail(IllegalSaslStateError(_OUT_OF_ORDER), "order", text)
 
     def _fail(self, error: SparklogError, reason: str, log_text: str, mechanisms: tuple[str, ...] = ()) -> list[Effect]:
         self.state, self._server = State.FAILED, None

@@ -56,10 +56,10 @@ def _socket_until(end_s: float) -> type[ssl.SSLSocket]:
 
     class SocketUntil(ssl.SSLSocket):
         def recv_into(self, *args: Any, **more: Any) -> int:
-            left_s = end_s - time.monotonic()
-            if left_s <= 0:
+            remaining_s = end_s - time.monotonic()
+            if remaining_s <= 0:
                 raise TimeoutError("the answer is not complete in time")
-            self.settimeout(left_s)
+            self.settimeout(remaining_s)
             return super().recv_into(*args, **more)
 
     return SocketUntil

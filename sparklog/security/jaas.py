@@ -114,5 +114,5 @@ def _settings(module: str, options: dict[str, str]) -> dict[str, Secret]:
     return {names[name]: Secret(value) for name, value in options.items() if name in names}
 
 
-def _wrong(what: str) -> InvalidConfigError:
-    return InvalidConfigError(f"sasl.jaas.config: {what}")
+def _wrong(fault: str) -> InvalidConfigError:
+    return InvalidConfigError(f"sasl.jaas.config: {fault}")

@@ -80,10 +80,10 @@ def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
             raise InvalidConfigError(
                 f"listener.security.protocol.map: {part!r} is not NAME:PROTOCOL, with one of {possible}"
             )
-        given = SecurityProtocol(protocol)
+        parsed = SecurityProtocol(protocol)
         if name in SecurityProtocol.__members__ and name != protocol:
             raise InvalidConfigError(f"listener.security.protocol.map: {name} can only be {name}")
-        protocols[name] = given
+        protocols[name] = parsed
     return protocols
 
 
@@ -104,25 +104,25 @@ def parse_listeners(
     if not bound:
         raise InvalidConfigError("listeners: at least one NAME://HOST:PORT is needed")
     _check_distinct(bound)
-    told = _parse(advertised, protocols, "advertised.listeners") or tuple(
+    announced = _parse(advertised, protocols, "advertised.listeners") or tuple(
         one._replace(host=own_host) if is_any_address(one.host) else one for one in bound
     )
     names = {one.name: one for one in bound}
-    for one in told:
+    for one in announced:
         if one.name not in names:
             raise InvalidConfigError(f"advertised.listeners: {one.name} is not one of the listeners {', '.join(names)}")
         if is_any_address(one.host):
             raise InvalidConfigError(
                 f"advertised.listeners: no client can connect to {one}: name the address for clients"
             )
-    if len({one.name for one in told}) != len(told):
+    if len({one.name for one in announced}) != len(announced):
         raise InvalidConfigError("advertised.listeners: a name occurs twice")
     inner = inter_broker_name or bound[0].name
     if inner not in names:
         raise InvalidConfigError(
             f"inter.broker.listener.name: {inner!r} is not one of the listeners {', '.join(names)}"
         )
-    return Listeners(bound, told, names[inner])
+    return Listeners(bound, announced, names[inner])
 
 
 def _parse(text: str, protocols: Mapping[str, SecurityProtocol], setting: str) -> tuple[Listener, ...]:
@@ -199,10 +199,10 @@ def registered_endpoints(
     `own`: bound address of each listener, by its name. `explicit`: True if `advertised.listeners` is set: only the
     listeners in it are advertised, with its addresses. False: all listeners are, with the addresses of `own`.
     `gateways`: addresses of this broker's gateways for clients of other protocols, by the listeners' names."""
-    told = {one.name: (one.host, one.port) for one in listeners.advertised} if explicit else dict(own)
-    inner = told.get(listeners.inter_broker.name) or own[listeners.inter_broker.name]
+    announced = {one.name: (one.host, one.port) for one in listeners.advertised} if explicit else dict(own)
+    inner = announced.get(listeners.inter_broker.name) or own[listeners.inter_broker.name]
     others = dict(gateways or {})
-    every = [f"{name}://{_address(*where)}" for name, where in (told | others).items()]
+    every = [f"{name}://{_address(*where)}" for name, where in (announced | others).items()]
     every = every if len(listeners.bound) > 1 or others else []
     return (_address(*inner), *every)
 

@@ -242,7 +242,7 @@ class OAuthBearerServer:
         return str(self._failure or "")
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         """Reason of the token's refusal, for the client; "" if it was not refused."""
         return self.failure
 

@@ -50,8 +50,8 @@ def number_of(producer_id: int) -> int:
 
 def belongs_to(secret: bytes, producer_id: int, principal: Principal) -> bool:
     """Return True if the owned id `producer_id` belongs to the principal."""
-    given = (producer_id & (1 << _TAG_BITS) - 1).to_bytes(_TAG_BYTES)
-    return hmac.compare_digest(given, _tag(secret, number_of(producer_id), principal))
+    tag = (producer_id & (1 << _TAG_BITS) - 1).to_bytes(_TAG_BYTES)
+    return hmac.compare_digest(tag, _tag(secret, number_of(producer_id), principal))
 
 
 def _tag(secret: bytes, number: int, principal: Principal) -> bytes:

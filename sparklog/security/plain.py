@@ -37,8 +37,8 @@ class PlainServer:
         self._is_used = True
         name, password = _parse(token)
         unknown = self._unknown_users.credential(name)
-        known = self._lookup(name)
-        if not credential_matches(SCRAM_SHA_256, password, known or unknown) or known is None:
+        credential = self._lookup(name)
+        if not credential_matches(SCRAM_SHA_256, password, credential or unknown) or credential is None:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
         return SaslStep(b"", user(name))
 

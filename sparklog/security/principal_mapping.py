@@ -120,8 +120,8 @@ def _pieces(replacement: str, pattern: Any) -> tuple[str | int, ...]:
             used = len(digits)
             while used > 1 and int(digits[:used]) > pattern.groups:
                 used -= 1
-            known = int(digits[:used]) <= pattern.groups
-            pieces += [int(digits[:used]), digits[used:]] if known else [f"${digits}"]
+            is_group = int(digits[:used]) <= pattern.groups
+            pieces += [int(digits[:used]), digits[used:]] if is_group else [f"${digits}"]
         else:
             pieces.append(escaped or plain)
     return tuple(pieces)

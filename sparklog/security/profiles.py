@@ -44,9 +44,9 @@ def profile(name: str) -> str:
         ```
     """
     directory = profile_directory(os.environ)
-    known = sorted(p.name.removesuffix(SUFFIX) for p in directory.glob(f"*{SUFFIX}"))
-    if name not in known:
-        hint = did_you_mean(name, known) if known else ": the directory has no profiles"
+    names = sorted(p.name.removesuffix(SUFFIX) for p in directory.glob(f"*{SUFFIX}"))
+    if name not in names:
+        hint = did_you_mean(name, names) if names else ": the directory has no profiles"
         raise InvalidConfigError(
             f"no profile {name!r} in {directory}{hint}; a profile is a file NAME{SUFFIX} with bootstrap.servers and "
             "security settings"

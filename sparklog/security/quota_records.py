@@ -39,9 +39,9 @@ def quotas_of(value: bytes) -> tuple[Entity, dict[QuotaKey, float]]:
     """Return the entity and the quotas of a record. Unknown keys, from later versions, are left out. Raises
     InvalidConfigError."""
     try:
-        found = json.loads(value)
-        entity = Entity(found.get("user"), found.get("client_id"), found.get("ip"))
-        quotas = {QuotaKey(k): float(v) for k, v in found["quotas"].items() if k in set(QuotaKey)}
+        fields = json.loads(value)
+        entity = Entity(fields.get("user"), fields.get("client_id"), fields.get("ip"))
+        quotas = {QuotaKey(k): float(v) for k, v in fields["quotas"].items() if k in set(QuotaKey)}
         QuotaTable({entity: quotas})
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise InvalidConfigError("the stored record is not a quota") from e

@@ -264,11 +264,11 @@ class Throttles:
 
     def _bucket(self, key: QuotaKey, quota: Quota, now_ms: int) -> tuple[Rate, Bucket]:
         rate = self._rate(key, quota.limit)
-        known = self._buckets.get((key, quota.group))
-        if known is not None and known[0] == rate:
+        entry = self._buckets.get((key, quota.group))
+        if entry is not None and entry[0] == rate:
             self._buckets.move_to_end((key, quota.group))
-            return known
-        if known is None and len(self._buckets) >= self._groups_max:
+            return entry
+        if entry is None and len(self._buckets) >= self._groups_max:
             self._buckets.popitem(last=False)
         return rate, full(rate, now_ms)
 

@@ -79,8 +79,8 @@ def make_credential(
         raise InvalidConfigError(f"iterations = {iterations}: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
     if not _prepared(password.reveal(), "the password"):
         raise InvalidConfigError("the password is empty")
-    made = _mechanism(mechanism).make_auth_info(password.reveal(), iterations, salt)
-    return ScramCredential(*made)
+    parts = _mechanism(mechanism).make_auth_info(password.reveal(), iterations, salt)
+    return ScramCredential(*parts)
 
 
 def credential_matches(mechanism: str, password: Secret, credential: ScramCredential) -> bool:
@@ -93,13 +93,13 @@ def credential_matches(mechanism: str, password: Secret, credential: ScramCreden
     return hmac.compare_digest(salted.stored_key, credential.stored_key)
 
 
-def _prepared(text: str, what: str) -> str:
+def _prepared(text: str, kind: str) -> str:
     if not text:
         return ""  # the library fails
     try:
         prepared: str = require("scramp.utils", "SCRAM").saslprep(text)
     except _scram_error():
-        raise InvalidConfigError(f"{what} has characters that SASLprep (RFC 4013) does not allow") from None
+        raise InvalidConfigError(f"{kind} has characters that SASLprep (RFC 4013) does not allow") from None
     return prepared
 
 
@@ -141,15 +141,15 @@ class Shape(NamedTuple):
 class UnknownUsers:
     """Credentials for names that no user of a mechanism has. Immutable, so all threads can use it."""
 
-    def __init__(self, mechanism: str, server_secret: bytes, known: Iterable[ScramCredential] = ()) -> None:
-        """`server_secret`: at least 32 random bytes that only the cluster's brokers know. `known`: the mechanism's
-        credentials; if empty, unknown users look like new ones."""
+    def __init__(self, mechanism: str, server_secret: bytes, credentials: Iterable[ScramCredential] = ()) -> None:
+        """`server_secret`: at least 32 random bytes that only the cluster's brokers know. `credentials`: those of the
+        mechanism; if empty, unknown users look like new ones."""
         if len(server_secret) < 32:
             raise InvalidConfigError("the secret for unknown users has fewer than 32 bytes")
         self._mechanism = mechanism
         self._secret = server_secret
         self._hash_bytes = _hash(mechanism)().digest_size
-        counts = Counter(Shape(c.iterations, len(c.salt)) for c in known)
+        counts = Counter(Shape(c.iterations, len(c.salt)) for c in credentials)
         self._shapes = counts.most_common(SHAPES_MAX) or [(Shape(), 1)]
 
     def credential(self, name: str) -> ScramCredential:
@@ -175,10 +175,10 @@ class UnknownUsers:
 
         def drawn(shape: Shape, users: int) -> float:
             purpose = f"shape\0{shape.iterations}\0{shape.salt_bytes}\0{name}"
-            found = hmac.digest(self._secret, purpose.encode(), "sha512")
-            return math.log((int.from_bytes(found[:8], "big") + 1) / 2**64) / users
+            digest = hmac.digest(self._secret, purpose.encode(), "sha512")
+            return math.log((int.from_bytes(digest[:8], "big") + 1) / 2**64) / users
 
-        return max(self._shapes, key=lambda known: drawn(*known))[0]
+        return max(self._shapes, key=lambda candidate: drawn(*candidate))[0]
 
     def _derive(self, purpose: str) -> bytes:
         return hmac.digest(self._secret, f"{self._mechanism}\0{purpose}".encode(), "sha512")
@@ -234,8 +234,8 @@ class ScramServer:
             credential = self._looked_up(name)
         self._name, self._user_exists = name, credential is not None
         unknown = self._unknown_users.credential(name)
-        found = credential or unknown  # made for known ones, too: the time must not tell
-        return found.salt, found.stored_key, found.server_key, found.iterations
+        chosen = credential or unknown  # made for known ones, too: the time must not tell
+        return chosen.salt, chosen.stored_key, chosen.server_key, chosen.iterations
 
 
 class ScramClient:

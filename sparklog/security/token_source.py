@@ -74,10 +74,10 @@ class TokenSource:
                     "Accept": "application/json",
                 },
             )
-            found = json.loads(answer)
-            token = found["access_token"]
-            lifetime_s = float(found.get("expires_in", 0))
-            if not isinstance(token, str) or found.get("token_type", "bearer").lower() != "bearer":
+            token_fields = json.loads(answer)
+            token = token_fields["access_token"]
+            lifetime_s = float(token_fields.get("expires_in", 0))
+            if not isinstance(token, str) or token_fields.get("token_type", "bearer").lower() != "bearer":
                 raise TypeError
         except urllib.error.HTTPError as e:
             raise SaslAuthenticationFailedError(f"the token endpoint {one.url} refuses: HTTP {e.code}") from None

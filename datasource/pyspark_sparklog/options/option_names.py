@@ -29,7 +29,7 @@ from pyspark_sparklog.options.option_table import (
     options_for,
 )
 from sparklog.errors import InvalidConfigError
-from sparklog.security.client_security import SecuritySettings, asks_for_nothing
+from sparklog.security.client_security import SecuritySettings, is_without_effect
 from sparklog.settings import Scope, settings_of
 
 log = logging.getLogger("pyspark_sparklog")
@@ -91,7 +91,7 @@ def _of_kafka(setting: KafkaSetting, value: str, where: OptionUse, given: Mappin
     if not setting.where & where:
         return "", "", setting.elsewhere
     if setting.treatment is Treatment.REFUSED:
-        if asks_for_nothing(setting.name, value):
+        if is_without_effect(setting.name, value):
             return "", "", ""
         raise InvalidConfigError(setting.text)
     if setting.convert is None:

@@ -30,7 +30,7 @@ def test_the_line() -> None:
         '"listener":"CLIENTS","api":"DELETE_TOPIC","operation":"Delete","resource":"topic:orders",'
         '"outcome":"TOPIC_AUTHORIZATION_FAILED","detail":"","client_id":""}\n'
     )
-    assert json.loads(audit_line(DENIAL._replace(principal=None), left_out=3))["left_out"] == 3
+    assert json.loads(audit_line(DENIAL._replace(principal=None), suppressed=3))["left_out"] == 3
 
 
 @given(st.text(max_size=50), st.text(max_size=50))
