@@ -493,10 +493,10 @@ def read_checked_batch(data: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 def _find_mark(data: Bytes, position: int, metadata_length: int) -> int:
     metadata = bytes(data[position + PREFIX_BYTES : position + PREFIX_BYTES + metadata_length])
-    found = metadata.find(HEADER_MARK)
-    if found < 0 or found + 4 + HEADER_CHARS > metadata_length:
+    index = metadata.find(HEADER_MARK)
+    if index < 0 or index + 4 + HEADER_CHARS > metadata_length:
         raise CorruptBatchError("an Arrow message without sparklog's header")
-    return position + PREFIX_BYTES + found + 4
+    return position + PREFIX_BYTES + index + 4
 
 
 def _write_stamp(

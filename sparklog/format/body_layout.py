@@ -130,13 +130,13 @@ class BodyLayout:
             _check_longest(seen, inflated_bytes_max, message.body_length_bytes)
             return
         self._check_places(buffers, message.body_length_bytes)
-        wanted = None if columns is None else self._mask(columns)
+        mask = None if columns is None else self._mask(columns)
         sizes: np.ndarray = buffers[:, 1]
         if message.compression != "none":
             if body is None:
                 return
-            sizes = self._inflated_sizes(buffers, wanted, body)
-        self._check_sizes(seen, nodes, sizes, wanted)  # first: a size beyond every topic's bound is damage
+            sizes = self._inflated_sizes(buffers, mask, body)
+        self._check_sizes(seen, nodes, sizes, mask)  # first: a size beyond every topic's bound is damage
         if message.compression != "none":
             total = sum(sizes.tolist())  # may be more than an i64 holds
             if total > inflated_bytes_max:
@@ -185,26 +185,26 @@ class BodyLayout:
         if overlaps.any():
             raise CorruptBatchError(f"two buffers share the body's bytes from {starts[1:][overlaps][0]} on")
 
-    def _inflated_sizes(self, buffers: np.ndarray, wanted: np.ndarray | None, body: Bytes) -> np.ndarray:
+    def _inflated_sizes(self, buffers: np.ndarray, mask: np.ndarray | None, body: Bytes) -> np.ndarray:
         """Return the decompressed size of each wanted buffer, 0 for other buffers. A buffer begins with its size, an
         i64. The value -1 says that the rest is not compressed; its size is then the length of the rest."""
         at, stored = buffers[:, 0], buffers[:, 1]
-        filled = stored > 0 if wanted is None else (stored > 0) & wanted
+        filled = stored > 0 if mask is None else (stored > 0) & mask
         sizes = np.zeros(len(stored), np.int64)
         words = np.frombuffer(body, "<i8", len(body) // 8)
         held = stored[filled]
         if (held < _PREFIX_BYTES).any():
             raise CorruptBatchError("a compressed buffer is too short for its size")
-        found = words[at[filled] >> 3]
-        if (found < -1).any():
-            raise CorruptBatchError(f"a compressed buffer declares a length of {found.min()} bytes")
-        sizes[filled] = np.where(found == -1, held - _PREFIX_BYTES, found)
+        declared = words[at[filled] >> 3]
+        if (declared < -1).any():
+            raise CorruptBatchError(f"a compressed buffer declares a length of {declared.min()} bytes")
+        sizes[filled] = np.where(declared == -1, held - _PREFIX_BYTES, declared)
         return sizes
 
-    def _check_sizes(self, due: _Rows, nodes: np.ndarray, sizes: np.ndarray, wanted: np.ndarray | None) -> None:
+    def _check_sizes(self, due: _Rows, nodes: np.ndarray, sizes: np.ndarray, mask: np.ndarray | None) -> None:
         wrong = (sizes < due.required) | (sizes > due.most)
-        if wanted is not None:
-            wrong &= wanted
+        if mask is not None:
+            wrong &= mask
         if wrong.any():
             i = int(np.argmax(wrong))
             raise CorruptBatchError(
@@ -253,8 +253,8 @@ def stated_bytes(message: RecordBatchMessage, body: Bytes) -> int:
         return 0
     at, stored = message.buffers[:, 0], message.buffers[:, 1]
     words = np.frombuffer(body, "<i8", len(body) // 8)
-    found = words[at[(stored > 0) & (at >= 0) & (at < 8 * len(words))] >> 3]
-    return sum(found[found > 0].tolist())
+    declared = words[at[(stored > 0) & (at >= 0) & (at < 8 * len(words))] >> 3]
+    return sum(declared[declared > 0].tolist())
 
 
 def _too_large(why: str, inflated_bytes_max: int) -> InflatedSizeError:

@@ -8,7 +8,7 @@ meta.json                    `DataDirMeta`: cluster and broker of the directory;
 <topic>-<n>/partition.json   `PartitionMeta`: the partition that the directory holds; written once
 recovery-points.json         `RecoveryPoints`: per partition log start, recovery point and high watermark
 clean-shutdown               `CleanShutdown`: written at a clean stop, removed before the next start loads a log
-log-dirs.json                `KnownLogDirs`: the broker's log directories, in the data directory only
+log-dirs.json                `RememberedLogDirs`: the broker's log directories, in the data directory only
 ===========================  ================================================================================
 
 If recovery-points.json is lost or unreadable, log starts come from the first segments, recovery points are 0 and high
@@ -75,7 +75,7 @@ class CleanShutdown(Struct, frozen=True):
     version: int = 1
 
 
-class KnownLogDirs(Struct, frozen=True):
+class RememberedLogDirs(Struct, frozen=True):
     """The last known path of each log directory, by its `data_dir_id`."""
 
     directories: dict[str, str]

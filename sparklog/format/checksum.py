@@ -13,14 +13,14 @@ from importlib.machinery import PathFinder
 
 def _load() -> Callable[..., int]:
     package = PathFinder.find_spec("crc32c")
-    found = PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations if package else [])
-    if found is None or found.loader is None:  # installed in another way, or laid out differently
+    spec = PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations if package else [])
+    if spec is None or spec.loader is None:  # installed in another way, or laid out differently
         import crc32c as whole
 
         return whole.crc32c
-    module = found.loader.create_module(found)
+    module = spec.loader.create_module(spec)
     assert module is not None
-    found.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module.crc32c  # type: ignore[no-any-return]
 
 

@@ -146,11 +146,11 @@ class _Frames:
         try:
             # not the codec's `decompress`, which does not return the length of the content
             with pa.CompressedInputStream(pa.BufferReader(frame), self._codec) as stream:
-                found = stream.read_buffer(size + 1)
+                content = stream.read_buffer(size + 1)
         except pa.ArrowMemoryError:
             raise  # nothing is wrong with the batch
         except (pa.ArrowException, OSError) as e:
             raise CorruptBatchError(f"it cannot be decompressed: {e}") from e
-        if found.size != size:
+        if content.size != size:
             raise CorruptBatchError(f"a buffer does not have its declared {size} bytes")
-        return found
+        return content

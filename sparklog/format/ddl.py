@@ -116,11 +116,11 @@ class _Parser:
         if not self._skip(mark):
             raise self._error(f"{mark!r} is expected")
 
-    def _error(self, what: str, token: _Token | None = None) -> InvalidTopicError:
+    def _error(self, fault: str, token: _Token | None = None) -> InvalidTopicError:
         token = token or self._next
-        found = f"found {token.text!r}" if token.kind != "end" else "the text ends"
+        place = f"found {token.text!r}" if token.kind != "end" else "the text ends"
         pointer = f"\n  {self._text}\n  {' ' * token.position}^" if "\n" not in self._text else ""
-        return InvalidTopicError(f"schema: {what}, {found} at character {token.position + 1}{pointer}")
+        return InvalidTopicError(f"schema: {fault}, {place} at character {token.position + 1}{pointer}")
 
     def _columns(self) -> list[pa.Field]:
         fields = [self._column()]
@@ -166,8 +166,8 @@ class _Parser:
         if word in _NESTED:
             return self._nested_type(word, token)
         near = difflib.get_close_matches(word, TYPE_NAMES, n=1, cutoff=0.6)
-        known = f"did you mean {near[0]}?" if near else f"the types are {', '.join(TYPE_NAMES)}"
-        raise self._error(f"unknown type ({known})", token)
+        hint = f"did you mean {near[0]}?" if near else f"the types are {', '.join(TYPE_NAMES)}"
+        raise self._error(f"unknown type ({hint})", token)
 
     def _decimal(self, token: _Token) -> Any:
         precision, scale = 10, 0
@@ -185,18 +185,18 @@ class _Parser:
         if self._depth > DEPTH_MAX:
             raise self._error(f"types are nested more than {DEPTH_MAX} deep", token)
         self._expect("<")
-        made: Any
+        nested: Any
         if word == "ARRAY":
-            made = pa.list_(pa.field("element", self._type()))
+            nested = pa.list_(pa.field("element", self._type()))
         elif word == "MAP":
             key = self._type()
             self._expect(",")
-            made = pa.map_(key, self._type())
+            nested = pa.map_(key, self._type())
         else:
-            made = pa.struct([] if self._next.text == ">" else self._columns())
+            nested = pa.struct([] if self._next.text == ">" else self._columns())
         self._expect(">")
         self._depth -= 1
-        return made
+        return nested
 
     def _integer(self) -> int:
         token = self._take()

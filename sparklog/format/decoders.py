@@ -44,7 +44,7 @@ def convert(value: object, kind: type[T]) -> T:
     return msgspec.convert(value, kind)
 
 
-def _make_once(known: dict[Any, Any], kind: Any, make: Callable[[Any], Any]) -> Any:
+def _make_once(cache: dict[Any, Any], kind: Any, make: Callable[[Any], Any]) -> Any:
     with _making:
-        found = known[kind] = make(kind)
-    return found
+        value = cache[kind] = make(kind)
+    return value

@@ -18,13 +18,13 @@ def kept_by_identity(make: Callable[[Any], T]) -> Callable[[Any], T]:
     """
     kept: dict[int, tuple[Any, T]] = {}
 
-    def kept_or_made(argument: Any) -> T:
-        found = kept.get(id(argument))
-        if found is None:
+    def kept_or_new(argument: Any) -> T:
+        entry = kept.get(id(argument))
+        if entry is None:
             if len(kept) >= KEPT_MAX:
                 kept.clear()
-            found = kept[id(argument)] = argument, make(argument)
-        return found[1]
+            entry = kept[id(argument)] = argument, make(argument)
+        return entry[1]
 
-    update_wrapper(kept_or_made, make)
-    return kept_or_made
+    update_wrapper(kept_or_new, make)
+    return kept_or_new

@@ -104,12 +104,12 @@ def parse_json(text: str) -> Any:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise JsonValueError(f"the field {twice[:80]!r} is there twice")
-    return found
+    return members
 
 
 def _whole(text: str) -> int:
@@ -207,16 +207,16 @@ def _value(value: Any, t: Any, to_bytes: Bytes) -> Any:
 
 def _pairs(value: Any, t: Any, to_bytes: Bytes) -> list[tuple[Any, Any]]:
     if isinstance(value, dict):
-        found = [(_key(k, t.key_type, to_bytes), _value(v, t.item_type, to_bytes)) for k, v in value.items()]
+        pairs = [(_key(k, t.key_type, to_bytes), _value(v, t.item_type, to_bytes)) for k, v in value.items()]
     else:
-        found = []
+        pairs = []
         for pair in _as(list, value):
             if not isinstance(pair, list) or len(pair) != 2:
                 raise JsonValueError("a map is an object, or an array of [key, value]")
-            found.append((_value(pair[0], t.key_type, to_bytes), _value(pair[1], t.item_type, to_bytes)))
-    if any(key is None for key, _ in found):
+            pairs.append((_value(pair[0], t.key_type, to_bytes), _value(pair[1], t.item_type, to_bytes)))
+    if any(key is None for key, _ in pairs):
         raise JsonValueError("a map's key is never null")
-    return found
+    return pairs
 
 
 def _key(text: str, t: Any, to_bytes: Bytes) -> Any:
@@ -266,12 +266,12 @@ def _float(value: Any, t: Any, to_bytes: Bytes) -> float:
     number = _number(value)
     is_float = pa.types.is_float32(t)
     with np.errstate(over="ignore"):
-        found = np.float32(float(number)) if is_float else np.float64(float(number))
-    if np.isinf(found):
+        rounded = np.float32(float(number)) if is_float else np.float64(float(number))
+    if np.isinf(rounded):
         raise JsonValueError(f"beyond the range of {'float (3.4e38)' if is_float else 'double (1.8e308)'}")
-    if isinstance(number, int) and int(found) != number and Decimal(str(found)) != number:
-        raise JsonValueError(f"a {'float' if is_float else 'double'} would become {int(found)}")
-    return float(found)
+    if isinstance(number, int) and int(rounded) != number and Decimal(str(rounded)) != number:
+        raise JsonValueError(f"a {'float' if is_float else 'double'} would become {int(rounded)}")
+    return float(rounded)
 
 
 def _number(value: Any) -> int | Decimal:

@@ -65,7 +65,7 @@ def _codes(keys: Any) -> tuple[np.ndarray, int]:
         return np.array([seen.setdefault(str(key), len(seen)) for key in keys], np.int64), max(len(seen), 1)
     if pa.types.is_floating(keys.type):  # 0.0 and -0.0 are one key, as are all NaN
         numbers = keys.to_numpy(zero_copy_only=False) + 0.0
-        found, codes = np.unique(numbers, return_inverse=True)
-        return codes.astype(np.int64), max(len(found), 1)
+        distinct, codes = np.unique(numbers, return_inverse=True)
+        return codes.astype(np.int64), max(len(distinct), 1)
     encoded = keys.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), max(len(encoded.dictionary), 1)

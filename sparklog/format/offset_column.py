@@ -70,8 +70,8 @@ def decode_rows(
         if packed is not None:
             return packed, None
         return decode_batch(data, schema, columns, header=header, inflated_bytes_max=inflated_bytes_max), None
-    wanted = None if columns is None else [*columns, len(schema)]
-    rows = decode_batch(data, with_offset_column(schema), wanted, header=header, inflated_bytes_max=inflated_bytes_max)
+    indexes = None if columns is None else [*columns, len(schema)]
+    rows = decode_batch(data, with_offset_column(schema), indexes, header=header, inflated_bytes_max=inflated_bytes_max)
     last = rows.num_columns - 1
     offsets = np.asarray(rows.column(last).to_numpy(zero_copy_only=False))
     if len(offsets) and not (

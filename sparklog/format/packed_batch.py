@@ -283,7 +283,7 @@ class _Body:
         if columns is not None and not columns:  # only `select` keeps how many rows there are
             one = self.decode([_HEADERS], has_keys=has_keys)
             return None if one is None else one.select([])
-        found = []
+        arrays = []
         for column in range(len(ENVELOPE_SCHEMA)) if columns is None else columns:
             if column == _TIMESTAMP:
                 array = self._timestamps()
@@ -293,8 +293,8 @@ class _Body:
                 array = self._nulls(3 * column)
             if array is None:
                 return None
-            found.append(array)
-        return pa.RecordBatch.from_arrays(found, schema=_schema_of(None if columns is None else tuple(columns)))
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, schema=_schema_of(None if columns is None else tuple(columns)))
 
     def _stored_buffer(self, number: int) -> pa.Buffer:
         """Return a buffer as the body contains it, with its length or -1 in front."""
@@ -347,8 +347,8 @@ def _unpack(frame: pa.Buffer, size: int) -> pa.Buffer:
         return pa.py_buffer(np.full(size // 8, I64.unpack(pattern)[0], np.int64))
     # not the codec's `decompress`, which does not return the length of the content
     with pa.CompressedInputStream(pa.BufferReader(frame), "lz4") as stream:
-        found = stream.read_buffer(size + 1)
-    return found if found.size == size else found.slice(0, 0)
+        content = stream.read_buffer(size + 1)
+    return content if content.size == size else content.slice(0, 0)
 
 
 @cache

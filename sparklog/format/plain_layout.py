@@ -82,21 +82,21 @@ def _run_end_decoded(array: Any) -> Any:
 
 def _plain_list(array: Any) -> Any:
     offsets, (values,) = _plain_children(array, array.values)
-    made = pa.LargeListArray if pa.types.is_large_list(array.type) else pa.ListArray
-    return made.from_arrays(offsets, values, mask=_nulls(array))
+    array_type = pa.LargeListArray if pa.types.is_large_list(array.type) else pa.ListArray
+    return array_type.from_arrays(offsets, values, mask=_nulls(array))
 
 
 def _plain_children(array: Any, *children: Any) -> tuple[Any, list[Any]]:
     """Return the offsets of a list or map whose null rows have no elements, and its children with these offsets."""
-    given = array.offsets.to_numpy()
-    first, sizes = int(given[0]), np.diff(given)
-    plain = [plain_layout(child.slice(first, int(given[-1]) - first)) for child in children]
+    ends = array.offsets.to_numpy()
+    first, sizes = int(ends[0]), np.diff(ends)
+    plain = [plain_layout(child.slice(first, int(ends[-1]) - first)) for child in children]
     if array.null_count:
         is_valid = array.is_valid().to_numpy(zero_copy_only=False)
         held = np.repeat(is_valid, sizes)
         if not held.all():
             plain, sizes = [child.filter(pa.array(held)) for child in plain], sizes * is_valid
-    offsets = np.zeros(len(given), given.dtype)
+    offsets = np.zeros(len(ends), ends.dtype)
     np.cumsum(sizes, out=offsets[1:])
     return pa.array(offsets), plain
 

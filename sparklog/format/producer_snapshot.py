@@ -150,6 +150,6 @@ def decode_snapshot(data: bytes) -> ProducerSnapshot | None:
         position += part.size * count
     if offset < 0 or sum(p[-1] for p in tables[0]) != batches or any(p[-1] > BATCHES_MAX for p in tables[0]):
         return None
-    left = iter([ProducedBatch(*b) for b in tables[1]])
-    found = [ProducerState._make((*p[:-1], tuple(next(left) for _ in range(p[-1])))) for p in tables[0]]
-    return ProducerSnapshot(offset, found, tables[2], [AbortedFile(*f) for f in tables[3]])
+    remaining = iter([ProducedBatch(*b) for b in tables[1]])
+    states = [ProducerState._make((*p[:-1], tuple(next(remaining) for _ in range(p[-1])))) for p in tables[0]]
+    return ProducerSnapshot(offset, states, tables[2], [AbortedFile(*f) for f in tables[3]])

@@ -82,11 +82,11 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
     return canonical
 
 
-def _require_distinct(names: list[str], what: str) -> None:
+def _require_distinct(names: list[str], kind: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
-            raise InvalidTopicError(f"{what} {name!r} occurs twice (Spark ignores case)")
+            raise InvalidTopicError(f"{kind} {name!r} occurs twice (Spark ignores case)")
         seen.add(name.lower())
 
 
@@ -399,8 +399,8 @@ def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column:
         if schema.get_field_index(timestamp_column) < 0:
             raise InvalidTopicError(f"timestamp column {timestamp_column!r} is not in the schema (columns: {names})")
         if not pa.types.is_timestamp(schema.field(timestamp_column).type):
-            found = schema.field(timestamp_column).type
-            raise InvalidTopicError(f"timestamp column {timestamp_column!r} is {found}, it must be a timestamp")
+            column_type = schema.field(timestamp_column).type
+            raise InvalidTopicError(f"timestamp column {timestamp_column!r} is {column_type}, it must be a timestamp")
 
 
 def timestamp_bounds_ms(column: Any, default_ms: int) -> tuple[int, int]:

@@ -66,13 +66,13 @@ class SchemaChange(Struct, frozen=True):
         """
         problems: list[str] = []
         if self.whole is not None:
-            wanted = canonical_schema(self.whole)
+            target = canonical_schema(self.whole)
         else:
-            wanted = canonical_schema(self._edit(schema, problems))
-        problems += _refusals(schema, wanted, key_columns, timestamp_column)
+            target = canonical_schema(self._edit(schema, problems))
+        problems += _refusals(schema, target, key_columns, timestamp_column)
         if problems:
             raise InvalidTopicError("the schema cannot be changed like this: " + "; ".join(problems))
-        return schema if wanted.equals(schema) else wanted
+        return schema if target.equals(schema) else target
 
     def _edit(self, schema: pa.Schema, problems: list[str]) -> pa.Schema:
         fields = list(schema)
@@ -98,22 +98,22 @@ class SchemaChange(Struct, frozen=True):
 
 
 def _refusals(
-    schema: pa.Schema, wanted: pa.Schema, key_columns: Sequence[str], timestamp_column: str | None
+    schema: pa.Schema, target: pa.Schema, key_columns: Sequence[str], timestamp_column: str | None
 ) -> Iterator[str]:
-    """Yield the reasons why the schema `wanted` is not allowed after `schema`. Both schemas are canonical."""
-    kept = [n for n in wanted.names if schema.get_field_index(n) >= 0]
+    """Yield the reasons why the schema `target` is not allowed after `schema`. Both schemas are canonical."""
+    kept = [n for n in target.names if schema.get_field_index(n) >= 0]
     for f in schema:
-        at = wanted.get_field_index(f.name)
+        at = target.get_field_index(f.name)
         if at < 0:
             role = "the timestamp column " if f.name == timestamp_column else "column "
             yield f"{role}{f.name!r} ({f.type}) is missing: columns cannot be dropped or renamed"
-        elif wanted.field(at).type != f.type:
-            yield from _type_refusals(f.name, f.type, wanted.field(at).type, key_columns, timestamp_column)
+        elif target.field(at).type != f.type:
+            yield from _type_refusals(f.name, f.type, target.field(at).type, key_columns, timestamp_column)
     if kept != [n for n in schema.names if n in kept]:
         yield f"the columns' order cannot change (it is {shown_names(schema.names)})"
-    elif wanted.names[: len(kept)] != kept:
-        first = next(n for n in wanted.names if schema.get_field_index(n) < 0)
-        yield f"column {first!r} ({wanted.field(first).type}) is new and must stand at the end"
+    elif target.names[: len(kept)] != kept:
+        first = next(n for n in target.names if schema.get_field_index(n) < 0)
+        yield f"column {first!r} ({target.field(first).type}) is new and must stand at the end"
 
 
 def _type_refusals(
@@ -148,39 +148,39 @@ def check_versions(topic: str, schemas: Mapping[int, pa.Schema]) -> None:
 
 
 class RowAdapter:
-    """Converter of batches from the schema `written` into the layout `wanted`. Columns are chosen by name. Missing
+    """Converter of batches from the schema `written` into the layout `target`. Columns are chosen by name. Missing
     columns become null, narrower columns are cast, and other columns are not copied.
 
-    `indexes`: the columns of `written` that `wanted` needs, ascending.
+    `indexes`: the columns of `written` that `target` needs, ascending.
     """
 
-    __slots__ = ("_sources", "_unchanged", "indexes", "wanted")
+    __slots__ = ("_sources", "_unchanged", "indexes", "target")
 
-    def __init__(self, written: pa.Schema, wanted: pa.Schema, topic: str) -> None:
+    def __init__(self, written: pa.Schema, target: pa.Schema, topic: str) -> None:
         """Plan the conversion. `topic`: name for the error message. Raises SchemaMismatchError if a column of `written`
-        has a type that cannot be widened to its type in `wanted`."""
-        self.wanted = wanted
-        self._sources = [written.get_field_index(f.name) for f in wanted]
+        has a type that cannot be widened to its type in `target`."""
+        self.target = target
+        self._sources = [written.get_field_index(f.name) for f in target]
         self.indexes = sorted(i for i in self._sources if i >= 0)
-        for f, at in zip(wanted, self._sources, strict=True):
+        for f, at in zip(target, self._sources, strict=True):
             if at >= 0 and written.field(at).type != f.type and not can_widen(written.field(at).type, f.type):
                 raise SchemaMismatchError(
                     f"topic {topic!r}: column {f.name!r} is {written.field(at).type} now, it was {f.type} when this "
                     "read started: restart the read (or the streaming query) to continue with the new type"
                 )
-        self._unchanged = [f.name for f in wanted] == written.names and wanted.types == written.types
+        self._unchanged = [f.name for f in target] == written.names and target.types == written.types
 
     def adapt(self, batch: Rows) -> Rows:
-        """Return `batch` in the layout `wanted`. `batch` has the columns of `written`, or only those of `indexes`."""
+        """Return `batch` in the layout `target`. `batch` has the columns of `written`, or only those of `indexes`."""
         if self._unchanged:
             return batch
-        if not len(self.wanted):
+        if not len(self.target):
             return batch.select([])
         columns = []
-        for f, at in zip(self.wanted, self._sources, strict=True):
+        for f, at in zip(self.target, self._sources, strict=True):
             if at < 0:
                 columns.append(null_column(batch.num_rows, f.type))
             else:
                 column = batch.column(batch.schema.get_field_index(f.name))
                 columns.append(column if column.type == f.type else column.cast(f.type))
-        return type(batch).from_arrays(columns, schema=self.wanted)
+        return type(batch).from_arrays(columns, schema=self.target)

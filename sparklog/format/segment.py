@@ -381,15 +381,15 @@ def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_off
 
 def _find_all(read: PositionedRead, start: int, end: int) -> np.ndarray:
     """Return the positions of all header marks in [start, end), ascending."""
-    found: list[int] = []
+    positions: list[int] = []
     overlap = len(HEADER_MARK) - 1
     for chunk_position in range(start, end, _SEARCH_STEP_BYTES):
         chunk = read(chunk_position, min(_SEARCH_STEP_BYTES + overlap, end - chunk_position))
         at = chunk.find(HEADER_MARK)
         while at >= 0:
-            found.append(chunk_position + at)
+            positions.append(chunk_position + at)
             at = chunk.find(HEADER_MARK, at + 1)
-    return np.array(found, np.int64)
+    return np.array(positions, np.int64)
 
 
 def _candidates(read: PositionedRead, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -134,12 +134,12 @@ def _places(n: int, key_bytes: int | None, value_bytes: int) -> tuple[int, ...]:
     keys."""
     bits, offsets = (n + 7) // 8, 4 * (n + 1)
     of_keys = (bits, offsets, 0) if key_bytes is None else (0, offsets, key_bytes)
-    found: list[int] = []
+    places: list[int] = []
     end = 0
     for size in (*of_keys, 0, offsets, value_bytes, bits, offsets, *map(len, _NO_ENTRIES), 0, 8 * n):
-        found += (end, size)
+        places += (end, size)
         end += size + 7 & ~7
-    return tuple(found)
+    return tuple(places)
 
 
 def _is_ascending(body: memoryview, n: int, offsets_at: int, size: int) -> bool:

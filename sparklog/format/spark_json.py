@@ -33,29 +33,29 @@ def parse_spark_json(text: str) -> pa.Schema:
     return pa.schema(list(_spark_type(root, "the schema")))
 
 
-def _spark_type(given: Any, where: str) -> Any:
+def _spark_type(described: Any, where: str) -> Any:
     try:
-        if isinstance(given, str):
+        if isinstance(described, str):
             with suppress(InvalidTopicError):  # whose position is not one in the given text
-                return parse_ddl("x " + _SPARK_TYPES.get(given, given)).field(0).type
-            raise _not_taken(where, given)
-        kind = given["type"]
+                return parse_ddl("x " + _SPARK_TYPES.get(described, described)).field(0).type
+            raise _not_taken(where, described)
+        kind = described["type"]
         if kind == "struct":
             inside = "" if where == "the schema" else f"{where}, "
             word = "field" if inside else "column"
             return pa.struct(
-                [(f["name"], _spark_type(f["type"], f"{inside}{word} {f['name']!r}")) for f in given["fields"]]
+                [(f["name"], _spark_type(f["type"], f"{inside}{word} {f['name']!r}")) for f in described["fields"]]
             )
         if kind == "array":
-            return pa.list_(pa.field("element", _spark_type(given["elementType"], where)))
+            return pa.list_(pa.field("element", _spark_type(described["elementType"], where)))
         if kind == "map":
-            return pa.map_(_spark_type(given["keyType"], where), _spark_type(given["valueType"], where))
+            return pa.map_(_spark_type(described["keyType"], where), _spark_type(described["valueType"], where))
     except (KeyError, TypeError, IndexError) as e:
         raise InvalidTopicError(f"schema: {where} is not Spark's JSON form ({e!r} is missing or wrong)") from e
-    raise _not_taken(where, given)
+    raise _not_taken(where, described)
 
 
-def _not_taken(where: str, given: Any) -> InvalidTopicError:
+def _not_taken(where: str, described: Any) -> InvalidTopicError:
     return InvalidTopicError(
-        f"schema: {where} has the unknown type {given!r}, which a topic cannot hold: cast it before"
+        f"schema: {where} has the unknown type {described!r}, which a topic cannot hold: cast it before"
     )

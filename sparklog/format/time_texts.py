@@ -90,11 +90,11 @@ def _far_number(text: str, t: Any) -> int:
     cycles, year = divmod(int(match[1]), 400)
     (number,) = parse_times(pa.array([f"{year + 400:04}{match[2]}"], pa.string()), t).view(_integer(t)).to_pylist()
     days = (cycles - 1) * _DAYS_OF_400_YEARS
-    found: int = number + (days if pa.types.is_date(t) else days * _DAY_US)
+    result: int = number + (days if pa.types.is_date(t) else days * _DAY_US)
     bits = _integer(t).bit_width
-    if not -(1 << bits - 1) <= found < 1 << bits - 1:
+    if not -(1 << bits - 1) <= result < 1 << bits - 1:
         raise pa.ArrowInvalid(f"{text!r:.80} is outside of the range of {t}")
-    return found
+    return result
 
 
 def _parse_intervals(texts: Any, t: Any) -> Any:

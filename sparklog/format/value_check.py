@@ -83,5 +83,5 @@ def _is_ascii(column: Any) -> bool:
 def _types_as_bytes(schema: pa.Schema) -> list[Any] | None:
     """Return `type_as_bytes` of each column, None for a column without text. Returns None if no column has text."""
     types = [(field.type, type_as_bytes(field.type)) for field in schema]
-    found = [None if as_bytes == kind else as_bytes for kind, as_bytes in types]
-    return found if any(kind is not None for kind in found) else None
+    differing = [None if as_bytes == kind else as_bytes for kind, as_bytes in types]
+    return differing if any(kind is not None for kind in differing) else None

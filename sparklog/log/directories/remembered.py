@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sparklog.environment.files import FileSystem, read_hint, read_whole
 from sparklog.errors import SparklogError, StorageError
-from sparklog.format.checkpoint import LOG_DIRS_FILE, KnownLogDirs, decode, encode
+from sparklog.format.checkpoint import LOG_DIRS_FILE, RememberedLogDirs, decode, encode
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def read_remembered_directories(files: FileSystem, data_dir: Path) -> list[Path]
     """Return the paths of the log directories that the file in `data_dir` names; an empty list if the file is missing
     or cannot be read. Raises StorageError."""
     data = read_whole(files, data_dir / LOG_DIRS_FILE)
-    stored = decode(data, KnownLogDirs) if data is not None else None
+    stored = decode(data, RememberedLogDirs) if data is not None else None
     return [Path(path) for path in stored.directories.values()] if stored is not None else []
 
 
@@ -38,7 +38,7 @@ class RememberedDirectories:
         """Read the file. Directories that the file names and `present` (path by identity) lacks count as absent from
         now on. Raises StorageError."""
         data = read_hint(self._files, self._path)
-        stored = decode(data, KnownLogDirs) if data is not None else None
+        stored = decode(data, RememberedLogDirs) if data is not None else None
         if data is not None and stored is None:
             logger.warning("%s cannot be read; missing log directories are not detected", self._path)
         self._written = dict(stored.directories) if stored is not None else {}
@@ -73,7 +73,7 @@ class RememberedDirectories:
         if remembered == self._written:
             return
         try:
-            self._files.write_atomic(self._path, encode(KnownLogDirs(remembered)))
+            self._files.write_atomic(self._path, encode(RememberedLogDirs(remembered)))
         except SparklogError as e:
             logger.warning("%s could not be written and is written at the next start: %s", self._path, e)
         else:
