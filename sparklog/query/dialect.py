@@ -30,8 +30,8 @@ def is_table_list(query: str) -> bool:
 
 def is_listing(line: str) -> bool:
     """Return True if a line is a statement that lists tables or a table's columns, and lacks the semicolon."""
-    found = _LISTING.fullmatch(line.strip())
-    return found is not None and (found["name"] or "").lower() not in _BEGINS_A_QUERY
+    match = _LISTING.fullmatch(line.strip())
+    return match is not None and (match["name"] or "").lower() not in _BEGINS_A_QUERY
 
 
 def table_list(topics: Iterable[str]) -> str:
@@ -46,13 +46,13 @@ def table_list(topics: Iterable[str]) -> str:
 
 def in_this_dialect(query: str) -> str:
     """Return DESCRIBE for a statement such as SHOW COLUMNS FROM, which DuckDB lacks; any other text unchanged."""
-    found = _COLUMN_LIST.fullmatch(query)
-    return query if found is None else f"DESCRIBE {found['table']}"
+    match = _COLUMN_LIST.fullmatch(query)
+    return query if match is None else f"DESCRIBE {match['table']}"
 
 
 def words_of(query: str) -> frozenset[str]:
     """Return the words of SQL text in lower case, without those in strings, quoted names and comments."""
-    return frozenset(found["word"].lower() for found in _TOKEN.finditer(query) if found["word"])
+    return frozenset(match["word"].lower() for match in _TOKEN.finditer(query) if match["word"])
 
 
 def with_quotes(query: str, names: Collection[str], parses: Callable[[str], bool]) -> tuple[str, list[str]] | None:
@@ -60,7 +60,7 @@ def with_quotes(query: str, names: Collection[str], parses: Callable[[str], bool
     topics that are keywords. `parses`: returns True for text without a syntax error. Returns the corrected text and the
     quoted names; None if quotes do not correct it."""
     by_lower = {name.lower(): name for name in names}
-    places = [found for found in _TOKEN.finditer(query) if found["word"] and found["word"].lower() in by_lower]
+    places = [match for match in _TOKEN.finditer(query) if match["word"] and match["word"].lower() in by_lower]
     if len(places) > KEYWORDS_MAX:
         return None
     for count in range(1, len(places) + 1):

@@ -83,19 +83,19 @@ def _read_only(name: str | None, columns: Mapping[str, Sequence[str]]) -> str:
 
 def _moment(message: str) -> str:
     """Return a hint on the function `moment` if the message is about a time that only `moment` can parse; else ""."""
-    found = _WRONG_TIME.search(message)
-    if found is None:
+    match = _WRONG_TIME.search(message)
+    if match is None:
         return ""
     try:
-        parse_time_ms(found["text"], 0)
+        parse_time_ms(match["text"], 0)
     except InvalidRequestError:
         return ""
-    return f"\nFor words such as yesterday use the function moment: moment('{found['text']}')"
+    return f"\nFor words such as yesterday use the function moment: moment('{match['text']}')"
 
 
 def _nearest(name: str, topics: Iterable[str]) -> str:
-    known = sorted(topics)
-    by_lower = {topic.lower(): topic for topic in known}
+    names = sorted(topics)
+    by_lower = {topic.lower(): topic for topic in names}
     if same := by_lower.get(name.lower()):  # the statement names another SQL schema, such as `latest`
         return (
             f"Topic {same!r} is the table {written(same)}; the schema latest has the newest row of each key, of topics "
@@ -104,7 +104,7 @@ def _nearest(name: str, topics: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), by_lower, n=NEAR_MAX, cutoff=0.6)
     if near:
         return f"Did you mean {' or '.join(written(by_lower[n]) for n in near)}?"
-    return f"Topics: {_list_text([written(t) for t in known])}" if known else "There are no topics."
+    return f"Topics: {_list_text([written(t) for t in names])}" if names else "There are no topics."
 
 
 def _quote(query: str, topics: Iterable[str]) -> str:

@@ -83,8 +83,8 @@ class Filter:
         """Return the members of `partitions` that can have rows that pass the filter."""
         if PARTITION not in self.columns:
             return list(partitions)
-        given = [_is(PARTITION, p) for p in partitions]
-        return [p for p, may in zip(partitions, self._may_hold(given), strict=True) if may]
+        conditions = [_is(PARTITION, p) for p in partitions]
+        return [p for p, may in zip(partitions, self._may_hold(conditions), strict=True) if may]
 
     def offsets(self, within: Interval, partition: int | None = None) -> list[Interval]:
         """Return the offsets in `within` of rows that can pass the filter, ascending. `partition`: the rows' partition;
@@ -102,10 +102,10 @@ class Filter:
 
     def _intervals(self, column: str, within: Interval, factor: int, partition: int | None) -> list[Interval]:
         def ask(pieces: Sequence[Interval]) -> list[bool]:
-            given = [_between(column, piece.first * factor, piece.last * factor) for piece in pieces]
+            conditions = [_between(column, piece.first * factor, piece.last * factor) for piece in pieces]
             if partition is not None:
-                given = [_is(PARTITION, partition) & g for g in given]
-            return self._may_hold(given)
+                conditions = [_is(PARTITION, partition) & g for g in conditions]
+            return self._may_hold(conditions)
 
         return narrow(within, ask, self._constants(column))
 
@@ -115,37 +115,37 @@ class Filter:
         text = str(self.expression)
         if column == TIMESTAMP:
             return list(_times_ms(text))
-        return [int(found[0]) for found in _NUMBER.finditer(text)]
+        return [int(match[0]) for match in _NUMBER.finditer(text)]
 
-    def _may_hold(self, given: Sequence[pc.Expression]) -> list[bool]:
-        """Return for each condition in `given` False if Arrow proves that no row with the condition passes the filter.
+    def _may_hold(self, conditions: Sequence[pc.Expression]) -> list[bool]:
+        """Return for each of `conditions` False if Arrow proves that no row with the condition passes the filter.
 
         Each condition is the partition expression of a file in a dataset. The files need not exist, because Arrow opens
         none to choose among them.
         """
         if self.expression is None:
-            return [True] * len(given)
-        numbers = [str(i) for i in range(len(given))]
+            return [True] * len(conditions)
+        numbers = [str(i) for i in range(len(conditions))]
         dataset = ds.FileSystemDataset.from_paths(
-            numbers, schema=self._schema, format=_FORMAT, filesystem=_FILES, partitions=list(given)
+            numbers, schema=self._schema, format=_FORMAT, filesystem=_FILES, partitions=list(conditions)
         )
         alive = {fragment.path for fragment in dataset.get_fragments(self.expression)}
         return [number in alive for number in numbers]
 
 
-def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
+def plan(row_filter: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Return the offsets of `logs` with rows that can pass the filter: in the order of `logs`, each log's ascending."""
-    kept = set(given.partitions([log.partition for log in logs]))
+    kept = set(row_filter.partitions([log.partition for log in logs]))
     logs = [log for log in logs if log.partition in kept and log.start < log.end]
-    if OFFSET not in given.columns or not logs:
+    if OFFSET not in row_filter.columns or not logs:
         return logs
-    if PARTITION in given.columns and len(logs) <= PARTITIONS_APART_MAX:
-        found = [(log, given.offsets(Interval(log.start, log.end - 1), log.partition)) for log in logs]
+    if PARTITION in row_filter.columns and len(logs) <= PARTITIONS_APART_MAX:
+        by_log = [(log, row_filter.offsets(Interval(log.start, log.end - 1), log.partition)) for log in logs]
     else:
         whole = Interval(min(log.start for log in logs), max(log.end for log in logs) - 1)
-        shared = given.offsets(whole)
-        found = [(log, shared) for log in logs]
-    cut = (log.between(first, last + 1) for log, intervals in found for first, last in intervals)
+        shared = row_filter.offsets(whole)
+        by_log = [(log, shared) for log in logs]
+    cut = (log.between(first, last + 1) for log, intervals in by_log for first, last in intervals)
     return [r for r in cut if r.start < r.end]
 
 
@@ -164,22 +164,22 @@ def narrow(
 class _RangeNarrower:
     def __init__(self, ask: Callable[[Sequence[Interval]], list[bool]]) -> None:
         self._ask = ask
-        self._questions_left = QUESTIONS_MAX
+        self._remaining_questions = QUESTIONS_MAX
 
     def narrow(self, pieces: Sequence[Interval]) -> list[Interval]:
         """Return the needed parts of `pieces`, which are adjacent and ascending."""
-        if self._questions_left <= 0:
+        if self._remaining_questions <= 0:
             return [Interval(pieces[0].first, pieces[-1].last)]
-        found: list[Interval] = []
+        needed: list[Interval] = []
         for run in self._runs(pieces):
             if len(run) > 1:
                 edges = Interval(self._first(run[0]), self._last(run[-1]))
-                found += [edges] if edges.first <= edges.last else []
+                needed += [edges] if edges.first <= edges.last else []
             elif run[0].first == run[0].last:
-                found.append(run[0])
+                needed.append(run[0])
             else:
-                found += self.narrow(_cut(run[0]))
-        return found
+                needed += self.narrow(_cut(run[0]))
+        return needed
 
     def _runs(self, pieces: Sequence[Interval]) -> list[list[Interval]]:
         """Return the pieces that are not ruled out, with adjacent pieces in one list."""
@@ -195,7 +195,7 @@ class _RangeNarrower:
 
     def _first(self, piece: Interval) -> int:
         """Return the first number of `piece` that is not ruled out; `piece.last + 1` if all are."""
-        while piece.first < piece.last and self._questions_left > 0:
+        while piece.first < piece.last and self._remaining_questions > 0:
             smaller = next((p for p, may in self._ask_offsets(_cut(piece)) if may), None)
             if smaller is None:
                 return piece.last + 1
@@ -203,7 +203,7 @@ class _RangeNarrower:
         return piece.first
 
     def _last(self, piece: Interval) -> int:
-        while piece.first < piece.last and self._questions_left > 0:
+        while piece.first < piece.last and self._remaining_questions > 0:
             smaller = next((p for p, may in reversed(self._ask_offsets(_cut(piece))) if may), None)
             if smaller is None:
                 return piece.first - 1
@@ -211,7 +211,7 @@ class _RangeNarrower:
         return piece.last
 
     def _ask_offsets(self, pieces: Sequence[Interval]) -> list[tuple[Interval, bool]]:
-        self._questions_left -= 1
+        self._remaining_questions -= 1
         return list(zip(pieces, self._ask(pieces), strict=True))
 
 
@@ -245,9 +245,9 @@ def _scalar(column: str, value: int) -> Any:
 
 
 def _times_ms(text: str) -> Iterator[int]:
-    for found in _TIME.finditer(text):
+    for match in _TIME.finditer(text):
         with suppress(ValueError):  # not a time, but a text of a similar form
-            yield (datetime.fromisoformat(found[0]) - _EPOCH) // timedelta(milliseconds=1)
+            yield (datetime.fromisoformat(match[0]) - _EPOCH) // timedelta(milliseconds=1)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparklog.query.newest import NewestRows, bound, find_newest_rows, probe_statement, with_tables
 from sparklog.query.ranges import OFFSET, OffsetRange
+from sparklog.query.tail_queries import NewestRows, bound, find_newest_rows, probe_statement, with_tables
 from sparklog.query.topic_table import TopicTable
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ class NewestRewriter:
             return []
         return find_newest_rows(statement["statements"][0], query.encode(), self._row_functions())
 
-    def rewrite(self, query: str, found: Sequence[tuple[NewestRows, TopicPart]]) -> str:
+    def rewrite(self, query: str, parts: Sequence[tuple[NewestRows, TopicPart]]) -> str:
         """Return the query, in which the topics of SELECTs are replaced by tables of the needed offsets.
 
         The tables exist until `end`. A SELECT whose needed offsets `newest.bound` does not find stays as it is. Raises
         duckdb.Error.
         """
         replaced = []
-        for number, (newest, part) in enumerate(found):
+        for number, (newest, part) in enumerate(parts):
             name = _NAME.format(number)
             self._connection.register(name, part.table)
             self._registered_names.append(name)
@@ -92,8 +92,8 @@ class NewestRewriter:
     def _probe(self, newest: NewestRows, table: str) -> Sequence[int]:
         statement = json.dumps(probe_statement(newest, table, newest.rows))
         ((text,),) = self._connection.execute("SELECT json_deserialize_sql(?::JSON)", [statement]).fetchall()
-        found = self._connection.sql(text).to_arrow_table().column(0)
-        values = np.asarray(found.cast("int64"))
+        column = self._connection.sql(text).to_arrow_table().column(0)
+        values = np.asarray(column.cast("int64"))
         return (values if newest.by == OFFSET else values // 1000).tolist()  # type: ignore[no-any-return]
 
     def _row_functions(self) -> frozenset[str]:

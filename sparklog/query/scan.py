@@ -113,7 +113,7 @@ def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
     """Request the topic's metadata, with retries up to `timeout_ms`. Raises UnknownTopicOrPartitionError and the errors
     of requests."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
-    return until_answered(lambda left_ms: cluster.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
+    return until_answered(lambda remaining_ms: cluster.topic(topic, refresh=True, timeout_ms=remaining_ms), attempts)
 
 
 def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest: bool = False) -> TopicSnapshot:
@@ -170,7 +170,7 @@ class TopicScan:
         snapshot: TopicSnapshot,
         schema: pa.Schema,
         columns: Sequence[str] | None,
-        given: Filter,
+        row_filter: Filter,
         options: ReadOptions,
         control: Control,
     ) -> None:
@@ -179,17 +179,17 @@ class TopicScan:
         self._topic = snapshot.info.name
         self._logs = snapshot.logs
         self._history = snapshot.history
-        self._filter = given
+        self._filter = row_filter
         self._options = options
         self._control = control
         self._columns = list(schema.names if columns is None else columns)
-        wanted = {*self._columns, *given.columns}
-        self._read_schema = pa.schema([f for f in schema if f.name in wanted])
+        names = {*self._columns, *row_filter.columns}
+        self._read_schema = pa.schema([f for f in schema if f.name in names])
         self._layout = pa.schema([f for f in self._read_schema if METADATA_SCHEMA.get_field_index(f.name) < 0])
         table = None if self._history is None else self._history.history
         self._dictionaries: set[str] = set() if table is None else table.dictionary_columns(self._read_schema)
         self.schema = with_dictionaries(pa.schema([schema.field(name) for name in self._columns]), self._dictionaries)
-        self._times = given.times_ms()
+        self._times = row_filter.times_ms()
         self._rows_together = ROWS_TOGETHER_FIRST
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -207,9 +207,9 @@ class TopicScan:
                         f"{e}. If VACUUM has removed the file during the statement, run the statement again: it then "
                         "reads the newest version of the table"
                     ) from e
-            for found in ranges:
-                for group in self._groups(found):
-                    yield from self._rows(group, found.partition)
+            for offsets in ranges:
+                for group in self._groups(offsets):
+                    yield from self._rows(group, offsets.partition)
         except GeneratorExit:  # DuckDB needs no more rows
             raise
         except BaseException as e:
@@ -243,10 +243,10 @@ class TopicScan:
                     yield batch.select(self._columns)
         else:
             for r in parts:
-                for found in history.read(r.partition, r.start, r.end, self._layout.names, self._layout):
+                for table in history.read(r.partition, r.start, r.end, self._layout.names, self._layout):
                     self._check_cancelled()
-                    self._control.statistics.rows_read += found.num_rows
-                    yield from self._rows([found], r.partition)
+                    self._control.statistics.rows_read += table.num_rows
+                    yield from self._rows([table], r.partition)
         self._control.statistics.offsets_done += sum(r.end - r.start for r in parts)
 
     def _ranges(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
@@ -254,27 +254,27 @@ class TopicScan:
             return []
         first, last = self._times[0].first, self._times[-1].last
         if first >= 0 and ranges:
-            found = self._offsets_from(ranges, first)
+            offsets = self._offsets_from(ranges, first)
             # keeps the last batch of the range, because the found row can be in it
-            ranges = [r.begun_at(min(found[r.partition], r.end - 1)) for r in ranges if r.partition in found]
+            ranges = [r.begun_at(min(offsets[r.partition], r.end - 1)) for r in ranges if r.partition in offsets]
         lateness_ms = self._options.lateness_ms
         if lateness_ms is not None and 0 <= last + lateness_ms < TIME_MS_MAX and ranges:
-            found = self._offsets_from(ranges, last + lateness_ms + 1)
-            ranges = [r._replace(end=min(r.end, found.get(r.partition, r.end))) for r in ranges]
+            offsets = self._offsets_from(ranges, last + lateness_ms + 1)
+            ranges = [r._replace(end=min(r.end, offsets.get(r.partition, r.end))) for r in ranges]
         return [r for r in ranges if r.start < r.end]
 
     def _offsets_from(self, ranges: Sequence[OffsetRange], time_ms: int) -> dict[int, int]:
         """Return the first offset with at least this timestamp, by partition. Partitions without one are left out."""
-        asked = {TopicPartition(self._topic, r.partition): time_ms for r in ranges}
-        return offsets_from(self._cluster, asked, self._options)
+        times_ms = {TopicPartition(self._topic, r.partition): time_ms for r in ranges}
+        return offsets_from(self._cluster, times_ms, self._options)
 
-    def _groups(self, found: OffsetRange) -> Iterator[list[ConsumedBatch]]:
+    def _groups(self, offsets: OffsetRange) -> Iterator[list[ConsumedBatch]]:
         """Yield the batches of a range in groups to decode together."""
         statistics = self._control.statistics
         group: list[ConsumedBatch] = []
         rows = size_bytes = 0
-        done = found.start
-        for batch in self._read(found):
+        done = offsets.start
+        for batch in self._read(offsets):
             self._check_cancelled()
             statistics.batches_read += 1
             statistics.rows_read += batch.num_rows
@@ -288,28 +288,28 @@ class TopicScan:
                 yield group
                 group, rows, size_bytes = [], 0, 0
                 self._rows_together = min(4 * self._rows_together, ROWS_TOGETHER_MAX)
-        statistics.offsets_done += found.end - done
+        statistics.offsets_done += offsets.end - done
         if group:
             yield group
 
-    def _read(self, found: OffsetRange) -> Iterator[ConsumedBatch]:
+    def _read(self, offsets: OffsetRange) -> Iterator[ConsumedBatch]:
         options = self._options
         return read_range(
             self._cluster,
-            TopicPartition(self._topic, found.partition),
-            found.start,
-            found.end,
+            TopicPartition(self._topic, offsets.partition),
+            offsets.start,
+            offsets.end,
             columns=self._layout.names,
             layout=self._layout,
             local=options.local,
             isolation=options.isolation,
             retry_timeout_ms=options.request_timeout_ms,
             fetching=Fetching(request_timeout_ms=options.request_timeout_ms),
-            wanted=self._is_wanted,
-            floor=found.floor,
+            wanted=self._is_needed,
+            floor=offsets.floor,
         )
 
-    def _is_wanted(self, header: BatchHeader) -> bool:
+    def _is_needed(self, header: BatchHeader) -> bool:
         self._check_cancelled()
         if may_have_time(header, self._times):
             return True
@@ -335,7 +335,7 @@ class TopicScan:
                 yield batch
 
     def _table(self, group: Sequence[ConsumedBatch | HistoryBatch], partition: int) -> pa.Table:
-        made: dict[str, Callable[[], Any]] = {
+        makers: dict[str, Callable[[], Any]] = {
             PARTITION: lambda: pa.repeat(pa.scalar(partition, pa.int32()), sum(b.num_rows for b in group)),
             OFFSET: lambda: pa.array(np.concatenate([b.offsets() for b in group])),
             TIMESTAMP: lambda: _timestamps(group),
@@ -345,7 +345,7 @@ class TopicScan:
             data = data_together(group, names)
         else:
             data = pa.Table.from_batches([b.data for b in group], self._layout)
-        columns = [made[f.name]() if f.name in made else data.column(f.name) for f in self._read_schema]
+        columns = [makers[f.name]() if f.name in makers else data.column(f.name) for f in self._read_schema]
         return pa.Table.from_arrays(columns, schema=self._read_schema)
 
 
@@ -354,8 +354,8 @@ def offsets_from(cluster: Cluster, times_ms: Mapping[TopicPartition, int], optio
 
     Partitions without such an offset are left out.
     """
-    found = list_offsets(cluster, times_ms, isolation=options.isolation, timeout_ms=options.request_timeout_ms)
-    return {tp.partition: at.offset for tp, at in found.items() if at.offset >= 0}
+    offsets = list_offsets(cluster, times_ms, isolation=options.isolation, timeout_ms=options.request_timeout_ms)
+    return {tp.partition: at.offset for tp, at in offsets.items() if at.offset >= 0}
 
 
 def may_have_time(header: BatchHeader, times: Sequence[Interval]) -> bool:
@@ -364,8 +364,8 @@ def may_have_time(header: BatchHeader, times: Sequence[Interval]) -> bool:
         first = last = header.append_time_ms
     else:
         # a compacted batch can have a delete horizon in place of its smallest timestamp
-        known = not header.attributes & ATTRIBUTE_DELETE_HORIZON
-        first, last = header.min_timestamp_ms if known else -TIME_MS_MAX, header.max_timestamp_ms
+        has_minimum = not header.attributes & ATTRIBUTE_DELETE_HORIZON
+        first, last = header.min_timestamp_ms if has_minimum else -TIME_MS_MAX, header.max_timestamp_ms
     first, last = (max(-TIME_MS_MAX, min(t, TIME_MS_MAX)) for t in (first, last))  # as in the column `_timestamp`
     return any(t.first <= last and first <= t.last for t in times)
 

@@ -38,11 +38,11 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.query.calls import CALLS
+from sparklog.query.dialect import in_this_dialect, is_table_list, quote_hint, table_list, with_quotes, words_of
 from sparklog.query.exact_values import with_exact_values
 from sparklog.query.explain import ADVICE, explained
 from sparklog.query.names import literal, quoted, topics_named
 from sparklog.query.ranges import OFFSET, Filter, OffsetRange
-from sparklog.query.refusals import check_kind
 from sparklog.query.result import QueryResult
 from sparklog.query.rewrite import NewestRewriter, TopicPart
 from sparklog.query.scan import (
@@ -56,7 +56,7 @@ from sparklog.query.scan import (
     table_schema,
     take_snapshot,
 )
-from sparklog.query.spellings import in_this_dialect, is_table_list, quote_hint, table_list, with_quotes, words_of
+from sparklog.query.statement_kinds import check_kind
 from sparklog.query.topic_table import OpenScan, TopicTable
 from sparklog.security.client_security import Security
 from sparklog.settings import MIB
@@ -330,7 +330,7 @@ class SqlSession:
         Returns:
             The sorted names.
         """
-        return sorted(name for name in self._known_topics() if include_internal or name not in INTERNAL_TOPICS)
+        return sorted(name for name in self._partition_counts() if include_internal or name not in INTERNAL_TOPICS)
 
     @arg.takes(topic=arg.text)
     def columns(self, topic: str) -> pa.Schema:
@@ -365,9 +365,9 @@ class SqlSession:
     ) -> None:
         self.close()
 
-    def _known_topics(self) -> Mapping[str, int]:
+    def _partition_counts(self) -> Mapping[str, int]:
         attempts = Retries(RetryPolicy.within(self._options.request_timeout_ms))
-        return until_answered(lambda left_ms: self._cluster.partition_counts(timeout_ms=left_ms), attempts)
+        return until_answered(lambda remaining_ms: self._cluster.partition_counts(timeout_ms=remaining_ms), attempts)
 
     def _end_statement(self) -> None:
         if self._result is not None:
@@ -378,14 +378,14 @@ class SqlSession:
         """Run one statement and return its rows. Changes, such as those of a CREATE, are complete on return."""
         self._snapshots.clear()
         self._now_ms = time.time_ns() // 1_000_000
-        known: Collection[str] = ()
+        topics: Collection[str] = ()
         named: list[str] = []
         try:
-            known = self._known_topics()
+            topics = self._partition_counts()
             if is_table_list(query):
-                query = table_list(t for t in known if t not in INTERNAL_TOPICS)
-                return self._read(self._connection.sql(query), query, known, named)
-            named = topics_named(query, known)
+                query = table_list(t for t in topics if t not in INTERNAL_TOPICS)
+                return self._read(self._connection.sql(query), query, topics, named)
+            named = topics_named(query, topics)
             for topic in named:
                 self._bind(topic)
             self._bind_latest(query, named)
@@ -394,21 +394,21 @@ class SqlSession:
             bounded = self._run_bounded(query, named) if kind == "SELECT" and not self._in_transaction else None
             if bounded is not None:
                 return bounded
-            return self._read(self._connection.sql(query), query, known, named)
+            return self._read(self._connection.sql(query), query, topics, named)
         except self._duckdb.Error as e:
             traceback.clear_frames(e.__traceback__)  # DuckDB releases the GIL when it drops a relation
-            raise self._translate(e, query, known, named) from e
+            raise self._translate(e, query, topics, named) from e
 
     def _read(
         self,
         relation: Any,
         query: str,
-        known: Collection[str],
+        topics: Collection[str],
         named: Sequence[str],
         end: Callable[[], None] | None = None,
     ) -> QueryResult:
         reader = with_exact_values(relation).to_arrow_reader(RESULT_BATCH_ROWS)
-        return QueryResult(reader, lambda e: self._translate(e, query, known, named), self._control, end)
+        return QueryResult(reader, lambda e: self._translate(e, query, topics, named), self._control, end)
 
     def _bind(self, topic: str) -> None:
         """Take a snapshot of a topic, and register the topic's table unless it is registered with this schema."""
@@ -439,8 +439,8 @@ class SqlSession:
                 snapshot: TopicSnapshot = snapshot,
                 schema: pa.Schema = schema,
             ) -> TopicScan:
-                given = Filter(expression, schema)
-                return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
+                row_filter = Filter(expression, schema)
+                return TopicScan(self._cluster, snapshot, schema, columns, row_filter, self._options, self._control)
 
             self._connection.register(hidden, TopicTable(schema, self._keeping_failures(open_scan)))
             view = latest_view(snapshot.info, quoted(hidden), schema.names)
@@ -448,16 +448,16 @@ class SqlSession:
 
     def _snapshot(self, topic: str) -> TopicSnapshot:
         """Return the topic's snapshot of this statement. If only a view refers to the topic, take the snapshot now."""
-        found = self._snapshots.get(topic)
-        if found is None:
-            found = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
-        return found
+        snapshot = self._snapshots.get(topic)
+        if snapshot is None:
+            snapshot = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
+        return snapshot
 
     def _table(self, topic: str, schema: pa.Schema, logs: Callable[[], Sequence[OffsetRange]]) -> TopicTable:
         def open_scan(columns: Sequence[str] | None, expression: Any) -> TopicScan:
             snapshot = self._snapshot(topic)._replace(logs=logs())
-            given = Filter(expression, schema)
-            return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
+            row_filter = Filter(expression, schema)
+            return TopicScan(self._cluster, snapshot, schema, columns, row_filter, self._options, self._control)
 
         return TopicTable(schema, self._keeping_failures(open_scan))
 
@@ -483,18 +483,18 @@ class SqlSession:
         topics = {topic.lower(): topic for topic in named}
         rewriter = self._rewriter
         try:
-            found = [
+            bounded = [
                 (n, self._part(topics[n.topic.lower()]))
                 for n in rewriter.find(query)
                 if n.topic.lower() in topics and not self._snapshot(topics[n.topic.lower()]).reaches_back
             ]
-            if not found:
+            if not bounded:
                 return None
         except (self._duckdb.Error, RecursionError):  # DuckDB cannot serialize the query
             return None
         self._connection.begin()
         try:
-            relation = self._connection.sql(rewriter.rewrite(query, found))
+            relation = self._connection.sql(rewriter.rewrite(query, bounded))
             return self._read(relation, query, topics, named, self._end_bounded)
         except (self._duckdb.Error, RecursionError) as e:
             self._end_bounded()
@@ -517,8 +517,8 @@ class SqlSession:
             return self._table(topic, table_schema(snapshot.info), logs)
 
         def offsets_from_ms(time_ms: int) -> Mapping[int, int]:
-            asked = {TopicPartition(topic, log.partition): time_ms for log in snapshot.logs}
-            return offsets_from(self._cluster, asked, self._options)
+            times_ms = {TopicPartition(topic, log.partition): time_ms for log in snapshot.logs}
+            return offsets_from(self._cluster, times_ms, self._options)
 
         return TopicPart(snapshot.logs, make, offsets_from_ms)
 
@@ -534,10 +534,10 @@ class SqlSession:
     def _syntax_error(self, error: Exception, query: str) -> SparklogError:
         """Return the error to raise for text with a syntax error. If double quotes around keywords correct the text,
         the error's message has the corrected text."""
-        known = self._known_topics()
+        partition_counts = self._partition_counts()
         words = words_of(query) & self._reserved_words()
         if words:
-            topics = topics_named(query, known)
+            topics = topics_named(query, partition_counts)
             names = {c for topic in topics for c in self.columns(topic).names} | set(topics)
             keywords = [name for name in names if name.lower() in words]
             corrected = with_quotes(query, keywords, self._parses)
@@ -549,7 +549,7 @@ class SqlSession:
                     f"The offset of a record is the column {OFFSET}. Write:\n"
                     f"{corrected[0].replace(quoted('offset'), OFFSET).strip()}"
                 )
-        return explained(type(error).__name__, str(error), query, known, {})
+        return explained(type(error).__name__, str(error), query, partition_counts, {})
 
     def _parses(self, query: str) -> bool:
         try:
@@ -560,14 +560,14 @@ class SqlSession:
 
     def _reserved_words(self) -> frozenset[str]:
         if self._keywords is None:
-            found = self._connection.execute(
+            keywords = self._connection.execute(
                 "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved' "
                 "UNION SELECT unnest(['at', 'offset', 'window'])"
             )
-            self._keywords = frozenset(name for (name,) in found.fetchall())
+            self._keywords = frozenset(name for (name,) in keywords.fetchall())
         return self._keywords
 
-    def _translate(self, error: Exception, query: str, known: Collection[str], named: Sequence[str]) -> BaseException:
+    def _translate(self, error: Exception, query: str, topics: Collection[str], named: Sequence[str]) -> BaseException:
         """Return the error to raise for an error of DuckDB: the error of a scan if one has failed."""
         control = self._control
         if control.failure is not None:
@@ -577,7 +577,7 @@ class SqlSession:
         columns = {
             name: self._bindings[name.lower()].table.schema.names for name in named if name.lower() in self._bindings
         }
-        return explained(type(error).__name__, str(error), query, known, columns, self._advice)
+        return explained(type(error).__name__, str(error), query, topics, columns, self._advice)
 
 
 def _kind_of(statement: Any) -> str:
@@ -604,26 +604,26 @@ def _locked_connection(
     }
     if threads is not None:
         config["threads"] = threads
-    made: duckdb.DuckDBPyConnection = module.connect(":memory:", config=config)
-    made.execute("SET enable_progress_bar = false")
-    made.execute("SET TimeZone = 'UTC'")
+    connection: duckdb.DuckDBPyConnection = module.connect(":memory:", config=config)
+    connection.execute("SET enable_progress_bar = false")
+    connection.execute("SET TimeZone = 'UTC'")
     if allow_files:
         listed = ", ".join(literal(f"{_directory(path)}/") for path in allow_files)
-        made.execute(f"SET allowed_directories = [{listed}]")
-        made.execute("SET enable_external_access = false")
-    made.execute("SET lock_configuration = true")
-    return made
+        connection.execute(f"SET allowed_directories = [{listed}]")
+        connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
 
 
 def _directory(path: str) -> Path:
     try:
-        found = Path(path).resolve()
-        is_there = found.is_dir()
+        directory = Path(path).resolve()
+        is_present = directory.is_dir()
     except (ValueError, OSError):  # a null byte, a name that is too long
-        is_there = False
-    if not is_there:
+        is_present = False
+    if not is_present:
         raise InvalidConfigError(f"allow_files = {path!r}: use an existing directory")
-    return found
+    return directory
 
 
 def _close_at_exit() -> None:

@@ -55,13 +55,13 @@ def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str])
     """Return the SELECTs of newest rows in a statement. The result: the SELECTs. Their `topic` is any table name, which
     need not be an existing topic."""
     named = {entry.get("key", "").lower() for entry in _ctes(statement)}
-    found = []
+    candidates = []
     for node in _walk(statement):
         if node.get("type") == "SELECT_NODE":
             newest = _newest(node, sql, row_functions)
             if newest is not None and newest.topic.lower() not in named:
-                found.append(newest)
-    return found
+                candidates.append(newest)
+    return candidates
 
 
 def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[str, Any]:
@@ -126,13 +126,13 @@ def bound(
     offset with a timestamp of at least the given time in ms, by partition. Partitions without such an offset are left
     out."""
     for tail in tails(logs, newest):
-        found = probe(tail)
-        if len(found) < newest.rows:
+        values = probe(tail)
+        if len(values) < newest.rows:
             continue
         if newest.by == OFFSET:
             return tail
         # if the order is by time alone, it does not matter which of the rows with the last time are in the result
-        least_ms = found[-1] + 1 if newest.only_by else found[-1]
+        least_ms = values[-1] + 1 if newest.only_by else values[-1]
         if least_ms < 0:
             return None
         later = offsets_from_ms(least_ms)

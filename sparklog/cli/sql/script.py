@@ -7,8 +7,8 @@ from pathlib import Path
 from sparklog.cli.sql.format import OutputFormat
 from sparklog.cli.sql.run import run_query
 from sparklog.cli.sql.shell import SqlShell, command_of
+from sparklog.query.dialect import is_listing
 from sparklog.query.session import SqlSession
-from sparklog.query.spellings import is_listing
 
 
 def parts_of(text: str) -> list[str]:

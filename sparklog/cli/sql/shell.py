@@ -17,9 +17,9 @@ from sparklog.cli.sql.format import OutputFormat
 from sparklog.cli.sql.output import print_table
 from sparklog.cli.sql.run import cancellable, run_query
 from sparklog.errors import InvalidConfigError, QueryCancelledError, SparklogError
+from sparklog.query.dialect import is_listing
 from sparklog.query.names import written
 from sparklog.query.session import EXTRA, SqlSession
-from sparklog.query.spellings import is_listing
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from sparklog.cli.sql.script import parts_of
 from sparklog.cli.sql.shell import command_of, is_complete
-from sparklog.query.names import quoted
-from sparklog.query.spellings import (
+from sparklog.query.dialect import (
     in_this_dialect,
     is_table_list,
     quote_hint,
@@ -17,6 +16,7 @@ from sparklog.query.spellings import (
     with_quotes,
     words_of,
 )
+from sparklog.query.names import quoted
 from tests.support.cases import for_each
 
 duckdb = pytest.importorskip("duckdb")

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import duckdb
 import pytest
 
-from sparklog.query.newest import NewestRows, bound, find_newest_rows, probe_statement, tails, with_tables
 from sparklog.query.ranges import OffsetRange
+from sparklog.query.tail_queries import NewestRows, bound, find_newest_rows, probe_statement, tails, with_tables
 
 FUNCTIONS = frozenset({"lower", "now", "-", "+", ">", "||"})
 
