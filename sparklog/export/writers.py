@@ -122,15 +122,15 @@ class ArrowWriter:
 def distinct(names: list[str]) -> list[str]:
     """Return unique column names: a repeated name gets a number at its end. SQL allows the same name twice."""
     seen: set[str] = set()
-    found = []
+    unique_names = []
     for name in names:
         number, unique = 1, name
         while unique in seen:
             unique = f"{name}_{number}"
             number += 1
         seen.add(unique)
-        found.append(unique)
-    return found
+        unique_names.append(unique)
+    return unique_names
 
 
 def plain_column(column: Any) -> Any:
