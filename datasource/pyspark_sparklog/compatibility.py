@@ -66,15 +66,15 @@ def arrow_type_of(data_type: Any) -> Any:
     return to_arrow_type(data_type, **_TO_ARROW_IN_UTC)
 
 
-READERS_ARE_TOLD_THEIR_START: bool = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
+READERS_RECEIVE_THEIR_START: bool = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
 """True if Spark passes the start of a micro-batch when it asks a Python source for the batch's end, as 4.2 does. Older
 versions ask only for the latest offset."""
 
 
-def check_read_limits(given: bool) -> None:
-    """Refuse a stream's read limits under a PySpark that cannot keep them. `given`: True if the stream has a limit.
+def check_read_limits(has_limit: bool) -> None:
+    """Refuse a stream's read limits under a PySpark that cannot keep them. `has_limit`: True if the stream has a limit.
     Raises InvalidConfigError."""
-    if given and not READERS_ARE_TOLD_THEIR_START:
+    if has_limit and not READERS_RECEIVE_THEIR_START:
         raise InvalidConfigError(
             f"maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2: PySpark {pyspark.__version__} does not "
             "pass the start of a micro-batch to a Python source"
@@ -84,7 +84,7 @@ def check_read_limits(given: bool) -> None:
 STREAMS_CAN_BE_WRITTEN: bool = DataSourceStreamArrowWriter.__name__ == "DataSourceStreamArrowWriter"
 
 __all__ = [
-    "READERS_ARE_TOLD_THEIR_START",
+    "READERS_RECEIVE_THEIR_START",
     "STREAMS_CAN_BE_WRITTEN",
     "DataSourceStreamArrowWriter",
     "ReadAllAvailable",

@@ -163,11 +163,11 @@ def _varint(number: int) -> bytes:
 
 
 def _varints(data: bytes) -> list[int]:
-    found, number, shift = [], 0, 0
+    numbers, number, shift = [], 0, 0
     for byte in data:
         number |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            found.append(number)
+            numbers.append(number)
             number = shift = 0
-    return found
+    return numbers

@@ -24,9 +24,9 @@ from pathlib import Path
 
 def spark_home() -> Path:
     """Return SPARK_HOME, or the directory of the PySpark that this Python imports."""
-    given = os.environ.get("SPARK_HOME")
-    if given:
-        return Path(given)
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        return Path(home)
     import pyspark
 
     return Path(pyspark.__file__).parent
@@ -41,12 +41,12 @@ def precompile(archive: Path) -> int:
     """
     compiled = 0
     with tempfile.TemporaryDirectory(prefix=f".{archive.name}.", dir=archive.parent) as directory:
-        made = Path(directory, archive.name)
-        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as out, zipfile.ZipFile(archive) as given:
-            for entry in given.infolist():
+        copy = Path(directory, archive.name)
+        with zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED) as out, zipfile.ZipFile(archive) as source:
+            for entry in source.infolist():
                 if entry.filename.endswith(".pyc"):
                     continue  # of an earlier run, perhaps of another Python
-                content = given.read(entry)
+                content = source.read(entry)
                 out.writestr(entry, content)
                 if not entry.filename.endswith(".py") or "/tests/" in entry.filename:
                     continue
@@ -54,8 +54,8 @@ def precompile(archive: Path) -> int:
                 if bytecode is not None:  # not compressed: it is there to be quick
                     out.writestr(zipfile.ZipInfo(f"{entry.filename}c", entry.date_time), bytecode)
                     compiled += 1
-        made.chmod(archive.stat().st_mode & 0o777)
-        made.replace(archive)
+        copy.chmod(archive.stat().st_mode & 0o777)
+        copy.replace(archive)
     return compiled
 
 

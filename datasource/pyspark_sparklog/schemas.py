@@ -152,10 +152,10 @@ def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSch
             f"topic {name!r} was deleted and created again with other columns: restart the query to read it"
         )
     for f in read.stored_layout:
-        found = now.schema.field(f.name).type
-        if found != f.type:
+        current = now.schema.field(f.name).type
+        if current != f.type:
             raise SchemaMismatchError(
-                f"topic {name!r}: column {f.name!r} is {found} now, it was {f.type} when the query started: restart "
+                f"topic {name!r}: column {f.name!r} is {current} now, it was {f.type} when the query started: restart "
                 "the query to continue with the new type. If the query keeps state with the column (groupBy, "
                 f"dropDuplicates, max, a join), read it as before: {_cast(f)}"
             )
@@ -216,7 +216,7 @@ def select(schema: ReadSchema, names: Sequence[str]) -> ReadSchema:
     return _read_schema(schema.kind, tuple(by_name[n] for n in names), schema.cheapest)
 
 
-def project(schema: ReadSchema, wanted: StructType) -> ReadSchema:
+def project(schema: ReadSchema, requested: StructType) -> ReadSchema:
     """Return the columns a user's schema names, in its order.
 
     Raises SchemaMismatchError that names every column that is not there or has another type. A column declared NOT NULL
@@ -225,31 +225,31 @@ def project(schema: ReadSchema, wanted: StructType) -> ReadSchema:
     by_name = {c.name: c for c in schema.columns}
     spark = {f.name: f.dataType for f in schema.spark().fields}
     problems, not_null = [], set()
-    for f in wanted.fields:
+    for f in requested.fields:
         if f.name not in spark:
             problems.append(f"no column {f.name!r}{_hint(f.name, by_name)}")
             continue
         if f.dataType != spark[f.name]:
-            given, has = f.dataType.simpleString(), spark[f.name].simpleString()
-            more = " (declare what is inside it nullable)" if given == has else ""
-            problems.append(f"column {f.name!r} is {has}, the schema says {given}{more}")
+            declared, has = f.dataType.simpleString(), spark[f.name].simpleString()
+            more = " (declare what is inside it nullable)" if declared == has else ""
+            problems.append(f"column {f.name!r} is {has}, the schema says {declared}{more}")
         if not f.nullable:
             not_null.add(f.name)
-    if not wanted.fields:
+    if not requested.fields:
         problems.append("the schema has no columns")
     if problems:
         raise SchemaMismatchError("the given schema does not fit the topic: " + "; ".join(problems))
     return _read_schema(
-        schema.kind, tuple(by_name[f.name] for f in wanted.fields), schema.cheapest, frozenset(not_null)
+        schema.kind, tuple(by_name[f.name] for f in requested.fields), schema.cheapest, frozenset(not_null)
     )
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
+def _hint(name: str, names: Iterable[str]) -> str:
     if name in {c.name for c in METADATA_COLUMNS}:
         return " (set includeMetadata to true)"
     if name == HEADERS_COLUMN.name:
         return " (set includeHeaders to true)"
-    return did_you_mean(name, known)
+    return did_you_mean(name, names)
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark_sparklog.compatibility import READERS_ARE_TOLD_THEIR_START
+from pyspark_sparklog.compatibility import READERS_RECEIVE_THEIR_START
 from pyspark_sparklog.lag import offsets_behind_latest
 
 import sparklog
@@ -45,12 +45,12 @@ def test_offsets_are_topics_and_numbers(reads: Any, topic: Any, send: Any, tmp_p
     expected = {name: {"0": 0, "1": 2}}
     assert ast.literal_eval(source["endOffset"]) == expected, "PySpark 4.0 and 4.1 have made a Python value of it"
     assert json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1]) == expected
-    if READERS_ARE_TOLD_THEIR_START:
+    if READERS_RECEIVE_THEIR_START:
         assert json.loads(source["endOffset"]) == json.loads(source["latestOffset"]) == expected
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(not READERS_ARE_TOLD_THEIR_START, reason="before 4.2 Spark does not ask where the topics end")
+@pytest.mark.skipif(not READERS_RECEIVE_THEIR_START, reason="before 4.2 Spark does not ask where the topics end")
 def test_the_lag_of_a_query_that_is_behind(reads: Any, topic: Any, send: Any, tmp_path: Path) -> None:
     name = topic(partitions=2)
     send(name, "a", "b", "c", partition=0)

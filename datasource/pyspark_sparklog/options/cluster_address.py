@@ -45,19 +45,19 @@ class ClusterAddress:
         return self.bootstrap_servers
 
 
-def address_of(given: Mapping[str, str], no_options: str) -> ClusterAddress:
+def address_of(options: Mapping[str, str], no_options: str) -> ClusterAddress:
     """Return the address that the options name, else the one that the environment names.
 
-    `given`: options by their names in lower case. `no_options`: the error's text if `given` is empty. The file of
+    `options`: options by their names in lower case. `no_options`: the error's text if `options` is empty. The file of
     SPARKLOG_COMMAND_CONFIG is read only if the options name neither servers nor security. Raises InvalidConfigError.
     """
     prefix = "sparklog."
     named = {
         name.removeprefix(prefix): value
-        for name, value in given.items()
+        for name, value in options.items()
         if name.startswith(prefix) and is_about_security(name.removeprefix(prefix))
     }
-    security, servers = SecuritySettings(named), given.get("sparklog.bootstrap.servers")
+    security, servers = SecuritySettings(named), options.get("sparklog.bootstrap.servers")
     path = os.environ.get(COMMAND_CONFIG_VARIABLE)
     if not servers:
         servers = os.environ.get(BOOTSTRAP_ENVIRONMENT)
@@ -65,6 +65,6 @@ def address_of(given: Mapping[str, str], no_options: str) -> ClusterAddress:
             file = read_client_file(path)
             servers, security = servers or file.bootstrap_servers, file.security
     if not servers:
-        raise InvalidConfigError(NO_BOOTSTRAP if given else no_options)
+        raise InvalidConfigError(NO_BOOTSTRAP if options else no_options)
     security.resolve()  # a mistake is told before anything is planned
     return ClusterAddress(servers, security)

@@ -79,9 +79,9 @@ def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
 def _batch_size(text: str, setting: Setting | None) -> ConvertedValue:
     """Convert `batch.size`. A value below BATCH_SIZE_BYTES_MIN is raised to it, because an Arrow batch of a few records
     is several times as large as the records."""
-    asked = within_bounds(text, setting)
-    if int(asked.value) >= BATCH_SIZE_BYTES_MIN:
-        return asked
+    requested = within_bounds(text, setting)
+    if int(requested.value) >= BATCH_SIZE_BYTES_MIN:
+        return requested
     return ConvertedValue(
         str(BATCH_SIZE_BYTES_MIN), f"{BATCH_SIZE_BYTES_MIN} is used, the smallest useful size of an Arrow batch"
     )
@@ -143,7 +143,7 @@ _RETRIES = "sparklog.broker.wait.ms and sparklog.delivery.timeout.ms limit the t
 _PLACEMENT = "the column partition chooses the partition, else the hash of the key, else partitions take turns"
 _NO_CLASSES = "Java classes are not supported"
 _TRANSACTIONS = "the sink manages its own transactions"
-_PROVIDERS_KNOWN = ("FileConfigProvider", "EnvVarConfigProvider")
+_PROVIDERS_SUPPORTED = ("FileConfigProvider", "EnvVarConfigProvider")
 _REFERENCES = "${env:NAME}, ${file:/path} and ${file:/path:key} work without a provider"
 
 _IGNORED: tuple[tuple[str, OptionUse, str], ...] = (
@@ -232,9 +232,9 @@ UNDER_PLAINTEXT = "without effect with security.protocol = PLAINTEXT, as in Kafk
 
 
 def _security_row(name: str) -> KafkaSetting:
-    known = SECURITY_ALIASES.get(name, name)
-    if known in settings_of(Scope.CLIENT):
-        return KafkaSetting(name, _BOTH, Treatment.MAPPED, f"sparklog.{known}", _take_unchanged)
+    alias = SECURITY_ALIASES.get(name, name)
+    if alias in settings_of(Scope.CLIENT):
+        return KafkaSetting(name, _BOTH, Treatment.MAPPED, f"sparklog.{alias}", _take_unchanged)
     if name in WITHOUT_EFFECT:
         return KafkaSetting(name, _BOTH, Treatment.IGNORED, WITHOUT_EFFECT[name])
     if name == CALLBACK_HANDLER:
@@ -283,7 +283,7 @@ def kafka_setting(name: str, value: str) -> KafkaSetting | None:
     refused."""
     if not name.startswith("config.providers."):
         return KAFKA_SETTINGS.get(name)
-    is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_KNOWN
+    is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_SUPPORTED
     if is_refused:
         return KafkaSetting(name, _BOTH, Treatment.REFUSED, f"kafka.{name}: {_NO_CLASSES}; {_REFERENCES}")
     return KafkaSetting(name, _BOTH, Treatment.IGNORED, _REFERENCES)

@@ -54,17 +54,17 @@ def recognised(options: Mapping[str, str], where: OptionUse) -> RecognisedOption
 
     Raises InvalidConfigError for an unknown name, a name with two different values, and a refused option.
     """
-    given = {written.lower(): value for written, value in options.items()}
+    lower = {written.lower(): value for written, value in options.items()}
     here, everywhere = options_for(where), options_for(OptionUse.ALL)
     values: dict[str, str] = {}
     remarks: list[str] = []
-    for written, value in given.items():
+    for written, value in lower.items():
         if written in ADDED_BY_SPARK:
             continue
         setting = kafka_setting(written.removeprefix(KAFKA), value) if written.startswith(KAFKA) else None
         name = written
         if setting is not None:
-            name, value, remark = _of_kafka(setting, value, where, given)
+            name, value, remark = _of_kafka(setting, value, where, lower)
             if remark:
                 remarks.append(f"{written} ({remark})")
         else:
@@ -79,11 +79,11 @@ def recognised(options: Mapping[str, str], where: OptionUse) -> RecognisedOption
     return RecognisedOptions(values, tuple(remarks))
 
 
-def _of_kafka(setting: KafkaSetting, value: str, where: OptionUse, given: Mapping[str, str]) -> tuple[str, str, str]:
+def _of_kafka(setting: KafkaSetting, value: str, where: OptionUse, options: Mapping[str, str]) -> tuple[str, str, str]:
     """Return three values for one of Kafka's settings: the option that it stands for ("" if none), the option's value,
     and the remark about it."""
     if setting.about_security and setting.name != SECURITY_PROTOCOL:
-        protocol = given.get(KAFKA + SECURITY_PROTOCOL, given.get(OWN + SECURITY_PROTOCOL))
+        protocol = options.get(KAFKA + SECURITY_PROTOCOL, options.get(OWN + SECURITY_PROTOCOL))
         if is_plaintext(protocol):
             return "", "", UNDER_PLAINTEXT
         if setting.name == CALLBACK_HANDLER:

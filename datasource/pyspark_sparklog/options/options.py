@@ -150,53 +150,54 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
     """
     if not options:
         raise InvalidConfigError(NO_OPTIONS)
-    given, remarks = recognised(
+    recognized, remarks = recognised(
         options, {None: OptionUse.SOURCE, True: OptionUse.STREAM, False: OptionUse.BATCH}[streaming]
     )
-    if "maxtriggerdelay" in given and "minoffsetspertrigger" not in given:
+    if "maxtriggerdelay" in recognized and "minoffsetspertrigger" not in recognized:
         remarks += ("maxTriggerDelay (only with minOffsetsPerTrigger does a micro-batch wait)",)
-    subscription = _subscription(given)
-    starting, ending = _start_position(given, streaming=streaming), _end_position(given)
+    subscription = _subscription(recognized)
+    starting, ending = _start_position(recognized, streaming=streaming), _end_position(recognized)
     _check_both(starting, ending)
     return SourceOptions(
-        address=address_of(given, NO_OPTIONS),
+        address=address_of(recognized, NO_OPTIONS),
         subscription=subscription,
         starting=starting,
         ending=ending,
-        timestamp_strategy=_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest")),
-        max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
-        min_offsets_per_trigger=_minimum_per_trigger(given),
-        max_trigger_delay_ms=_trigger_delay_ms(given),
-        min_partitions=_positive(given, "minPartitions"),
-        max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
-        fail_on_data_loss=_get(given, "failOnDataLoss", _bool, True),
-        include_headers=_get(given, "includeHeaders", _bool, False),
-        include_metadata=_get(given, "includeMetadata", _bool, False),
-        columns=_columns(given),
-        local_read=_choice(given, "sparklog.local.read", ("auto", "off")),
-        check_crcs=_get(given, "sparklog.check.crcs", _bool, True),
-        group_id=given.get("sparklog.group.id") if streaming else None,
-        isolation=isolation_of(_choice(given, "sparklog.isolation.level", ("read_committed", "read_uncommitted"))),
-        broker_wait_ms=_get(given, "sparklog.broker.wait.ms", _count, 60_000),
+        timestamp_strategy=_choice(recognized, "startingOffsetsByTimestampStrategy", ("error", "latest")),
+        max_offsets_per_trigger=_positive(recognized, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=_minimum_per_trigger(recognized),
+        max_trigger_delay_ms=_trigger_delay_ms(recognized),
+        min_partitions=_positive(recognized, "minPartitions"),
+        max_records_per_partition=_positive(recognized, "maxRecordsPerPartition"),
+        fail_on_data_loss=_get(recognized, "failOnDataLoss", _bool, True),
+        include_headers=_get(recognized, "includeHeaders", _bool, False),
+        include_metadata=_get(recognized, "includeMetadata", _bool, False),
+        columns=_columns(recognized),
+        local_read=_choice(recognized, "sparklog.local.read", ("auto", "off")),
+        check_crcs=_get(recognized, "sparklog.check.crcs", _bool, True),
+        group_id=recognized.get("sparklog.group.id") if streaming else None,
+        isolation=isolation_of(_choice(recognized, "sparklog.isolation.level", ("read_committed", "read_uncommitted"))),
+        broker_wait_ms=_get(recognized, "sparklog.broker.wait.ms", _count, 60_000),
         fetch_max_bytes=min(
-            _consumer(given, "fetch.max.bytes", FETCH_BYTES), _consumer(given, "max.partition.fetch.bytes", FETCH_BYTES)
+            _consumer(recognized, "fetch.max.bytes", FETCH_BYTES),
+            _consumer(recognized, "max.partition.fetch.bytes", FETCH_BYTES),
         ),
-        fetch_max_wait_ms=_consumer(given, "fetch.max.wait.ms", FETCH_WAIT_MS),
-        client_rack=given.get("sparklog.client.rack", ""),
-        request_timeout_ms=_consumer(given, "request.timeout.ms", REQUEST_TIMEOUT_MS),
+        fetch_max_wait_ms=_consumer(recognized, "fetch.max.wait.ms", FETCH_WAIT_MS),
+        client_rack=recognized.get("sparklog.client.rack", ""),
+        request_timeout_ms=_consumer(recognized, "request.timeout.ms", REQUEST_TIMEOUT_MS),
         remarks=remarks,
     )
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Check a write's options. Raises InvalidConfigError that names the option and the right form."""
-    given, remarks = recognised(options, OptionUse.SINK)
-    exactly_once = _choice(given, "sparklog.delivery.guarantee", GUARANTEES) == GUARANTEES[0]
-    txn_app_id, txn_version = _txn(given, streaming=streaming, exactly_once=exactly_once)
-    topic = given.get("topic")
+    recognized, remarks = recognised(options, OptionUse.SINK)
+    exactly_once = _choice(recognized, "sparklog.delivery.guarantee", GUARANTEES) == GUARANTEES[0]
+    txn_app_id, txn_version = _txn(recognized, streaming=streaming, exactly_once=exactly_once)
+    topic = recognized.get("topic")
     producer: dict[str, object] = {}
     for setting in settings_of(Scope.PRODUCER).values():
-        text = given.get(f"sparklog.{setting.name}")
+        text = recognized.get(f"sparklog.{setting.name}")
         if text is None or setting.name == "transaction.timeout.ms":
             continue
         producer[setting.name] = setting.parse(text)
@@ -207,13 +208,13 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
             "sparklog.enable.idempotence = false: leave it out, or set sparklog.delivery.guarantee to at-least-once"
         )
     return SinkOptions(
-        address=address_of(given, NO_OPTIONS),
+        address=address_of(recognized, NO_OPTIONS),
         topic=None if topic is None else check_topic_name(topic),
-        include_headers=_get(given, "includeHeaders", _bool, False),
-        strict_columns=_get(given, "sparklog.strict.columns", _bool, False),
-        broker_wait_ms=_get(given, "sparklog.broker.wait.ms", _count, 60_000),
+        include_headers=_get(recognized, "includeHeaders", _bool, False),
+        strict_columns=_get(recognized, "sparklog.strict.columns", _bool, False),
+        broker_wait_ms=_get(recognized, "sparklog.broker.wait.ms", _count, 60_000),
         exactly_once=exactly_once,
-        transaction_timeout_ms=_transaction_timeout_ms(given),
+        transaction_timeout_ms=_transaction_timeout_ms(recognized),
         txn_app_id=txn_app_id,
         txn_version=txn_version,
         producer=producer,
@@ -221,23 +222,23 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     )
 
 
-def no_headers(what: str) -> InvalidConfigError:
-    """Return the error for `includeHeaders` where records have no headers; `what` is a clause that ends with them."""
-    return InvalidConfigError(f"includeHeaders: {what}, which have no headers; leave the option out")
+def no_headers(clause: str) -> InvalidConfigError:
+    """Return the error for `includeHeaders` where records have no headers; `clause` is a clause that ends with them."""
+    return InvalidConfigError(f"includeHeaders: {clause}, which have no headers; leave the option out")
 
 
-def _transaction_timeout_ms(given: Mapping[str, str]) -> int | None:
+def _transaction_timeout_ms(options: Mapping[str, str]) -> int | None:
     name = "sparklog.transaction.timeout.ms"
-    timeout_ms = _positive(given, name)
+    timeout_ms = _positive(options, name)
     if timeout_ms is not None and timeout_ms > TRANSACTION_TIMEOUT_MS_MAX:
         raise InvalidConfigError(f"{name} = {timeout_ms}: at most {TRANSACTION_TIMEOUT_MS_MAX} (7 days)")
     return timeout_ms
 
 
-def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tuple[str | None, int]:
+def _txn(options: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tuple[str | None, int]:
     """Return txnAppId and txnVersion, which mean the same as in Delta; None and 0 if they are not given. A stream can
     give only txnAppId and gets version 0 here: its versions are its batch ids. Raises InvalidConfigError."""
-    names = [n for n in ("txnAppId", "txnVersion") if n.lower() in given]
+    names = [n for n in ("txnAppId", "txnVersion") if n.lower() in options]
     if not names:
         return None, 0
     if streaming and "txnVersion" in names:
@@ -249,16 +250,16 @@ def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tu
         raise InvalidConfigError(f"{names[0]} is set alone: set both txnAppId and txnVersion")
     if not exactly_once:
         raise InvalidConfigError("txnAppId and txnVersion need sparklog.delivery.guarantee = exactly-once")
-    app_id = given["txnappid"]
+    app_id = options["txnappid"]
     if not 0 < len(app_id) <= TXN_APP_ID_CHARS_MAX:
         raise InvalidConfigError(f"txnAppId = {app_id!r}: use a name of 1 to {TXN_APP_ID_CHARS_MAX} characters")
     if app_id.startswith(UNNAMED_APP_PREFIX):
         raise InvalidConfigError(f"txnAppId = {app_id!r}: a name may not begin with {UNNAMED_APP_PREFIX}")
-    return app_id, _get(given, "txnVersion", _count, 0)
+    return app_id, _get(options, "txnVersion", _count, 0)
 
 
-def _get(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
-    text = given.get(name.lower())
+def _get(options: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
+    text = options.get(name.lower())
     if text is None:
         return default
     try:
@@ -290,24 +291,24 @@ def _duration_ms(text: str) -> int:
     return int(match[1]) * units[match[2] or "ms"]
 
 
-def _positive(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower(), "").strip()
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower(), "").strip()
     if re.fullmatch(r"-\d{1,30}|0+", text):
         raise InvalidConfigError(f"{name} must be positive, not {text}")
-    return _get(given, name, _count, None)
+    return _get(options, name, _count, None)
 
 
-def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     """Return the option's value, one of `choices`. The first choice is the default."""
-    value = given.get(name.lower(), choices[0]).lower()
+    value = options.get(name.lower(), choices[0]).lower()
     if value not in choices:
         raise InvalidConfigError(f"{name} = {value!r}: use one of {', '.join(choices)}")
     return value
 
 
-def _minimum_per_trigger(given: Mapping[str, str]) -> int | None:
-    minimum = _positive(given, "minOffsetsPerTrigger")
-    maximum = _positive(given, "maxOffsetsPerTrigger")
+def _minimum_per_trigger(options: Mapping[str, str]) -> int | None:
+    minimum = _positive(options, "minOffsetsPerTrigger")
+    maximum = _positive(options, "maxOffsetsPerTrigger")
     if minimum is not None and maximum is not None and minimum > maximum:
         raise InvalidConfigError(
             f"The value of minOffsetPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger({maximum})"
@@ -315,20 +316,20 @@ def _minimum_per_trigger(given: Mapping[str, str]) -> int | None:
     return minimum
 
 
-def _trigger_delay_ms(given: Mapping[str, str]) -> int:
-    if "minoffsetspertrigger" not in given:
+def _trigger_delay_ms(options: Mapping[str, str]) -> int:
+    if "minoffsetspertrigger" not in options:
         return TRIGGER_DELAY_MS
-    return _get(given, "maxTriggerDelay", _duration_ms, TRIGGER_DELAY_MS)
+    return _get(options, "maxTriggerDelay", _duration_ms, TRIGGER_DELAY_MS)
 
 
-def _consumer(given: Mapping[str, str], name: str, default: int) -> int:
+def _consumer(options: Mapping[str, str], name: str, default: int) -> int:
     """Return the value of the consumer's setting `name`, or `default`: reads have other defaults than consumers."""
-    text = given.get(f"sparklog.{name}")
+    text = options.get(f"sparklog.{name}")
     return default if text is None else int(settings_of(Scope.CONSUMER)[name].parse(text))
 
 
-def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:
-    text = given.get("columns")
+def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
+    text = options.get("columns")
     if text is None:
         return None
     names = tuple(column_names(text))
@@ -339,8 +340,8 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:
     return names
 
 
-def _subscription(given: Mapping[str, str]) -> Subscription:
-    names = [n for n in STRATEGIES if n.lower() in given]
+def _subscription(options: Mapping[str, str]) -> Subscription:
+    names = [n for n in STRATEGIES if n.lower() in options]
     if not names:
         raise InvalidConfigError(f"One of the following options must be specified: {', '.join(STRATEGIES)}")
     if len(names) > 1:
@@ -348,7 +349,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
             f"Only one of the following options can be specified: {', '.join(STRATEGIES)}; given are "
             f"{' and '.join(names)}"
         )
-    text = given[names[0].lower()].strip()
+    text = options[names[0].lower()].strip()
     if names[0] == "subscribePattern":
         if not text:
             raise InvalidConfigError(f"Pattern to subscribe is empty as subscribePattern is {text!r}")
@@ -374,20 +375,20 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     return Subscription(assign=assign)
 
 
-def _start_position(given: Mapping[str, str], *, streaming: bool | None) -> Position:
+def _start_position(options: Mapping[str, str], *, streaming: bool | None) -> Position:
     default = "latest" if streaming else "earliest"
-    position = _position(given, "starting", default)
+    position = _position(options, "starting", default)
     if streaming is False and (where := _where(position, "latest", LATEST_OFFSET)) is not None:
-        what = f"startingOffsets for {where}" if where else "starting offset"
-        raise InvalidConfigError(f"{what} can't be latest for batch queries: the read would be empty")
+        place = f"startingOffsets for {where}" if where else "starting offset"
+        raise InvalidConfigError(f"{place} can't be latest for batch queries: the read would be empty")
     return position
 
 
-def _end_position(given: Mapping[str, str]) -> Position:
-    position = _position(given, "ending", "latest")
+def _end_position(options: Mapping[str, str]) -> Position:
+    position = _position(options, "ending", "latest")
     if (where := _where(position, "earliest", EARLIEST_OFFSET)) is not None:
-        what = f"ending offset for {where}" if where else "ending offset"
-        raise InvalidConfigError(f"{what} can't be earliest for batch queries: the read would be empty")
+        place = f"ending offset for {where}" if where else "ending offset"
+        raise InvalidConfigError(f"{place} can't be earliest for batch queries: the read would be empty")
     return position
 
 
@@ -412,12 +413,12 @@ def _check_both(starting: Position, ending: Position) -> None:
             "The specified start offset and end offset should have the same topic-partitions: only one of "
             f"{starting.option} and {ending.option} names {differ}"
         )
-    what = starting.kind.rstrip("s")
+    kind = starting.kind.rstrip("s")
     for (topic, partition), offset in sorted(first.items()):
         end = last[topic, partition]
         if offset > end >= 0:
             raise InvalidConfigError(
-                f"The specified start {what} {offset} is greater than the end {what} {end} for {topic}-{partition}"
+                f"The specified start {kind} {offset} is greater than the end {kind} {end} for {topic}-{partition}"
             )
 
 
@@ -425,15 +426,17 @@ def _flat(position: Position) -> dict[tuple[str, int], int]:
     return {(t, p): o for t, ps in position.per_partition.items() for p, o in ps.items()}
 
 
-def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
+def _position(options: Mapping[str, str], prefix: str, default: str) -> Position:
     """Return the beginning (`prefix` "starting") or the end ("ending") of a read. Precedence is as in Spark's Kafka
     source: one timestamp, timestamps per partition, offsets; `default` without any of them."""
     timestamp, by_timestamp, offsets = (f"{prefix}{s}" for s in ("Timestamp", "OffsetsByTimestamp", "Offsets"))
-    if timestamp.lower() in given:
-        return Position("timestamp", timestamp, timestamp_ms=_get(given, timestamp, _count, 0))
-    if by_timestamp.lower() in given:
-        return Position("timestamps", by_timestamp, parse_offsets(given[by_timestamp.lower()], by_timestamp, lowest=0))
-    text = given.get(offsets.lower(), default).strip()
+    if timestamp.lower() in options:
+        return Position("timestamp", timestamp, timestamp_ms=_get(options, timestamp, _count, 0))
+    if by_timestamp.lower() in options:
+        return Position(
+            "timestamps", by_timestamp, parse_offsets(options[by_timestamp.lower()], by_timestamp, lowest=0)
+        )
+    text = options.get(offsets.lower(), default).strip()
     if text.lower() in ("earliest", "latest") or (prefix == "starting" and text.lower() in (HISTORY, NEWEST)):
         return Position(text.lower(), offsets)
     return Position("offsets", offsets, parse_offsets(text, offsets, lowest=EARLIEST_OFFSET))

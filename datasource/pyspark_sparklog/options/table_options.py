@@ -34,13 +34,13 @@ ANCESTORS_MAX = 8
 them."""
 
 
-def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
+def of_new_table(values: Mapping[str, str]) -> dict[str, str] | None:
     """Return the options of the table that Spark is creating; None if it is creating none.
 
     For a new table Spark also hands over properties, and each option twice. If the options name a topic only for writes
     (`topic`), the table also reads that topic. Raises InvalidConfigError without a topic, and for a literal secret.
     """
-    lower = {name.lower(): value for name, value in given.items()}
+    lower = {name.lower(): value for name, value in values.items()}
     if lower.get("provider", "").lower() != "sparklog":
         return None
     options = {name.removeprefix(_OPTION): value for name, value in lower.items() if name.startswith(_OPTION)}
@@ -61,8 +61,10 @@ def _check_secrets(options: Mapping[str, str]) -> None:
 
     The catalog and the files of a metastore keep a table's options for all their readers.
     """
-    given = {name: name.removeprefix("kafka.").removeprefix("sparklog.") for name in options}
-    security = {known: options[name] for name, known in given.items() if name != known and is_about_security(known)}
+    short_names = {name: name.removeprefix("kafka.").removeprefix("sparklog.") for name in options}
+    security = {
+        short: options[name] for name, short in short_names.items() if name != short and is_about_security(short)
+    }
     if literal := SecuritySettings(security).literal_secrets:
         raise InvalidConfigError(
             f"a table's options are kept in the catalog, where others can read {literal[0]}: write ${{file:/path}} in "
@@ -85,24 +87,24 @@ def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
     return StructType(fields)
 
 
-def of_read(given: Mapping[str, str], schema: StructType, where: OptionUse) -> Mapping[str, str]:
+def of_read(options: Mapping[str, str], schema: StructType, where: OptionUse) -> Mapping[str, str]:
     """Return the options of a read whose rows have `schema`. For a read of a table these are the table's options and
-    those in `given`; if both have an option, the value in `given` counts. For any other read, also one that names
-    topics in `given`, these are `given` alone."""
+    those in `options`; if both have an option, the value in `options` counts. For any other read, also one that names
+    topics in `options`, these are `options` alone."""
     text = _text(schema)
-    lower = {name.lower(): value for name, value in given.items()}
+    lower = {name.lower(): value for name, value in options.items()}
     if not text or any(name in lower for name in SUBSCRIPTIONS):
-        return given
+        return options
     return _of_table(text, where) | lower
 
 
-def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """Return the options of a write of rows with `schema`: `given`, or the table's options if `given` is empty and the
-    rows are an insert into a table. If a table has no option `topic` and reads one topic, the insert goes to that
+def of_write(values: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """Return the options of a write of rows with `schema`: `values`, or the table's options if `values` is empty and
+    the rows are an insert into a table. If a table has no option `topic` and reads one topic, the insert goes to that
     topic."""
     text = _text(schema)
-    if given or not text or any(f.metadata.get(MARK) != _mark(text, schema) for f in schema.fields):
-        return given
+    if values or not text or any(f.metadata.get(MARK) != _mark(text, schema) for f in schema.fields):
+        return values
     options = _of_table(text, OptionUse.SINK)
     only = _only_topic(_of_table(text, OptionUse.SOURCE))
     if only and "topic" not in options:

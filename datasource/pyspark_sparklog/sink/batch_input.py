@@ -43,11 +43,11 @@ class BatchInput(NamedTuple):
     @classmethod
     def decode(cls, text: str) -> BatchInput | None:
         """Return the decoded input; None for a text that is no result of `encode`."""
-        found = _TEXT.match(text)
-        if found is None:
+        match = _TEXT.match(text)
+        if match is None:
             return None
-        checksum = int(found["sum"], 16) if found["sum"] else None
-        return cls(found["query"], found["offsets"], int(found["rows"]), checksum)
+        checksum = int(match["sum"], 16) if match["sum"] else None
+        return cls(match["query"], match["offsets"], int(match["rows"]), checksum)
 
     def is_same(self, other: BatchInput) -> bool:
         """True if both inputs are known to be of the same query and batch: by offsets if both have them, else by number
@@ -58,8 +58,8 @@ class BatchInput(NamedTuple):
             return self.offsets == other.offsets
         if self.rows == 0:
             return True  # there is nothing to lose
-        known = self.checksum is not None and other.checksum is not None
-        return known and (self.rows, self.checksum) == (other.rows, other.checksum)
+        have_checksums = self.checksum is not None and other.checksum is not None
+        return have_checksums and (self.rows, self.checksum) == (other.rows, other.checksum)
 
 
 def check_reported(transaction: SharedTransaction, last: LastCommit) -> None:

@@ -82,7 +82,7 @@ class SinkCommitMessage(WriterCommitMessage):
 
     `transaction` None: at-least-once. `producer_id` -1: there is no transaction, the task had no rows, or it dropped
     its rows because the version had been committed before (`committed_before`). `rows`: number of rows written.
-    `given_rows`: number of rows from Spark. `checksum`: checksum of the given rows, None if it was not needed.
+    `input_rows`: number of rows from Spark. `checksum`: checksum of the given rows, None if it was not needed.
     `checkpoint`: location of the query's checkpoint, "" if the task does not know it.
     """
 
@@ -91,7 +91,7 @@ class SinkCommitMessage(WriterCommitMessage):
     producer_id: int = -1
     committed_before: bool = False
     rows: int = 0
-    given_rows: int = 0
+    input_rows: int = 0
     checksum: int | None = None
     checkpoint: str = ""
     offsets: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -106,10 +106,10 @@ class EndRequest(NamedTuple):
 
 def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMessage]:
     """Return the messages of a commit if every task has sent one. Raises SparklogError if a message is missing."""
-    found = [m for m in messages if isinstance(m, SinkCommitMessage)]
-    if len(found) != len(messages):
-        raise SparklogError(f"{len(messages) - len(found)} of {len(messages)} tasks did not report their records")
-    return found
+    reports = [m for m in messages if isinstance(m, SinkCommitMessage)]
+    if len(reports) != len(messages):
+        raise SparklogError(f"{len(messages) - len(reports)} of {len(messages)} tasks did not report their records")
+    return reports
 
 
 def end_request_of(messages: Sequence[SinkCommitMessage]) -> EndRequest | None:
@@ -270,7 +270,7 @@ class Publisher:
         if ours is not None and ended.last != LastCommit(transaction.version, ours.encode()):
             check_input(transaction, ended.last, ours)
         if not committed_participants and any(m.committed_before for m in messages):
-            skipped = sum(m.given_rows for m in messages)
+            skipped = sum(m.input_rows for m in messages)
             log.warning(
                 "%s had been committed before: its %d rows were not written again", _describe(transaction), skipped
             )
@@ -283,11 +283,11 @@ class Publisher:
         A SparklogError is logged and not raised: a transaction that cannot be aborted now is ended by the next run, or
         by its timeout.
         """
-        found = next((m.transaction for m in messages if isinstance(m, SinkCommitMessage)), None)
+        transaction = next((m.transaction for m in messages if isinstance(m, SinkCommitMessage)), None)
         try:
-            if found is None:
-                found = self._transaction_of_nobody(batch_id)
-            if found is None:
+            if transaction is None:
+                transaction = self._transaction_without_tasks(batch_id)
+            if transaction is None:
                 if self.fencing_token != AT_LEAST_ONCE:
                     log.warning(
                         "no task reported the failed transaction: it is aborted when the batch runs again, or after "
@@ -296,14 +296,14 @@ class Publisher:
                     )
                 return
             reach("sink.before-abort")
-            ended = end_shared_transaction(self.address.connect(), found, committed=False, policy=self._policy)
+            ended = end_shared_transaction(self.address.connect(), transaction, committed=False, policy=self._policy)
         except SparklogError as e:
-            log.warning("%s could not be aborted; the next run or its timeout ends it: %s", _describe(found), e)
+            log.warning("%s could not be aborted; the next run or its timeout ends it: %s", _describe(transaction), e)
         else:
             if ended.committed:
-                log.warning("%s was committed before the failure: its records stay", _describe(found))
+                log.warning("%s was committed before the failure: its records stay", _describe(transaction))
 
-    def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
+    def _transaction_without_tasks(self, batch_id: int) -> SharedTransaction | None:
         """Return the transaction of a write for which no task has reported; None if this process does not know it. An
         abort of that transaction cannot harm a newer run: the coordinator refuses the older fencing token."""
         if self.fencing_token == AT_LEAST_ONCE:
@@ -369,7 +369,7 @@ def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
     return BatchInput(
         place.query_id,
         input_digest(checkpoint, place.query_id, place.batch_id),
-        sum(m.given_rows for m in messages),
+        sum(m.input_rows for m in messages),
         sum(checksums) % (1 << 64) if len(checksums) == len(messages) else None,
     )
 
@@ -383,8 +383,8 @@ def stream_publisher(
     no fencing token is drawn yet. Raises SparklogError.
     """
     fencing_token = None if ends_only and options.exactly_once else _fencing_token(options)
-    made = _publisher(options, fencing_token, app_id=options.txn_app_id, version=0, run_id="")
-    return replace(made, checkpoint=checkpoint, query_name=query_name, is_stream=True)
+    publisher = _publisher(options, fencing_token, app_id=options.txn_app_id, version=0, run_id="")
+    return replace(publisher, checkpoint=checkpoint, query_name=query_name, is_stream=True)
 
 
 def batch_publisher(options: SinkOptions) -> Publisher:
@@ -392,17 +392,17 @@ def batch_publisher(options: SinkOptions) -> Publisher:
     name. If the transaction has a lease and the options give no timeout, the timeout is the maximum of 7 days."""
     run_id = uuid.uuid4().hex
     app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
-    made = _publisher(options, _fencing_token(options), app_id=app_id, version=options.txn_version, run_id=run_id)
-    transaction = made.transaction_of(NOWHERE)
+    publisher = _publisher(options, _fencing_token(options), app_id=app_id, version=options.txn_version, run_id=run_id)
+    transaction = publisher.transaction_of(NOWHERE)
     if transaction is None:
-        return made
+        return publisher
     try:
         lease_ms = lease_keepers.keep(options.address, transaction, options.broker_wait_ms)
     except TransactionalIdAuthorizationFailedError as e:
-        raise made.denied(transaction.app_id, e) from e
+        raise publisher.denied(transaction.app_id, e) from e
     if lease_ms and options.transaction_timeout_ms is None:
-        made = replace(made, timeout_ms=TRANSACTION_TIMEOUT_MS_MAX)
-    return replace(made, lease_ms=lease_ms)
+        publisher = replace(publisher, timeout_ms=TRANSACTION_TIMEOUT_MS_MAX)
+    return replace(publisher, lease_ms=lease_ms)
 
 
 def _fencing_token(options: SinkOptions) -> int:

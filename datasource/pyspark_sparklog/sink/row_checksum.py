@@ -38,20 +38,20 @@ def _hashes(values: pa.Array) -> np.ndarray:
     if pa.types.is_null(kind):
         return np.full(len(values), _NULL)
     if pa.types.is_struct(kind):
-        found = np.zeros(len(values), np.uint64)
+        hashes = np.zeros(len(values), np.uint64)
         for child in values.flatten():
-            found = _mix(found ^ _hashes(child))
+            hashes = _mix(hashes ^ _hashes(child))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        found = _of_lists(values)
+        hashes = _of_lists(values)
     elif pa.types.is_fixed_size_list(kind):
-        found = _of_lists(values.cast(pa.list_(kind.value_type)))
+        hashes = _of_lists(values.cast(pa.list_(kind.value_type)))
     elif _is_bytes(kind):
-        found = _of_bytes(values.cast(pa.large_binary()))
+        hashes = _of_bytes(values.cast(pa.large_binary()))
     else:
-        found = _of_fixed_width(values)
+        hashes = _of_fixed_width(values)
     if values.null_count:
-        found[values.is_null().to_numpy(zero_copy_only=False)] = _NULL
-    return found
+        hashes[values.is_null().to_numpy(zero_copy_only=False)] = _NULL
+    return hashes
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -64,14 +64,14 @@ def _of_fixed_width(values: pa.Array) -> np.ndarray:
         values = values.cast(pa.uint8())
     width = values.type.bit_width // 8
     data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width : (values.offset + len(values)) * width]
-    found = np.zeros(len(values), np.uint64)
+    hashes = np.zeros(len(values), np.uint64)
     rows = data.reshape(len(values), width)
     for first in range(0, width, 8):
         word = np.zeros((len(values), 8), np.uint8)
         part = rows[:, first : first + 8]
         word[:, : part.shape[1]] = part
-        found = _mix(found ^ word.reshape(-1).view(np.uint64))
-    return found
+        hashes = _mix(hashes ^ word.reshape(-1).view(np.uint64))
+    return hashes
 
 
 def _of_bytes(values: pa.LargeBinaryArray) -> np.ndarray:
@@ -118,9 +118,9 @@ def _powers() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _powers_of(base: int) -> np.ndarray:
-    found = np.full(_BYTES_PER_STEP + 1, base, np.uint64)
-    found[0] = 1
-    return np.cumprod(found, dtype=np.uint64)
+    powers = np.full(_BYTES_PER_STEP + 1, base, np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers, dtype=np.uint64)
 
 
 def _mix(hashes: np.ndarray) -> np.ndarray:

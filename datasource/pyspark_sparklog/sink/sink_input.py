@@ -49,10 +49,10 @@ class TopicBatch(NamedTuple):
 
 class ColumnFit(NamedTuple):
     """The mapping of a DataFrame's columns to the log. `names`: each column's name in the log, "" if it is left out.
-    `left_out`: columns to name in a remark. `unchanged`: True if all columns keep their names."""
+    `dropped`: columns to name in a remark. `unchanged`: True if all columns keep their names."""
 
     names: tuple[str, ...]
-    left_out: tuple[str, ...]
+    dropped: tuple[str, ...]
     unchanged: bool
 
 
@@ -72,7 +72,7 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
             'topic option required when no \'topic\' attribute is present: set .option("topic", "…") or add a column '
             "topic to the rows"
         )
-    problems, places, left_out = [], [], []
+    problems, places, dropped = [], [], []
     if "value" not in names:
         problems.append(f"Required attribute 'value' not found (columns: {', '.join(schema.names)})")
     for f in _rename_columns(schema, names):
@@ -81,7 +81,7 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
             place = ""
         elif f.name not in _ENVELOPE_INPUT:
             place = ""
-            left_out.append(f.name)
+            dropped.append(f.name)
             if strict:
                 problems.append(_unknown_column(f.name, _ENVELOPE_INPUT))
         elif not _accepts(f.name, f.type):
@@ -95,18 +95,18 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
         where = f"topic {topic!r}" if topic is not None else "an envelope topic"
         more = "" if topic is not None else "; for a typed topic set the option topic"
         raise SchemaMismatchError(f"the rows do not fit {where}: " + "; ".join(problems) + more)
-    return ColumnFit(tuple(places), tuple(left_out), tuple(places) == tuple(schema.names))
+    return ColumnFit(tuple(places), tuple(dropped), tuple(places) == tuple(schema.names))
 
 
-def _spelt_as(given: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return `given` with the spelling of `wanted` where only the case differs. Raises SchemaMismatchError if two
+def _spelt_as(names: Sequence[str], spellings: Iterable[str]) -> tuple[str, ...]:
+    """Return `names` with the spelling of `spellings` where only the case differs. Raises SchemaMismatchError if two
     columns then have the same name."""
-    exact = set(given)
-    spelling = {w.lower(): w for w in wanted if w not in exact}
-    result = tuple(spelling.get(g.lower(), g) for g in given)
+    exact = set(names)
+    spelling = {w.lower(): w for w in spellings if w not in exact}
+    result = tuple(spelling.get(g.lower(), g) for g in names)
     for name in spelling.values():
         if result.count(name) > 1:
-            several = ", ".join(repr(g) for g in given if g.lower() == name.lower())
+            several = ", ".join(repr(g) for g in names if g.lower() == name.lower())
             raise SchemaMismatchError(
                 f"columns {several} could each be the column {name!r}: rename or drop all but one"
             )
@@ -137,21 +137,21 @@ def _check_typed(schema: pa.Schema, topic: str, shape: TopicShape) -> None:
     fit_table(schema.empty_table(), shape.schema, topic)
 
 
-def _unknown_column(name: str, known: Any) -> str:
+def _unknown_column(name: str, names: Any) -> str:
     if name in _SOURCE_ONLY:
         return f"column {name!r} comes from reading and cannot be written: drop it"
-    return f"unknown column {name!r}{did_you_mean(name, known)}"
+    return f"unknown column {name!r}{did_you_mean(name, names)}"
 
 
-def _accepts(name: str, given: Any) -> bool:
+def _accepts(name: str, value_type: Any) -> bool:
     if name in ("key", "value"):
-        return bool(pa.types.is_string(given) or pa.types.is_binary(given) or pa.types.is_null(given))
+        return bool(pa.types.is_string(value_type) or pa.types.is_binary(value_type) or pa.types.is_null(value_type))
     if name == "partition":
-        return bool(pa.types.is_integer(given) and given.bit_width <= 32)
+        return bool(pa.types.is_integer(value_type) and value_type.bit_width <= 32)
     if name == "timestamp":
-        return bool((pa.types.is_timestamp(given) and given.tz) or pa.types.is_null(given))
+        return bool((pa.types.is_timestamp(value_type) and value_type.tz) or pa.types.is_null(value_type))
     try:
-        fit_column(pa.nulls(0, given), _ENVELOPE_INPUT[name][0])
+        fit_column(pa.nulls(0, value_type), _ENVELOPE_INPUT[name][0])
     except pa.ArrowException:
         return False
     return True
@@ -165,8 +165,8 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) 
     if not envelope and topic is not None:
         yield TopicBatch(topic, batch)
         return
-    left_out = [n for n in ("topic", *_IGNORED) if n in batch.schema.names]
-    data = batch.drop_columns(left_out) if left_out else batch
+    dropped = [n for n in ("topic", *_IGNORED) if n in batch.schema.names]
+    data = batch.drop_columns(dropped) if dropped else batch
     if topic is not None:
         yield TopicBatch(topic, data)
         return

@@ -96,7 +96,7 @@ class SinkTask:
         if self.publisher.needs_checksum(message):
             message.checksum = 0
         for batch in batches:
-            message.given_rows += batch.num_rows
+            message.input_rows += batch.num_rows
             if message.checksum is not None:
                 message.checksum = (message.checksum + row_checksum(batch)) % (1 << 64)
             yield batch
@@ -109,8 +109,8 @@ class SinkTask:
         held: dict[str, list[pa.RecordBatch]] = {}
         size, spread = 0, self.keyed
         one_batch = int(str(self.options.producer.get(_BATCH_SIZE.name, _BATCH_SIZE.default)))
-        for given in batches:
-            batch = given if self.names is None else in_log_columns(given, self.names)
+        for rows_of_spark in batches:
+            batch = rows_of_spark if self.names is None else in_log_columns(rows_of_spark, self.names)
             for topic, rows in split_by_topic(batch, self.options.topic, envelope=self.envelope):
                 if rows.num_rows:
                     held.setdefault(topic, []).append(rows)

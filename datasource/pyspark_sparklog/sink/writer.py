@@ -47,9 +47,9 @@ class SparklogBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the records of all tasks visible. Raises SparklogError, such as ProducerFencedError or
         TransactionAbortedError."""
-        found = checked(messages)
-        self._task.publisher.commit(found)
-        batch_id = max((m.place.batch_id for m in found), default=-1)
+        reports = checked(messages)
+        self._task.publisher.commit(reports)
+        batch_id = max((m.place.batch_id for m in reports), default=-1)
         if batch_id >= 0 and self._task.options.exactly_once and self._task.options.txn_app_id is None:
             log.warning(
                 "written in foreachBatch, of batch %d, without txnAppId and txnVersion: if Spark repeats the batch, "
@@ -90,35 +90,35 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         """Make the records of a micro-batch visible, after all its tasks have written. Raises SparklogError, such as
         ProducerFencedError, TransactionAbortedError or StaleCheckpointError.
         """
-        found = checked(messages)
-        for message in found:
+        reports = checked(messages)
+        for message in reports:
             if message.place.batch_id not in (batchId, -1):
                 raise SparklogError(
                     f"a task of batch {message.place.batch_id} reported for batch {batchId}; it cannot be committed"
                 )
-        self._task.publisher.commit(found)
+        self._task.publisher.commit(reports)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Abort the micro-batch. A commit that has succeeded stays; with at-least-once, stored records stay."""
         _abort(self._task, messages, f"batch {batchId}", batchId)
 
 
-def _abort(task: SinkTask, messages: Sequence[WriterCommitMessage | None], what: str, batch_id: int = -1) -> None:
+def _abort(task: SinkTask, messages: Sequence[WriterCommitMessage | None], action: str, batch_id: int = -1) -> None:
     rows = sum(m.rows for m in messages if isinstance(m, SinkCommitMessage))
     if task.options.exactly_once:
-        log.warning("%s failed; %d rows of finished tasks are aborted", what, rows)
+        log.warning("%s failed; %d rows of finished tasks are aborted", action, rows)
     else:
-        log.warning("%s failed; %d rows of finished tasks stay in the log", what, rows)
+        log.warning("%s failed; %d rows of finished tasks stay in the log", action, rows)
     task.publisher.abort(messages, batch_id)
 
 
-def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SparklogBatchWriter:
+def batch_writer(values: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SparklogBatchWriter:
     """Return the writer of `df.write`. Raises InvalidConfigError or SchemaMismatchError before anything is written."""
     if overwrite:
         raise InvalidConfigError(
             'a topic cannot be overwritten: use .mode("append"), or delete and create the topic first'
         )
-    options = parse_sink_options(of_write(given, schema), streaming=False)
+    options = parse_sink_options(of_write(values, schema), streaming=False)
     warn_once(options.remarks)
     kind = _check(options, schema, wait_ms=0)
     return SparklogBatchWriter(
@@ -127,7 +127,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 
 
 def stream_writer(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool, ends_only: bool = False
+    values: Mapping[str, str], schema: StructType, *, overwrite: bool, ends_only: bool = False
 ) -> SparklogStreamWriter:
     """Return the writer of one micro-batch. Raises InvalidConfigError or SchemaMismatchError before anything is
     written. `ends_only`: Spark is expected to call only commit or abort, so no request is sent to the broker yet.
@@ -149,21 +149,21 @@ def stream_writer(
             "batch_id))"
             ".save()), once from pyspark_sparklog.delta"
         )
-    options = parse_sink_options(given, streaming=True)
+    options = parse_sink_options(values, streaming=True)
     if not ends_only:
         warn_once(options.remarks)
-    lower = {k.lower(): v for k, v in given.items()}
+    lower = {k.lower(): v for k, v in values.items()}
     query = lower.get("checkpointlocation", ""), lower.get("queryname", "")
     make_task = partial(_stream_task, options, schema, *query)
     if ends_only:
         ending = SinkTask(
             options, envelope=True, keyed=False, publisher=stream_publisher(options, *query, ends_only=True)
         )
-        made = SparklogStreamWriter(ending, make_task)
+        writer = SparklogStreamWriter(ending, make_task)
     else:
-        made = SparklogStreamWriter(make_task())
+        writer = SparklogStreamWriter(make_task())
     imported_objects.freeze()
-    return made
+    return writer
 
 
 def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str, query_name: str) -> SinkTask:
@@ -193,7 +193,7 @@ def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
             raise no_headers(f"topic {options.topic!r} is a typed topic")
         keyed = shape.kind != KIND_ENVELOPE and bool(topics[options.topic].key_columns)
     fitted = fit_input(arrow_schema_of(schema), options.topic, shape, strict=options.strict_columns)
-    if fitted.left_out:
-        warn_once((f"columns that an envelope topic does not take are left out ({', '.join(fitted.left_out)})",))
+    if fitted.dropped:
+        warn_once((f"columns that an envelope topic does not take are left out ({', '.join(fitted.dropped)})",))
     envelope = shape is None or shape.kind == KIND_ENVELOPE
     return _Kind(envelope, keyed, schema_id, None if fitted.unchanged else fitted.names)

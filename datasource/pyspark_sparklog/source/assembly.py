@@ -136,12 +136,12 @@ class BatchAssembler:
         else:
             assert origin == TIMESTAMP_TYPE_ID
             value, kind = (LOG_APPEND_TIME if self._log_append_time else CREATE_TIME), pa.int32()
-        made = self._constants.get(origin)
-        if made is None or len(made) < count:
-            made = self._constants[origin] = pa.repeat(
-                pa.scalar(value, kind), count if made is None else max(ROWS_TARGET, count)
+        constant = self._constants.get(origin)
+        if constant is None or len(constant) < count:
+            constant = self._constants[origin] = pa.repeat(
+                pa.scalar(value, kind), count if constant is None else max(ROWS_TARGET, count)
             )
-        return made
+        return constant
 
 
 def _null_if_empty(headers: Any) -> Any:

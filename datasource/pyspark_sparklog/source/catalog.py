@@ -52,8 +52,8 @@ class BrokerWait:
     since the first failure. Call `reset()` after a success. `attempt_ms`: time limit of one request.
     """
 
-    def __init__(self, what: str, wait_ms: int, attempt_ms: int = 30_000) -> None:
-        self._description = what
+    def __init__(self, description: str, wait_ms: int, attempt_ms: int = 30_000) -> None:
+        self._description = description
         self._wait_s = wait_ms / 1000
         self.attempt_ms = attempt_ms
         self._since: float | None = None
@@ -67,11 +67,11 @@ class BrokerWait:
         if self._since is None:
             self._since = now
             log.warning("%s: %s; trying again for %g s", self._description, error, self._wait_s)
-        left = self._since + self._wait_s - now
-        if left <= 0:
+        remaining = self._since + self._wait_s - now
+        if remaining <= 0:
             self._is_over = True
             raise type(error)(f"{error}; gave up after {self._wait_s:g} s (sparklog.broker.wait.ms)") from error
-        time.sleep(min(self._pause_s, left))
+        time.sleep(min(self._pause_s, remaining))
         self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
 
     def reset(self) -> None:
@@ -110,8 +110,8 @@ class Catalog:
         if subscription.pattern is not None:
             return {n: t for n, t in self._describe(None).items() if subscription.names(n)}
         names = sorted(subscription.assign or subscription.topics)
-        found = self._describe(names, to_write=to_write)
-        missing = [n for n in names if n not in found]
+        topics = self._describe(names, to_write=to_write)
+        missing = [n for n in names if n not in topics]
         if missing and missing_is_error:
             hint = self.address.connect().nearest_topic(missing[0], self.request_timeout_ms)
             raise UnknownTopicOrPartitionError(
@@ -119,22 +119,22 @@ class Catalog:
                 f"`sparklog topic create {shlex.quote(missing[0])}` or Admin.create_topic"
             )
         for name, partitions in subscription.assign.items():
-            if name in found and partitions[-1] >= found[name].partitions:
+            if name in topics and partitions[-1] >= topics[name].partitions:
                 raise InvalidPartitionsError(
-                    f"assign: topic {name!r} has partitions 0 to {found[name].partitions - 1}, "
+                    f"assign: topic {name!r} has partitions 0 to {topics[name].partitions - 1}, "
                     f"there is no {partitions[-1]}"
                 )
-        return found
+        return topics
 
     def _describe(self, names: list[str] | None, *, to_write: bool = False) -> dict[str, TopicInfo]:
         response = self._ask("topics", lambda c, wait: c.metadata(names, to_write=to_write, timeout_ms=wait.attempt_ms))
-        found = {}
+        infos = {}
         for state in response.topics:
             if state.error_code == 0:
-                found[state.name] = topic_info(state)
+                infos[state.name] = topic_info(state)
             elif state.error_code != UnknownTopicOrPartitionError.code:
                 raise topic_error(state.error_code, state.name)
-        return found
+        return infos
 
     def extents(
         self, partitions: Iterable[TopicPartition], reached: Mapping[TopicPartition, int] | None = None
@@ -145,15 +145,15 @@ class Catalog:
         read_uncommitted before. The partition then ends at that position, and at the high watermark at most, so that
         no loss is reported.
         """
-        wanted = sorted(partitions)
-        answers = self._list_offsets(dict.fromkeys(wanted, (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))
-        result = {tp: Extent(*answers[tp]) for tp in wanted if answers[tp]}
+        ordered = sorted(partitions)
+        answers = self._list_offsets(dict.fromkeys(ordered, (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))
+        result = {tp: Extent(*answers[tp]) for tp in ordered if answers[tp]}
         if self.history:
             result = self._with_history(result, reached)
         beyond = [tp for tp, o in (reached or {}).items() if tp in result and o > result[tp].end]
         if beyond and self.isolation == READ_COMMITTED:
             ends = self._list_offsets(dict.fromkeys(sorted(beyond), (LATEST_TIMESTAMP,)), READ_UNCOMMITTED)
-            for tp, (*_, high_watermark) in ((tp, found) for tp, found in ends.items() if found):
+            for tp, (*_, high_watermark) in ((tp, offsets) for tp, offsets in ends.items() if offsets):
                 assert reached is not None
                 first, last = result[tp]
                 result[tp] = Extent(first, max(last, min(reached[tp], high_watermark)))
@@ -176,8 +176,8 @@ class Catalog:
 
     def offsets_for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset in each partition with at least the given timestamp; None if there is none."""
-        asked = {tp: (min(timestamps_ms[tp], TIMESTAMP_MS_MAX),) for tp in sorted(timestamps_ms)}
-        return {tp: next((o for o in found if o >= 0), None) for tp, found in self._list_offsets(asked).items()}
+        times = {tp: (min(timestamps_ms[tp], TIMESTAMP_MS_MAX),) for tp in sorted(timestamps_ms)}
+        return {tp: next((o for o in offsets if o >= 0), None) for tp, offsets in self._list_offsets(times).items()}
 
     def _list_offsets(
         self, questions: Mapping[TopicPartition, Sequence[int]], isolation: int | None = None
@@ -191,14 +191,14 @@ class Catalog:
         if not questions:
             return {}
         isolation = self.isolation if isolation is None else isolation
-        are_ends = all(t in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for asked in questions.values() for t in asked)
-        found = self._ask(
+        are_ends = all(t in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for times in questions.values() for t in times)
+        listed = self._ask(
             "offsets",
             lambda c, wait: look_up_offsets(
-                c, questions, wait, isolation=isolation, all_at_once=are_ends, refused=_left_out
+                c, questions, wait, isolation=isolation, all_at_once=are_ends, refused=_without_offsets
             ),
         )
-        return {tp: [o.offset for o in offsets] for tp, offsets in found.items()}
+        return {tp: [o.offset for o in offsets] for tp, offsets in listed.items()}
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
         """Wait until any partition grows beyond its position, at most `max_wait_ms`. Returns False if every leader
@@ -210,8 +210,8 @@ class Catalog:
             "new data", lambda c, wait: _wait_for_data(c, positions, max_wait_ms, self.isolation, wait.attempt_ms)
         )
 
-    def _ask(self, what: str, ask: Callable[[Cluster, BrokerWait], T]) -> T:
-        wait = BrokerWait(f"asking {self.address} for {what}", self.wait_ms, self.request_timeout_ms)
+    def _ask(self, subject: str, ask: Callable[[Cluster, BrokerWait], T]) -> T:
+        wait = BrokerWait(f"asking {self.address} for {subject}", self.wait_ms, self.request_timeout_ms)
         while True:
             try:
                 answer = ask(self.address.connect(), wait)
@@ -222,7 +222,7 @@ class Catalog:
                 return answer
 
 
-def _left_out(tp: TopicPartition, error: SparklogError) -> list[FoundOffset]:
+def _without_offsets(tp: TopicPartition, error: SparklogError) -> list[FoundOffset]:
     """Return no offsets for a partition that does not exist. Raises any other `error`."""
     if isinstance(error, UnknownTopicOrPartitionError):
         return []
@@ -243,26 +243,26 @@ def _wait_for_data(
     c: Cluster, positions: Mapping[TopicPartition, int], max_wait_ms: int, isolation: int, timeout_ms: int
 ) -> bool:
     by_leader: dict[Endpoint, list[TopicPartition]] = {}
-    for tp, found in c.leaders(positions, timeout_ms=timeout_ms).items():
-        if not isinstance(found, SparklogError):
-            by_leader.setdefault(found.endpoint, []).append(tp)
-        elif not isinstance(found, UnknownTopicOrPartitionError):
-            raise found
+    for tp, leader in c.leaders(positions, timeout_ms=timeout_ms).items():
+        if not isinstance(leader, SparklogError):
+            by_leader.setdefault(leader.endpoint, []).append(tp)
+        elif not isinstance(leader, UnknownTopicOrPartitionError):
+            raise leader
     with ExitStack() as stack:
         waiting: list[tuple[Endpoint, list[FetchPartition], Connection]] = []
         for endpoint, partitions in by_leader.items():
-            asked = [FetchPartition(tp.topic, tp.partition, positions[tp], 0) for tp in partitions]
+            fetches = [FetchPartition(tp.topic, tp.partition, positions[tp], 0) for tp in partitions]
             # max_bytes 0: nothing is transferred, the answer comes when there is something to transfer
-            request = FetchRequest(max_wait_ms, 1, 0, isolation, asked)
+            request = FetchRequest(max_wait_ms, 1, 0, isolation, fetches)
             with _lost_with(c, endpoint, partitions):
                 connection = stack.enter_context(c.connection(endpoint, purpose="wait", timeout_ms=timeout_ms))
                 connection.send(Api.FETCH, request, wait_ms=max_wait_ms)
-            waiting.append((endpoint, asked, connection))
+            waiting.append((endpoint, fetches, connection))
         grown = not waiting
-        for endpoint, asked, connection in waiting:
-            with _lost_with(c, endpoint, [TopicPartition(a.topic, a.partition) for a in asked]):
+        for endpoint, fetches, connection in waiting:
+            with _lost_with(c, endpoint, [TopicPartition(a.topic, a.partition) for a in fetches]):
                 response, _ = connection.receive(FetchResponse)
-                check_named(endpoint, asked, response.results)
+                check_named(endpoint, fetches, response.results)
             for r in response.results:
                 if r.error_code == NotLeaderError.code:
                     c.look_again([r.topic], endpoint)

@@ -85,8 +85,8 @@ def split_ranges(
     return [piece for r in result for piece in _divide(r, 1 if r in small else _parts(r.size, rest_total, rest_parts))]
 
 
-def _parts(size: int, total: int, wanted: int) -> int:
-    return max(1, (2 * size * wanted + total) // (2 * total))
+def _parts(size: int, total: int, target: int) -> int:
+    return max(1, (2 * size * target + total) // (2 * total))
 
 
 def _divide(whole: OffsetRange, parts: int) -> list[OffsetRange]:
@@ -174,10 +174,10 @@ def next_end(
     return begin, {tp: e.end for tp, e in extents.items()}, losses
 
 
-def _may_be_one(known: str | None, now: str | None) -> bool:
+def _may_be_one(before: str | None, now: str | None) -> bool:
     """True if two topic ids can belong to the same topic: they are equal, or one is None (offsets written by hand have
     no ids)."""
-    return known is None or now is None or known == now
+    return before is None or now is None or before == now
 
 
 _RECREATED = "the topic was deleted and created again"

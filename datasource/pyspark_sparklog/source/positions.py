@@ -44,12 +44,12 @@ def check_order(options: SourceOptions, start: Positions, end: Positions) -> Non
         )
 
 
-def given_starts(options: SourceOptions) -> Positions:
+def explicit_starts(options: SourceOptions) -> Positions:
     """Return the offsets that `startingOffsets` gives as numbers, without -1 (latest) and -2 (earliest)."""
     if options.starting.kind != "offsets":
         return {}
-    given = options.starting.per_partition
-    return {TopicPartition(t, p): o for t, ps in given.items() for p, o in ps.items() if o >= 0}
+    offsets = options.starting.per_partition
+    return {TopicPartition(t, p): o for t, ps in offsets.items() for p, o in ps.items() if o >= 0}
 
 
 def _resolve(
@@ -65,27 +65,27 @@ def _resolve(
     if position.kind == "latest":
         return {tp: e.end for tp, e in extents.items()}
     if position.kind == "timestamp":
-        wanted = dict.fromkeys(extents, position.timestamp_ms)
+        targets = dict.fromkeys(extents, position.timestamp_ms)
     else:
-        wanted = _per_partition(position, extents)
+        targets = _per_partition(position, extents)
     if position.kind == "offsets":
-        return {tp: _check_offset(options, position, tp, o, extents[tp]) for tp, o in wanted.items()}
-    found = catalog.offsets_for_timestamps(wanted)
-    without = [tp for tp in sorted(wanted) if found[tp] is None]
+        return {tp: _check_offset(options, position, tp, o, extents[tp]) for tp, o in targets.items()}
+    matches = catalog.offsets_for_timestamps(targets)
+    without = [tp for tp in sorted(targets) if matches[tp] is None]
     if without and none_is_error:
         raise InvalidConfigError(
-            f"No offset matched from request of topic-partition {without[0]} and timestamp {wanted[without[0]]} "
+            f"No offset matched from request of topic-partition {without[0]} and timestamp {targets[without[0]]} "
             f"({position.option}): choose an earlier timestamp, or set startingOffsetsByTimestampStrategy to latest "
             "to begin at the end"
         )
     # a record that was appended after `extents` were looked up is not part of this read
-    return {tp: e.end if (o := found[tp]) is None else min(max(o, e.start), e.end) for tp, e in extents.items()}
+    return {tp: e.end if (o := matches[tp]) is None else min(max(o, e.start), e.end) for tp, e in extents.items()}
 
 
 def _per_partition(position: Position, extents: Mapping[TopicPartition, Extent]) -> Positions:
-    given = {TopicPartition(t, p): o for t, ps in position.per_partition.items() for p, o in ps.items()}
-    missing = ", ".join(map(str, sorted(extents.keys() - given.keys())))
-    surplus = ", ".join(map(str, sorted(given.keys() - extents.keys())))
+    offsets = {TopicPartition(t, p): o for t, ps in position.per_partition.items() for p, o in ps.items()}
+    missing = ", ".join(map(str, sorted(extents.keys() - offsets.keys())))
+    surplus = ", ".join(map(str, sorted(offsets.keys() - extents.keys())))
     if missing:
         how = f" ({EARLIEST_OFFSET} is earliest, {LATEST_OFFSET} latest)" if position.kind == "offsets" else ""
         raise InvalidConfigError(
@@ -97,7 +97,7 @@ def _per_partition(position: Position, extents: Mapping[TopicPartition, Extent])
             f"{position.option} names partitions that are not read: {surplus}. The partitions specified don't match "
             "what are assigned"
         )
-    return given
+    return offsets
 
 
 def _check_offset(options: SourceOptions, position: Position, tp: TopicPartition, offset: int, extent: Extent) -> int:

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_sparklog.options.options import HISTORY, NEWEST, SourceOptions
 from pyspark_sparklog.schemas import ReadSchema
-from pyspark_sparklog.source.actions import FIXED, Edges, Frame, edges_of
 from pyspark_sparklog.source.assembly import BatchAssembler
+from pyspark_sparklog.source.batch_dataframe import FIXED, Edges, Frame, edges_of
+from pyspark_sparklog.source.blocked_reads import BlockedReads
 from pyspark_sparklog.source.catalog import BrokerWait, Catalog, ids_of, partitions_of
-from pyspark_sparklog.source.held_up import HeldUp
 from pyspark_sparklog.source.planning import OffsetRange, split_ranges
-from pyspark_sparklog.source.positions import check_order, given_starts, resolve_ending, resolve_starting
+from pyspark_sparklog.source.positions import check_order, explicit_starts, resolve_ending, resolve_starting
 from pyspark_sparklog.spark_errors import all_in_one_line, in_one_line
 from pyspark_sparklog.worker_process import imported_objects
 from sparklog.client.net.topic_info import TopicInfo
@@ -238,7 +238,7 @@ class SparklogBatchReader(DataSourceReader):
     """The reader of `spark.read`: all records between the starting and the ending offsets.
 
     Spark plans the tasks once for a DataFrame. The offsets of earliest and latest are looked up again with each action
-    (`actions`).
+    (`batch_dataframe`).
     """
 
     def __init__(self, options: SourceOptions, schema: ReadSchema) -> None:
@@ -264,10 +264,10 @@ class SparklogBatchReader(DataSourceReader):
         extents = catalog.extents(partitions_of(options.subscription, topics))
         end = resolve_ending(options, catalog, extents)
         if options.fail_on_data_loss:
-            check_order(options, given_starts(options), end)
+            check_order(options, explicit_starts(options), end)
         start = resolve_starting(options, catalog, extents)
         check_order(options, start, end)
-        HeldUp(catalog).look(extents)
+        BlockedReads(catalog).check(extents)
         ranges = [OffsetRange(tp, start[tp], end[tp]) for tp in sorted(extents)]
         counts = {n: t.partitions for n, t in topics.items()}
         frame = Frame(self._name, counts, grows=not options.subscription.assign)

@@ -19,32 +19,32 @@ from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE
 
 
-def infer_schema(given: Mapping[str, str]) -> StructType:
+def infer_schema(values: Mapping[str, str]) -> StructType:
     """Return the schema of the topics that the options name. The schema of a table that Spark creates contains the
     table's options."""
-    table = of_new_table(given)
+    table = of_new_table(values)
     if table is not None:
         return kept_with(infer_schema(readable(table)), table)
-    options = parse_source_options(given, streaming=None)
+    options = parse_source_options(values, streaming=None)
     check_read_limits(options.limits_batches)
     warn_once(options.remarks)
     full, _ = _full_schema(options, wait_ms=0)
     return (full if options.columns is None else select(full, options.columns)).spark()
 
 
-def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchReader:
+def batch_reader(values: Mapping[str, str], schema: StructType) -> SparklogBatchReader:
     """Return the reader of a batch read whose rows have `schema`: the inferred one, or the user's."""
-    given = of_read(given, schema, OptionUse.BATCH)
-    options = parse_source_options(given, streaming=False)
-    told = parse_source_options(given, streaming=None).remarks
-    warn_once(tuple(r for r in options.remarks if r not in told))
+    values = of_read(values, schema, OptionUse.BATCH)
+    options = parse_source_options(values, streaming=False)
+    reported = parse_source_options(values, streaming=None).remarks
+    warn_once(tuple(r for r in options.remarks if r not in reported))
     full, _ = _full_schema(options, wait_ms=0)
     return SparklogBatchReader(options, _picked_schema(options, full, schema))
 
 
-def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStreamReader:
+def stream_reader(values: Mapping[str, str], schema: StructType) -> SparklogStreamReader:
     """Return the reader of a streaming query whose rows have `schema`: the inferred one, or the user's."""
-    options = parse_source_options(of_read(given, schema, OptionUse.STREAM), streaming=True)
+    options = parse_source_options(of_read(values, schema, OptionUse.STREAM), streaming=True)
     check_read_limits(options.limits_batches)
     full, topics = _full_schema(options, wait_ms=options.broker_wait_ms)
     return SparklogStreamReader(options, _picked_schema(options, full, schema), topics)

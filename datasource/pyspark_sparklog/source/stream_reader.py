@@ -23,10 +23,10 @@ from pyspark_sparklog.compatibility import (
 from pyspark_sparklog.offsets import Positions, SourceOffset, nested
 from pyspark_sparklog.options.options import HISTORY, NEWEST, SourceOptions
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, changed_columns, follow_schema, join_schema
+from pyspark_sparklog.source.blocked_reads import BlockedReads
 from pyspark_sparklog.source.catalog import Catalog, ids_of, partitions_of, shapes_of
+from pyspark_sparklog.source.data_loss import LossReporter
 from pyspark_sparklog.source.group_progress import GroupProgress
-from pyspark_sparklog.source.held_up import HeldUp
-from pyspark_sparklog.source.losses import LossReporter
 from pyspark_sparklog.source.planning import Extent, backlog, limit_end, next_end, readable_ranges
 from pyspark_sparklog.source.positions import resolve_starting
 from pyspark_sparklog.source.reader import RangePartition, RangeRead, to_tasks
@@ -56,7 +56,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             history=options.starting.kind in (HISTORY, NEWEST),
             newest=options.starting.kind == NEWEST,
         )
-        self._held_up = HeldUp(self._catalog)
+        self._blocked_reads = BlockedReads(self._catalog)
         self._losses = LossReporter(fail=options.fail_on_data_loss)
         self._progress = GroupProgress(options.address, options.group_id)
         self._initial: SourceOffset | None = None
@@ -65,7 +65,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._position: SourceOffset | None = None
         self._batch_start: Positions = {}
         self._batch_begun_s = -float("inf")
-        self._has_asked = False
+        self._has_polled = False
         self._nameless = False
         self._first_ids: dict[str, str] = {}
         """Topic ids at the first batch after offsets without ids, such as those of format("kafka"). Later offsets of
@@ -109,15 +109,15 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         limit = self.getDefaultReadLimit() if limit is None else limit
         begin = self._position if start is None else SourceOffset.from_dict(start)
-        if start is not None and self._initial is None and not self._has_asked:
+        if start is not None and self._initial is None and not self._has_polled:
             self._warn_of_changed_columns()
         self._warn_if_nameless(begin)
         if start is not None and begin is not None:
             # Spark plans a micro-batch after it has committed the previous one, which ends at `begin`
             self._progress.publish(begin.positions)
         end = self._next(begin, limit)
-        may_wait = self._frozen is None and self._has_asked
-        self._has_asked = True
+        may_wait = self._frozen is None and self._has_polled
+        self._has_polled = True
         if begin is not None and end.same_place(begin):
             # the first question is answered at once: Spark runs a first batch in any case
             if may_wait and self._latest is not None and self._wait(self._latest):
@@ -155,7 +155,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, begin: SourceOffset | None, limit: ReadLimit) -> SourceOffset:
         """Return the end of the next micro-batch, which starts at `begin`; the end of the topics if `begin` is None."""
         ids, extents = self._read_extents(missing_is_error=False, reached=None if begin is None else begin.positions)
-        self._held_up.look(extents)
+        self._blocked_reads.check(extents)
         self._latest = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
         seen = extents
         if begin is None:
@@ -169,9 +169,9 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._losses.report(losses)
         self._batch_start = start
         end = self._admit(start, available, limit)
-        found = SourceOffset(end, {t: i for t, i in ids.items() if any(tp.topic == t for tp in end)})
-        self._plan = (found, ids, seen)
-        return found
+        position = SourceOffset(end, {t: i for t, i in ids.items() if any(tp.topic == t for tp in end)})
+        self._plan = (position, ids, seen)
+        return position
 
     def _with_ids(self, offset: SourceOffset) -> SourceOffset:
         """Return an offset without ids with the ids that its topics had at the first batch."""

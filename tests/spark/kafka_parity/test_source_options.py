@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from pyspark_sparklog.compatibility import READERS_ARE_TOLD_THEIR_START
+from pyspark_sparklog.compatibility import READERS_RECEIVE_THEIR_START
 
 from tests.spark.kafka_parity.checks import Checks, Differs
 from tests.spark.kafka_parity.jobs import NO_ERROR, Jobs, texts, values
@@ -14,7 +14,7 @@ from tests.spark.kafka_parity.systems import System, unused_name
 
 pytestmark = pytest.mark.nightly
 
-with_limits = pytest.mark.skipif(not READERS_ARE_TOLD_THEIR_START, reason="this Spark refuses read limits")
+with_limits = pytest.mark.skipif(not READERS_RECEIVE_THEIR_START, reason="this Spark refuses read limits")
 
 UNKNOWN_TILL_IT_RUNS = (
     "until the query starts, Spark does not tell a Python source whether it reads a stream or a batch"
@@ -180,7 +180,7 @@ def test_options_of_a_stream_in_a_batch(system: System, jobs: Jobs, check: Check
     topic = unused_name()
     system.create_topic(topic)
     system.send(topic, "a", "b")
-    if not READERS_ARE_TOLD_THEIR_START:
+    if not READERS_RECEIVE_THEIR_START:
         pytest.skip("this Spark refuses read limits")
     limits = {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "1", "maxTriggerDelay": "1s"}
     check("limits", values(jobs.batch(topic, **limits)), ["a", "b"])
@@ -191,7 +191,7 @@ def test_options_of_a_stream_in_a_batch(system: System, jobs: Jobs, check: Check
     )
 
 
-@pytest.mark.skipif(READERS_ARE_TOLD_THEIR_START, reason="this Spark has read limits")
+@pytest.mark.skipif(READERS_RECEIVE_THEIR_START, reason="this Spark has read limits")
 def test_a_limit_that_this_spark_cannot_keep(system: System, jobs: Jobs) -> None:
     topic = unused_name()
     system.create_topic(topic)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from pyspark_sparklog.compatibility import READERS_ARE_TOLD_THEIR_START
+from pyspark_sparklog.compatibility import READERS_RECEIVE_THEIR_START
 
 from tests.spark.kafka_parity.checks import Checks, Differs
 from tests.spark.kafka_parity.jobs import Jobs, texts, values_of, without_names
@@ -14,7 +14,7 @@ from tests.spark.kafka_parity.systems import System, unused_name
 
 pytestmark = pytest.mark.nightly
 
-with_limits = pytest.mark.skipif(not READERS_ARE_TOLD_THEIR_START, reason="this Spark refuses read limits")
+with_limits = pytest.mark.skipif(not READERS_RECEIVE_THEIR_START, reason="this Spark refuses read limits")
 LONG_MAX = 2**63 - 1
 
 

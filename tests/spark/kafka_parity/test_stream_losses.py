@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark_sparklog.compatibility import READERS_ARE_TOLD_THEIR_START
+from pyspark_sparklog.compatibility import READERS_RECEIVE_THEIR_START
 
 from tests.spark.kafka_parity.checks import Checks, Differs
 from tests.spark.kafka_parity.jobs import Jobs, said, texts, values_of
@@ -13,7 +13,7 @@ from tests.spark.kafka_parity.systems import System, unused_name
 
 pytestmark = pytest.mark.nightly
 
-with_limits = pytest.mark.skipif(not READERS_ARE_TOLD_THEIR_START, reason="this Spark refuses read limits")
+with_limits = pytest.mark.skipif(not READERS_RECEIVE_THEIR_START, reason="this Spark refuses read limits")
 QUICK = {
     "kafka.metadata.max.age.ms": "1",
     "kafka.request.timeout.ms": "3000",

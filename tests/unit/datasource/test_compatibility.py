@@ -18,9 +18,9 @@ def test_timestamps_come_in_utc() -> None:
 
 
 def test_limits_that_an_old_spark_cannot_keep_are_refused_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_read_limits(given=True)
-    monkeypatch.setattr(compatibility, "READERS_ARE_TOLD_THEIR_START", False)
-    check_read_limits(given=False)
+    check_read_limits(has_limit=True)
+    monkeypatch.setattr(compatibility, "READERS_RECEIVE_THEIR_START", False)
+    check_read_limits(has_limit=False)
     read = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "maxOffsetsPerTrigger": "5"}
     with pytest.raises(InvalidConfigError, match=r"need PySpark 4\.2: .* does not pass the start of a micro-batch"):
         infer_schema(read)

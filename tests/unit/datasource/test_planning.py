@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_sparklog.source.losses import LossReporter
+from pyspark_sparklog.source.data_loss import LossReporter
 from pyspark_sparklog.source.planning import (
     UNSUBSCRIBED,
     Extent,

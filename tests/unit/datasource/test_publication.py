@@ -219,21 +219,21 @@ def test_a_task_of_a_batch_below_the_last_one_fails(coordinator: Coordinator) ->
 
 
 def given(rows: int, checksum: int | None = 5) -> SinkCommitMessage:
-    return SinkCommitMessage(PLACE, BATCH, committed_before=True, given_rows=rows, checksum=checksum)
+    return SinkCommitMessage(PLACE, BATCH, committed_before=True, input_rows=rows, checksum=checksum)
 
 
 def test_a_batch_with_the_last_number_is_skipped_if_it_is_the_same(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher = streaming()
-    publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=3, given_rows=3, checksum=7)])
+    publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=3, input_rows=3, checksum=7)])
     coordinator.answer = TransactionOutcome(True, LastCommit(7, coordinator.made_of))
     same = [given(1, 2), given(2, 5)]
     publisher.commit(same)
     assert "its 3 rows were not written again" in caplog.text
     others = [[given(3, 8)], [given(4, 7)], [given(3, None)], [given(1, 2), given(2, None)]]
     stranger = PLACE._replace(query_id="other")
-    for other in [*others, [SinkCommitMessage(stranger, BATCH, committed_before=True, given_rows=3, checksum=7)]]:
+    for other in [*others, [SinkCommitMessage(stranger, BATCH, committed_before=True, input_rows=3, checksum=7)]]:
         with pytest.raises(StaleCheckpointError, match=r"other input .* rows are not in the topic"):
             publisher.commit(other)
     publisher.commit([EMPTY])  # nothing to lose
@@ -266,11 +266,11 @@ def test_a_coordinator_that_contradicts_itself_is_not_believed(coordinator: Coor
 def test_a_repeated_commit_of_other_rows_is_not_taken_for_the_same(coordinator: Coordinator) -> None:
     """The coordinator has decided the version already, by the commit of other participants."""
     publisher = streaming()
-    publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=3, given_rows=3, checksum=7)])
+    publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=3, input_rows=3, checksum=7)])
     coordinator.answer = TransactionOutcome(True, LastCommit(7, coordinator.made_of))
-    publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=4, given_rows=3, checksum=7)])
+    publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=4, input_rows=3, checksum=7)])
     with pytest.raises(StaleCheckpointError, match="other input"):
-        publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=4, given_rows=3, checksum=8)])
+        publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=4, input_rows=3, checksum=8)])
 
 
 def test_a_stream_can_count_under_a_name_of_its_own(coordinator: Coordinator) -> None:

@@ -63,7 +63,7 @@ def test_rows_that_do_not_fit_an_envelope_topic(columns: dict[str, pa.DataType],
 )
 def test_further_columns_are_dropped_unless_the_option_is_strict(columns: dict[str, pa.DataType], message: str) -> None:
     fitted = fit_input(schema(**columns), "t", ENVELOPE)
-    assert fitted.names == ("value", "") and fitted.left_out == (list(columns)[1],) and not fitted.unchanged
+    assert fitted.names == ("value", "") and fitted.dropped == (list(columns)[1],) and not fitted.unchanged
     with pytest.raises(SchemaMismatchError, match=message):
         fit_input(schema(**columns), "t", ENVELOPE, strict=True)
 
@@ -93,7 +93,7 @@ def test_a_column_with_a_meaning_is_of_its_type_or_refused() -> None:
         columns = {"value": pa.binary()}
         for t in types:
             fitted = fit_input(schema(**columns | {name: t}), "t", ENVELOPE)
-            assert not fitted.left_out and "" not in fitted.names
+            assert not fitted.dropped and "" not in fitted.names
         for t in set(others) - set(types):
             for strict in (False, True):
                 with pytest.raises(SchemaMismatchError, match=f"{name} attribute unsupported type"):
@@ -102,13 +102,13 @@ def test_a_column_with_a_meaning_is_of_its_type_or_refused() -> None:
         fitted = fit_input(schema(value=pa.binary(), extra=t, offset=t, timestampType=t), "t", ENVELOPE)
         silent = {"offset": pa.int64(), "timestampType": pa.int32()}
         assert fitted.names == ("value", "", "", "")
-        assert fitted.left_out == ("extra", *(n for n, of_source in silent.items() if t != of_source))
+        assert fitted.dropped == ("extra", *(n for n, of_source in silent.items() if t != of_source))
 
 
 def test_columns_go_by_their_names_without_regard_to_case() -> None:
     batch = pa.record_batch({"VALUE": ["v"], "Key": ["k"], "extra": [1], "topic": ["a"]})
     fitted = fit_input(batch.schema, None, None)
-    assert fitted.names == ("value", "key", "", "topic") and fitted.left_out == ("extra",)
+    assert fitted.names == ("value", "key", "", "topic") and fitted.dropped == ("extra",)
     (part,) = split_by_topic(in_log_columns(batch, fitted.names), None, envelope=True)
     assert (part.topic, part.data.to_pydict()) == ("a", {"value": ["v"], "key": ["k"]})
     typed = fit_input(schema(DELAY=pa.int32(), carrier=pa.string()), "t", TYPED)

@@ -15,8 +15,8 @@ from pyspark_sparklog.options.cluster_address import ClusterAddress
 from pyspark_sparklog.options.options import Subscription, parse_source_options
 from pyspark_sparklog.schemas import TopicShape, full_schema
 from pyspark_sparklog.source import stream_reader as module
+from pyspark_sparklog.source.blocked_reads import BlockedReads
 from pyspark_sparklog.source.catalog import Catalog
-from pyspark_sparklog.source.held_up import HeldUp
 from pyspark_sparklog.source.planning import Extent
 from pyspark_sparklog.source.reader import RangePartition
 from pyspark_sparklog.source.stream_reader import SparklogStreamReader
@@ -91,7 +91,7 @@ def reader(catalog: FakeCatalog, **options: str) -> SparklogStreamReader:
     shape = TopicShape("envelope", ENVELOPE_SCHEMA)
     made = SparklogStreamReader(parsed, full_schema(shape, include_headers=False, include_metadata=False), {})
     made._catalog = catalog  # type: ignore[assignment]
-    made._held_up = HeldUp(Catalog(ClusterAddress("h:1"), 0, READ_UNCOMMITTED))
+    made._blocked_reads = BlockedReads(Catalog(ClusterAddress("h:1"), 0, READ_UNCOMMITTED))
     return made
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.options.cluster_address import ClusterAddress
-from pyspark_sparklog.source import held_up
+from pyspark_sparklog.source import blocked_reads
+from pyspark_sparklog.source.blocked_reads import AGAIN_S, CHECK_INTERVAL_S, BlockedReads
 from pyspark_sparklog.source.catalog import Catalog
-from pyspark_sparklog.source.held_up import AGAIN_S, LOOK_S, HeldUp
 from pyspark_sparklog.source.planning import Extent
 
 from sparklog.errors import BrokerNotAvailableError
@@ -30,7 +30,7 @@ class Cluster:
     def __init__(self) -> None:
         self.owner: str | None = "__shared:app"
         self.asked = 0
-        self.now_s = STARTED_S + LOOK_S
+        self.now_s = STARTED_S + CHECK_INTERVAL_S
 
     def extents(self, partitions: Any) -> dict[TopicPartition, Extent]:
         self.asked += 1
@@ -50,13 +50,13 @@ class Cluster:
 def world(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(Catalog, "extents", lambda _, partitions: made.extents(partitions))
-    monkeypatch.setattr(held_up, "describe_producers", made.producers)
-    monkeypatch.setattr(held_up, "describe_transaction", made.transaction)
+    monkeypatch.setattr(blocked_reads, "describe_producers", made.producers)
+    monkeypatch.setattr(blocked_reads, "describe_transaction", made.transaction)
     return made
 
 
-def reader(world: Cluster, isolation: int = READ_COMMITTED) -> HeldUp:
-    return HeldUp(Catalog(ClusterAddress("broker:1"), 0, isolation), clock=lambda: world.now_s)
+def reader(world: Cluster, isolation: int = READ_COMMITTED) -> BlockedReads:
+    return BlockedReads(Catalog(ClusterAddress("broker:1"), 0, isolation), clock=lambda: world.now_s)
 
 
 SEEN = {T0: Extent(0, 3), T1: Extent(0, 5)}
@@ -64,17 +64,17 @@ SEEN = {T0: Extent(0, 3), T1: Extent(0, 5)}
 
 def test_it_names_the_transaction_its_age_and_the_remedy(world: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     one = reader(world)
-    one.look(SEEN)
+    one.check(SEEN)
     (line,) = caplog.messages
     assert "t-1: records from offset 5 on" in line and "the transaction of __shared:app has been open for 30 s" in line
     assert "`sparklog transaction abort __shared:app --bootstrap-servers broker:1`" in line
-    one.look(SEEN)
+    one.check(SEEN)
     assert world.asked == 1, "not with every question of Spark's"
-    world.now_s += LOOK_S
-    one.look(SEEN)
+    world.now_s += CHECK_INTERVAL_S
+    one.check(SEEN)
     assert (world.asked, len(caplog.messages)) == (2, 1)
     world.now_s += AGAIN_S
-    one.look(SEEN)
+    one.check(SEEN)
     assert len(caplog.messages) == 2
 
 
@@ -82,17 +82,17 @@ def test_one_that_no_coordinator_knows_is_named_by_its_producer(
     world: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.owner = None
-    reader(world).look(SEEN)
+    reader(world).check(SEEN)
     assert "sparklog transaction abort --topic t --partition 1 --producer-id 7" in caplog.text
 
 
 def test_no_warning_of_young_transactions_or_without_a_waiting_reader(
     world: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reader(world).look({T0: Extent(0, 3), T1: Extent(0, 9)})
-    reader(world, READ_UNCOMMITTED).look(SEEN)
+    reader(world).check({T0: Extent(0, 3), T1: Extent(0, 9)})
+    reader(world, READ_UNCOMMITTED).check(SEEN)
     world.now_s -= 1
-    reader(world).look(SEEN)
+    reader(world).check(SEEN)
     assert caplog.messages == []
 
 
@@ -100,5 +100,5 @@ def test_it_cannot_fail_a_read(world: Cluster, monkeypatch: pytest.MonkeyPatch) 
     def gone(*_: Any, **__: Any) -> Any:
         raise BrokerNotAvailableError("gone")
 
-    monkeypatch.setattr(held_up, "describe_producers", gone)
-    reader(world).look(SEEN)
+    monkeypatch.setattr(blocked_reads, "describe_producers", gone)
+    reader(world).check(SEEN)

@@ -114,11 +114,11 @@ class _Warnings:
     def __init__(self) -> None:
         self._first: OrderedDict[str, str | None] = OrderedDict()
 
-    def warn_once(self, what: str, action: str, text: str, *, first_too: bool = False) -> None:
-        """Log the warning `what` once: at the second action that causes it, or with `first_too` at the first action."""
-        first = self._first.setdefault(what, action)
+    def warn_once(self, cause: str, action: str, text: str, *, first_too: bool = False) -> None:
+        """Log a warning once for its `cause`: at the second action that has it, or with `first_too` at the first."""
+        first = self._first.setdefault(cause, action)
         if first is not None and (first_too or first != action):
-            self._first[what] = None
+            self._first[cause] = None
             log.warning("%s", text)
         while len(self._first) > FRAMES_REMEMBERED_MAX:
             self._first.popitem(last=False)

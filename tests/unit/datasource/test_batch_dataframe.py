@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.options.options import parse_source_options
-from pyspark_sparklog.source import actions
-from pyspark_sparklog.source.actions import FIXED, Edges, Frame, edges_of
+from pyspark_sparklog.source import batch_dataframe
+from pyspark_sparklog.source.batch_dataframe import FIXED, Edges, Frame, edges_of
 from pyspark_sparklog.source.planning import OffsetRange
 from pyspark_sparklog.source.reader import to_moving_tasks
 
@@ -83,8 +83,8 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise answer
             return answer
 
-        monkeypatch.setattr(actions, "snapshot_offsets", snapshot)
-        monkeypatch.setattr(actions.TaskContext, "get", classmethod(lambda _: context))  # type: ignore[attr-defined]
+        monkeypatch.setattr(batch_dataframe, "snapshot_offsets", snapshot)
+        monkeypatch.setattr(batch_dataframe.TaskContext, "get", classmethod(lambda _: context))  # type: ignore[attr-defined]
         return FRAME.bounds(None, T0, (5, 10), edges, 1, 1000)  # type: ignore[arg-type]
 
     run.names = names  # type: ignore[attr-defined]
