@@ -36,8 +36,8 @@ def check_base_path(text: str, name: str) -> str:
 
 def base_path_of(request: Request) -> str:
     """Return the path under which the proxy of this request shows the console; "" without a proxy."""
-    found: str = request.scope.get(_SCOPE_KEY, "")
-    return found
+    path: str = request.scope.get(_SCOPE_KEY, "")
+    return path
 
 
 def with_base_path(page: str, base_path: str) -> str:

@@ -112,10 +112,10 @@ class Tokens:
 def session_of(headers: Headers) -> str:
     """Return the session key of the browser's cookie; "" without a cookie, or if it has another form."""
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return ""
-    value = found.value if found is not None else ""
+    value = cookie.value if cookie is not None else ""
     is_ours = len(value) == SESSION_HEX_DIGITS and all(c in "0123456789abcdef" for c in value)
     return value if is_ours else ""
 

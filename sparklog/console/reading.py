@@ -83,17 +83,17 @@ class Row(NamedTuple):
 class Budget:
     """Limits of the reads for one page."""
 
-    bytes_left: int
+    remaining_bytes: int
     until_s: float
     clock: MachineClock
     scanned_rows: int = 0
 
     def take(self, batch: ConsumedBatch) -> None:
-        self.bytes_left -= max(batch.size_bytes, 1)
+        self.remaining_bytes -= max(batch.size_bytes, 1)
         self.scanned_rows += batch.num_rows
 
     def is_spent(self) -> bool:
-        return self.bytes_left <= 0 or self.clock.monotonic_s() >= self.until_s
+        return self.remaining_bytes <= 0 or self.clock.monotonic_s() >= self.until_s
 
 
 class RecordPage(NamedTuple):
@@ -124,9 +124,9 @@ def look_through(
 ) -> RecordPage:
     """Return the page at `cursor`: at most `rows_max` records with `filter_text` in one of their columns ("": all)."""
     newer = cursor.direction == NEWER
-    asked = {p: min(max(cursor.offsets[p], b.start), b.end) for p, b in bounds.items() if p in cursor.offsets}
+    starts = {p: min(max(cursor.offsets[p], b.start), b.end) for p, b in bounds.items() if p in cursor.offsets}
     parts: dict[int, _Part] = {}
-    for p, offset in asked.items():
+    for p, offset in starts.items():
         if newer:
             parts[p] = _forward(read, p, offset, bounds[p].end, rows_max, filter_text, budget)
         else:
@@ -136,10 +136,10 @@ def look_through(
     shown = merged[:rows_max]
     goes_on = {p: _resume_offset(p, part, merged[rows_max:], newer) for p, part in parts.items()}
     is_partial = budget.is_spent() and len(shown) < rows_max
-    forth = any(goes_on[p] < bounds[p].end if newer else goes_on[p] > bounds[p].start for p in asked)
-    back = any(asked[p] > bounds[p].start if newer else asked[p] < bounds[p].end for p in asked)
+    forth = any(goes_on[p] < bounds[p].end if newer else goes_on[p] > bounds[p].start for p in starts)
+    back = any(starts[p] > bounds[p].start if newer else starts[p] < bounds[p].end for p in starts)
     ahead = Cursor(cursor.direction, goes_on) if forth else None
-    behind = Cursor(OLDER if newer else NEWER, asked) if back else None
+    behind = Cursor(OLDER if newer else NEWER, starts) if back else None
     older, newest = (behind, ahead) if newer else (ahead, behind)
     return RecordPage(shown[::-1] if newer else shown, older, newest, budget.scanned_rows, is_partial)
 
@@ -180,13 +180,13 @@ def _backward(
     while part.reached > bounds.start and len(part.rows) < rows_max and not budget.is_spent():
         low = max(bounds.start, part.reached - step)
         together: list[Row] = []
-        before = budget.bytes_left
+        before = budget.remaining_bytes
         for batch in read(partition, low, part.reached):
             together += matching_rows(batch, filter_text, None)
             budget.take(batch)
         part.rows += together[::-1]
         part.reached = low
-        if before - budget.bytes_left < STEP_BYTES:
+        if before - budget.remaining_bytes < STEP_BYTES:
             step = min(2 * step, STEP_OFFSETS_MAX)
     if len(part.rows) > rows_max:
         del part.rows[rows_max:]
@@ -219,7 +219,7 @@ def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
 
     Lists, structs and maps are not searched.
     """
-    found = np.zeros(data.num_rows, bool)
+    mask = np.zeros(data.num_rows, bool)
     for column in data.columns:
         t = column.type
         if pa.types.is_nested(t):
@@ -231,8 +231,8 @@ def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
             hit = _in_bytes(column, text)
         else:
             hit = pc.match_substring(column if is_text else column.cast(pa.string()), text, ignore_case=True)
-        found |= pc.fill_null(hit, False).to_numpy(zero_copy_only=False)
-    return found
+        mask |= pc.fill_null(hit, False).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _in_bytes(column: Any, text: str) -> Any:
@@ -286,15 +286,15 @@ def exported(
     Each partition yields at most `rows_max` records. A batch is empty if no record matches the filter.
     """
     for partition, (start, end) in sorted(ranges.items()):
-        left = rows_max
+        remaining = rows_max
         for batch in read(partition, start, end) if start < end else ():
             table = with_metadata(batch)
             if filter_text:
                 table = table.filter(pa.array(matches(batch.data, filter_text)))
-            table = table.slice(0, left)
-            left -= table.num_rows
+            table = table.slice(0, remaining)
+            remaining -= table.num_rows
             yield from table.combine_chunks().to_batches() or [_no_rows(table)]
-            if left <= 0:
+            if remaining <= 0:
                 break
 
 

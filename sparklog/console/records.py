@@ -38,31 +38,31 @@ def envelope_record(fields: Mapping[str, str]) -> EnvelopeRecord:
 
 
 def _content(fields: Mapping[str, str], name: str, form: str) -> bytes | None:
-    given = fields.get(name, "")
+    text = fields.get(name, "")
     if form == "null":
-        if given:
+        if text:
             raise InvalidRequestError(f"{name}: null has no content; empty the field, or choose text")
         return None
     if form == "hex":
         try:
-            return binascii.unhexlify("".join(given.split()))
+            return binascii.unhexlify("".join(text.split()))
         except (binascii.Error, ValueError) as e:
-            raise InvalidRequestError(f"{name} = {given[:80]!r}: write hex as pairs of 0 to 9 and a to f ({e})") from e
+            raise InvalidRequestError(f"{name} = {text[:80]!r}: write hex as pairs of 0 to 9 and a to f ({e})") from e
     if form != "text":
         raise InvalidRequestError(f"{name}_form = {form!r}: use one of {', '.join(FORMS)}")
-    return given.replace("\r\n", "\n").encode()  # browsers send line ends of a form as \r\n
+    return text.replace("\r\n", "\n").encode()  # browsers send line ends of a form as \r\n
 
 
 def _headers(text: str) -> list[tuple[str, bytes | None]]:
-    found: list[tuple[str, bytes | None]] = []
+    headers: list[tuple[str, bytes | None]] = []
     for line in text.splitlines():
         if not line.strip():
             continue
         match = _HEADER.fullmatch(line)
         if match is None:
             raise InvalidRequestError(f"header {line[:80]!r}: write NAME: VALUE, one in a line")
-        found.append((match[1].strip(), match[2].encode()))
-    return found
+        headers.append((match[1].strip(), match[2].encode()))
+    return headers
 
 
 def typed_row(text: str, schema: pa.Schema) -> pa.Table:
@@ -80,9 +80,9 @@ def row_example(schema: pa.Schema) -> str:
 
 def partition_of(fields: Mapping[str, str], partitions: int) -> int | None:
     """Return the partition of the form; None if the producer chooses it. Raises InvalidRequestError."""
-    given: Any = fields.get("partition", "").strip()
-    if not given:
+    text: Any = fields.get("partition", "").strip()
+    if not text:
         return None
-    if not given.isascii() or not given.isdigit() or int(given) >= partitions:
-        raise InvalidRequestError(f"partition = {given[:80]!r}: the topic has partitions 0 to {partitions - 1}")
-    return int(given)
+    if not text.isascii() or not text.isdigit() or int(text) >= partitions:
+        raise InvalidRequestError(f"partition = {text[:80]!r}: the topic has partitions 0 to {partitions - 1}")
+    return int(text)

@@ -38,13 +38,13 @@ def listening_socket(listen: str) -> tuple[str, socket.socket]:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(BACKLOG)
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
     except OSError as e:
         raise InvalidConfigError(f"cannot listen on {listen}: {e.strerror or e}") from e
-    return host, made
+    return host, bound
 
 
 def serve(

@@ -47,16 +47,16 @@ def login_security(settings: SecuritySettings | None) -> ClientSecurity:
     The mechanism is SCRAM-SHA-512 unless `settings` has another one. Raises InvalidConfigError if `settings` have a
     user, or do not use SASL.
     """
-    given = dict(settings.items()) if settings else {}
-    named = next((name for name in _USER_SETTINGS if name in given), None)
+    values = dict(settings.items()) if settings else {}
+    named = next((name for name in _USER_SETTINGS if name in values), None)
     if named is not None:
         raise InvalidConfigError(f"{named} is set, but with --login each browser's user gives it: leave {named} out")
-    mechanism = given.setdefault("sasl.mechanism", "SCRAM-SHA-512")
+    mechanism = values.setdefault("sasl.mechanism", "SCRAM-SHA-512")
     if mechanism == OAUTHBEARER:
-        given["sasl.oauthbearer.token.endpoint.url"] = f"file:///{_PLACEHOLDER}"
+        values["sasl.oauthbearer.token.endpoint.url"] = f"file:///{_PLACEHOLDER}"
     else:
-        given |= {"sasl.username": _PLACEHOLDER, "sasl.password": _PLACEHOLDER}
-    return SecuritySettings(given).resolve()
+        values |= {"sasl.username": _PLACEHOLDER, "sasl.password": _PLACEHOLDER}
+    return SecuritySettings(values).resolve()
 
 
 def takes_token(template: ClientSecurity) -> bool:
@@ -95,12 +95,12 @@ class Sessions(Generic[T]):
         `is_use` False is for the automatic update of a page, which does not prolong the session.
         """
         self._drop_ended()
-        found = self._sessions.get(key)
-        if found is None:
+        session = self._sessions.get(key)
+        if session is None:
             return None
         if is_use:
-            found.used_s = self._clock.monotonic_s()
-        return found.content
+            session.used_s = self._clock.monotonic_s()
+        return session.content
 
     def begin(self, key: str, user: Hashable, content: T) -> bool:
         """Begin a session. If the user has SESSIONS_OF_A_USER_MAX sessions, the oldest one ends.

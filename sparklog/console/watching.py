@@ -144,7 +144,7 @@ class GroupWatch:
         self._groups: dict[str, WatchedGroup] = {}
         self.rounds = 0
         """Number of successful measurements."""
-        self.left_out = 0
+        self.omitted = 0
         """Number of groups beyond GROUPS_WATCHED_MAX."""
         self.problem = ""
         """Reason why the last measurement failed; empty if it succeeded."""
@@ -162,10 +162,10 @@ class GroupWatch:
             self.problem = f"{e.name}: {e}"
             _log.warning("the groups cannot be watched: %s", e)
             return
-        self.left_out = max(0, len(listed) - GROUPS_WATCHED_MAX)
+        self.omitted = max(0, len(listed) - GROUPS_WATCHED_MAX)
         before = self._groups
-        found = {g.group_id: self._measure(g, before.get(g.group_id)) for g in listed[:GROUPS_WATCHED_MAX]}
-        self._groups = found
+        measured = {g.group_id: self._measure(g, before.get(g.group_id)) for g in listed[:GROUPS_WATCHED_MAX]}
+        self._groups = measured
         self.problem = ""
         self.rounds += 1
 

@@ -117,13 +117,13 @@ class Login:
 
 
 def console_of(request: Request) -> Console:
-    found: Console = request.scope.get(CONSOLE_KEY) or request.app.state.console
-    return found
+    console: Console = request.scope.get(CONSOLE_KEY) or request.app.state.console
+    return console
 
 
 def login_of(request: Request) -> Login:
-    found: Login = request.app.state.login
-    return found
+    login: Login = request.app.state.login
+    return login
 
 
 def status_of(error: SparklogError) -> int:
@@ -158,13 +158,13 @@ def exact_text(values: Mapping[str, str], name: str, default: str = "") -> str:
 
 def whole_number(values: Mapping[str, str], name: str, default: int, first: int = 0, last: int = 2**63 - 1) -> int:
     """Return an integer parameter from `first` to `last`; `default` if it is missing. Raises InvalidRequestError."""
-    given = text(values, name)
-    if not given:
+    entry = text(values, name)
+    if not entry:
         return default
     try:
-        value = int(given)
+        value = int(entry)
     except ValueError as e:
-        raise InvalidRequestError(f"{name} = {given!r}: a whole number is needed") from e
+        raise InvalidRequestError(f"{name} = {entry!r}: a whole number is needed") from e
     if not first <= value <= last:
         raise InvalidRequestError(f"{name} = {value}: use {first} to {last}")
     return value
@@ -172,10 +172,10 @@ def whole_number(values: Mapping[str, str], name: str, default: int, first: int 
 
 def one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     """Return a parameter that is one of `choices`; the first choice if it is missing. Raises InvalidRequestError."""
-    given = text(values, name) or choices[0]
-    if given not in choices:
-        raise InvalidRequestError(f"{name} = {given!r}: use one of {', '.join(choices)}")
-    return given
+    chosen = text(values, name) or choices[0]
+    if chosen not in choices:
+        raise InvalidRequestError(f"{name} = {chosen!r}: use one of {', '.join(choices)}")
+    return chosen
 
 
 def is_on(values: Mapping[str, str], name: str) -> bool:
@@ -185,8 +185,10 @@ def is_on(values: Mapping[str, str], name: str) -> bool:
 
 def url(path: str, **parameters: object) -> str:
     """Return the path with a query. None, False and "" are left out; 0 is kept, because it can be a partition."""
-    given = {name: value for name, value in parameters.items() if not (value is None or value is False or value == "")}
-    return f"{path}?{urlencode(given)}" if given else path
+    present = {
+        name: value for name, value in parameters.items() if not (value is None or value is False or value == "")
+    }
+    return f"{path}?{urlencode(present)}" if present else path
 
 
 def require_changes(console: Console) -> None:
@@ -217,14 +219,14 @@ async def read_form(request: Request) -> dict[str, str]:
 
 def make_templates() -> Templates:
     """Create the template environment. It escapes all values, and a missing value is an error."""
-    made = Templates(
+    templates = Templates(
         loader=PackageLoader("sparklog.console"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    templates.filters |= {
         "number": numbers.number,
         "size": numbers.size,
         "time": numbers.time,
@@ -232,8 +234,8 @@ def make_templates() -> Templates:
         "rate": numbers.rate,
         "column_list": column_list,
     }
-    made.globals |= {"url": url, "internal_topics": INTERNAL_TOPICS}
-    return made
+    templates.globals |= {"url": url, "internal_topics": INTERNAL_TOPICS}
+    return templates
 
 
 _TEMPLATES = make_templates()

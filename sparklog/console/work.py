@@ -43,7 +43,7 @@ class Work:
         future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._on_end) if not loop.is_closed() else None)
         return await asyncio.wrap_future(future)
 
-    async def steps(self, made: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
+    async def steps(self, chunks: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
         """Yield the items of a blocking generator, each step in a thread.
 
         The generator is closed at the end, also if the client has disconnected.
@@ -52,11 +52,11 @@ class Work:
 
         def step() -> bytes | None:
             with lock:
-                return next(made, None)
+                return next(chunks, None)
 
         def close() -> None:
             with lock:
-                made.close()
+                chunks.close()
 
         try:
             while (piece := await self.run(step)) is not None:

@@ -26,7 +26,7 @@ def _overview(console: Console) -> dict[str, Any]:
         "cluster": admin.describe_cluster(),
         "topics": len(names),
         "partitions": sum(names.values()),
-        "groups": len(groups.groups()) + groups.left_out if groups.rounds else None,
+        "groups": len(groups.groups()) + groups.omitted if groups.rounds else None,
         "lagging": most_lagging(groups.groups()),
         "transactions": len(transactions),
         "old_transactions": open_long(transactions, console.clock.now_ms())[:5],
@@ -36,12 +36,12 @@ def _overview(console: Console) -> dict[str, Any]:
 
 def _spread(console: Console) -> dict[str, Any]:
     names = list(console.names.get())
-    found = console.admin.describe_topics(names[:TOPICS_MEASURED_MAX])
-    left_out = max(0, len(names) - TOPICS_MEASURED_MAX)
+    topics = console.admin.describe_topics(names[:TOPICS_MEASURED_MAX])
+    omitted = max(0, len(names) - TOPICS_MEASURED_MAX)
     cluster = console.admin.describe_cluster()
     return {
-        "spread": spread(cluster, found.values()),
-        "left_out": left_out,
+        "spread": spread(cluster, topics.values()),
+        "omitted": omitted,
         "disks": _disks(console, cluster),
     }
 

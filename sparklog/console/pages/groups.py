@@ -24,7 +24,7 @@ async def groups(request: Request) -> Response:
         "page": page,
         "search": search,
         "sort": sort,
-        "left_out": watch.left_out,
+        "omitted": watch.omitted,
         "problem": watch.problem,
         "is_measured": watch.rounds > 0,
     }
@@ -33,10 +33,10 @@ async def groups(request: Request) -> Response:
 
 def _group(console: Console, group_id: str, by_lag: bool, number: int) -> dict[str, Any]:
     watched = console.groups.groups().get(group_id)
-    found = group_view(console.admin.describe_group(group_id), watched, by_lag=by_lag)
+    group = group_view(console.admin.describe_group(group_id), watched, by_lag=by_lag)
     return {
-        "group": found,
-        "page": page_of(found.partitions, number, 200),
+        "group": group,
+        "page": page_of(group.partitions, number, 200),
         "by_lag": by_lag,
         "targets": TARGETS,
         "is_measured": console.groups.rounds > 0,

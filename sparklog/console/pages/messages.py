@@ -84,7 +84,7 @@ class Wish:
     def link(self, path: str, **changed: object) -> str:
         """Return a link to `path` with this request's parameters, except `dir`, `at` and `tail`. `changed` replaces or
         adds parameters."""
-        given: dict[str, object] = {
+        parameters: dict[str, object] = {
             "partition": "" if self.partition < 0 else self.partition,
             "start": self.start,
             "value": self.value,
@@ -94,13 +94,13 @@ class Wish:
             "columns": column_list(self.columns),
             "uncommitted": "1" if self.uncommitted else "",
         }
-        return url(path, **(given | changed))
+        return url(path, **(parameters | changed))
 
 
 def wish_of(request: Request) -> Wish:
     """Parse the query parameters of a request. Raises InvalidRequestError."""
     query = request.query_params
-    columns = [c for given in query.getlist("columns") for c in column_names(given)]
+    columns = [c for entry in query.getlist("columns") for c in column_names(entry)]
     return Wish(
         request.path_params["topic"],
         whole_number(query, "partition", -1, 0, 2**31),
@@ -125,13 +125,13 @@ def _bounds(console: Console, topic: TopicDescription, wish: Wish) -> dict[int, 
     tps = [TopicPartition(topic.name, p) for p in chosen]
     start = console.admin.list_offsets(dict.fromkeys(tps, "earliest"))
     end = console.admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=wish.isolation_level)
-    found = {}
+    bounds = {}
     for tp in tps:
         details = topic.partition_details[tp.partition]
         stored = max(1, details.high_watermark - details.log_start_offset)
         low, high = start[tp].offset, end[tp].offset
-        found[tp.partition] = Bounds(low, max(low, high), max(0, details.size_bytes) / stored)
-    return found
+        bounds[tp.partition] = Bounds(low, max(low, high), max(0, details.size_bytes) / stored)
+    return bounds
 
 
 def _cursor(console: Console, topic: str, wish: Wish, bounds: Mapping[int, Bounds]) -> Cursor:
@@ -150,10 +150,10 @@ def _cursor(console: Console, topic: str, wish: Wish, bounds: Mapping[int, Bound
         except ValueError as e:
             raise InvalidRequestError(f"offset {wish.value!r}: a whole number is needed") from e
     time_ms = max(0, parse_time_ms(wish.value, console.clock.now_ms()))
-    asked = {TopicPartition(topic, p): time_ms for p in bounds}
-    found = console.admin.list_offsets(asked, isolation_level=wish.isolation_level)
+    times = {TopicPartition(topic, p): time_ms for p in bounds}
+    offsets = console.admin.list_offsets(times, isolation_level=wish.isolation_level)
     return Cursor(
-        NEWER, {tp.partition: at.offset if at.offset >= 0 else bounds[tp.partition].end for tp, at in found.items()}
+        NEWER, {tp.partition: at.offset if at.offset >= 0 else bounds[tp.partition].end for tp, at in offsets.items()}
     )
 
 
@@ -185,20 +185,20 @@ def _read_page(
     return bounds, look_through(_read(console, topic, wish), bounds, cursor, rows_max, wish.filter_text, budget)
 
 
-def _table(topic: TopicDescription, wish: Wish, found: RecordPage) -> tuple[list[str], list[Any]]:
+def _table(topic: TopicDescription, wish: Wish, records: RecordPage) -> tuple[list[str], list[Any]]:
     columns = shown_columns(topic.schema, wish.columns, is_envelope=topic.kind == KIND_ENVELOPE)
-    rows = [message_row(r.partition, r.offset, r.timestamp_ms, r.data, r.row, columns, wish.mode) for r in found.rows]
+    rows = [message_row(r.partition, r.offset, r.timestamp_ms, r.data, r.row, columns, wish.mode) for r in records.rows]
     return columns, rows
 
 
-def _tail_cursor(found: RecordPage, bounds: Mapping[int, Bounds]) -> Cursor:
-    return found.newer or Cursor(NEWER, {p: b.end for p, b in bounds.items()})
+def _tail_cursor(records: RecordPage, bounds: Mapping[int, Bounds]) -> Cursor:
+    return records.newer or Cursor(NEWER, {p: b.end for p, b in bounds.items()})
 
 
 def _messages(console: Console, wish: Wish) -> dict[str, Any]:
     topic = console.admin.describe_topic(wish.topic)
-    bounds, found = _read_page(console, topic, wish, wish.rows)
-    columns, rows = _table(topic, wish, found)
+    bounds, records = _read_page(console, topic, wish, wish.rows)
+    columns, rows = _table(topic, wish, records)
     page = f"/topics/{topic.name}/messages"
     return {
         "topic": topic,
@@ -207,13 +207,13 @@ def _messages(console: Console, wish: Wish) -> dict[str, Any]:
         "numbers": number_columns(topic.schema),
         "all_columns": shown_columns(topic.schema, (), is_envelope=topic.kind == KIND_ENVELOPE),
         "rows": rows,
-        "found": found,
-        "older": found.older and wish.link(page, dir=OLDER, at=found.older.as_text()),
-        "newer": found.newer and wish.link(page, dir=NEWER, at=found.newer.as_text()),
+        "found": records,
+        "older": records.older and wish.link(page, dir=OLDER, at=records.older.as_text()),
+        "newer": records.newer and wish.link(page, dir=NEWER, at=records.newer.as_text()),
         "tail_on": wish.link(page, start="newest", value="", tail="1"),
         "tail_off": wish.link(page, start="newest", value=""),
-        "tail_next": wish.link(f"/topics/{topic.name}/tail", dir=NEWER, at=_tail_cursor(found, bounds).as_text()),
-        "partitions_left_out": max(0, topic.partitions - PARTITIONS_MAX) if wish.partition < 0 else 0,
+        "tail_next": wish.link(f"/topics/{topic.name}/tail", dir=NEWER, at=_tail_cursor(records, bounds).as_text()),
+        "omitted_partitions": max(0, topic.partitions - PARTITIONS_MAX) if wish.partition < 0 else 0,
         "starts": STARTS,
         "modes": MODES,
         "formats": FORMATS,
@@ -229,9 +229,9 @@ async def messages(request: Request) -> Response:
 
 def _tail(console: Console, wish: Wish) -> dict[str, Any]:
     topic = console.admin.describe_topic(wish.topic)
-    bounds, found = _read_page(console, topic, wish, TAIL_ROWS_MAX)
-    columns, rows = _table(topic, wish, found)
-    following = _tail_cursor(found, bounds)
+    bounds, records = _read_page(console, topic, wish, TAIL_ROWS_MAX)
+    columns, rows = _table(topic, wish, records)
+    following = _tail_cursor(records, bounds)
     return {
         "topic": topic,
         "wish": wish,

@@ -20,10 +20,10 @@ def _segments(console: Console, tp: TopicPartition, number: int) -> dict[str, An
     topic = console.admin.describe_topic(tp.topic)
     unavailable = ""
     try:
-        found = console.admin.describe_segments(tp)
+        segments = console.admin.describe_segments(tp)
     except LocalReadUnavailableError as e:
-        found, unavailable = [], str(e)
-    return {"topic": topic, "tp": tp, "page": page_of(found, number, 100), "unavailable": unavailable}
+        segments, unavailable = [], str(e)
+    return {"topic": topic, "tp": tp, "page": page_of(segments, number, 100), "unavailable": unavailable}
 
 
 async def segments(request: Request) -> Response:
@@ -36,14 +36,14 @@ def _batches(console: Console, tp: TopicPartition, offset: int) -> dict[str, Any
     topic = console.admin.describe_topic(tp.topic)
     start = console.admin.list_offsets({tp: "earliest"})[tp].offset
     try:
-        found = console.admin.describe_batches(tp, max(offset, start), batches_max=BATCHES_SHOWN + 1)
+        batches = console.admin.describe_batches(tp, max(offset, start), batches_max=BATCHES_SHOWN + 1)
     except OffsetOutOfRangeError:
-        found = []  # the offset is beyond the end
-    after = found[BATCHES_SHOWN].base_offset if len(found) > BATCHES_SHOWN else None
+        batches = []  # the offset is beyond the end
+    after = batches[BATCHES_SHOWN].base_offset if len(batches) > BATCHES_SHOWN else None
     return {
         "topic": topic,
         "tp": tp,
-        "batches": found[:BATCHES_SHOWN],
+        "batches": batches[:BATCHES_SHOWN],
         "start": start,
         "offset": offset,
         "after": after,
@@ -58,9 +58,9 @@ async def batches(request: Request) -> Response:
 
 def _producers(console: Console, tp: TopicPartition, number: int) -> dict[str, Any]:
     topic = console.admin.describe_topic(tp.topic)
-    found = console.admin.describe_producers(tp)
-    rows = sorted(found.producers, key=lambda p: (p.transaction_first_offset < 0, -p.last_timestamp_ms))
-    return {"topic": topic, "tp": tp, "page": page_of(rows, number, 100), "stable": found.last_stable_offset}
+    state = console.admin.describe_producers(tp)
+    rows = sorted(state.producers, key=lambda p: (p.transaction_first_offset < 0, -p.last_timestamp_ms))
+    return {"topic": topic, "tp": tp, "page": page_of(rows, number, 100), "stable": state.last_stable_offset}
 
 
 async def producers(request: Request) -> Response:

@@ -37,9 +37,9 @@ def rate_of(console: Console, topic: TopicDescription) -> Rate | None:
 def _list(console: Console, search: str, number: int, internal: bool) -> dict[str, Any]:
     names = names_matching(console.names.get(), search, internal=internal)
     page = page_of(names, number)
-    found = console.admin.describe_topics(page.rows)
+    topics = console.admin.describe_topics(page.rows)
     groups = console.groups.groups().values()
-    rows = [topic_row(found[n], rate_of(console, found[n]), groups) for n in page.rows if n in found]
+    rows = [topic_row(topics[n], rate_of(console, topics[n]), groups) for n in page.rows if n in topics]
     return {
         "page": Page(rows, *page[1:]),
         "search": search,
@@ -57,24 +57,24 @@ async def topics(request: Request) -> Response:
 
 
 def _topic(console: Console, name: str, number: int) -> dict[str, Any]:
-    found = console.admin.describe_topic(name)
+    topic = console.admin.describe_topic(name)
     return {
-        "topic": found,
-        "page": page_of(found.partition_details, number, 100),
-        "records": records_of(found.partition_details),
-        "size_bytes": sum(max(0, p.size_bytes) for p in found.partition_details),
-        "remote_size_bytes": sum(max(0, p.remote_size_bytes) for p in found.partition_details),
-        "rate": rate_of(console, found),
-        "skew": partition_skew(found),
-        "problems": problems_together([found], console.brokers.down()),
+        "topic": topic,
+        "page": page_of(topic.partition_details, number, 100),
+        "records": records_of(topic.partition_details),
+        "size_bytes": sum(max(0, p.size_bytes) for p in topic.partition_details),
+        "remote_size_bytes": sum(max(0, p.remote_size_bytes) for p in topic.partition_details),
+        "rate": rate_of(console, topic),
+        "skew": partition_skew(topic),
+        "problems": problems_together([topic], console.brokers.down()),
         "is_measured": console.groups.rounds > 0,
         "why_offline": why_offline,
         "readers": readers_of(name, console.groups.groups()),
-        "columns": column_rows(found),
-        "versions": schema_changes(found.schemas),
-        "settings": setting_rows(found),
+        "columns": column_rows(topic),
+        "versions": schema_changes(topic.schemas),
+        "settings": setting_rows(topic),
         "is_internal": name in INTERNAL_TOPICS,
-        "lake": console.admin.describe_lake(name) if found.setting("lake.location") else None,
+        "lake": console.admin.describe_lake(name) if topic.setting("lake.location") else None,
     }
 
 

@@ -17,8 +17,8 @@ HANGING_PARTITIONS_MAX = 1_000
 
 
 def _list(console: Console, search: str, state: str, number: int) -> dict[str, Any]:
-    found = console.admin.list_transactions([] if state == STATES[0] else [state])
-    page = page_of(transaction_rows(found, console.clock.now_ms(), search), number)
+    transactions = console.admin.list_transactions([] if state == STATES[0] else [state])
+    page = page_of(transaction_rows(transactions, console.clock.now_ms(), search), number)
     return {"page": page, "search": search, "state": state, "states": STATES}
 
 
@@ -31,13 +31,13 @@ async def transactions(request: Request) -> Response:
 
 
 def _transaction(console: Console, transactional_id: str, number: int) -> dict[str, Any]:
-    found = console.admin.describe_transaction(transactional_id)
-    assert found.summary is not None  # it was found
+    details = console.admin.describe_transaction(transactional_id)
+    assert details.summary is not None  # it was found
     return {
-        "details": found,
-        "summary": found.summary,
-        "row": transaction_row(found.summary, console.clock.now_ms()),
-        "page": page_of(found.partitions, number, 200),
+        "details": details,
+        "summary": details.summary,
+        "row": transaction_row(details.summary, console.clock.now_ms()),
+        "page": page_of(details.partitions, number, 200),
     }
 
 

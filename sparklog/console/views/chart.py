@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sparklog.console.views.numbers import number, time
 
 WIDTH, HEIGHT = 640, 140
-LEFT, TOP, BOTTOM = 4, 8, 4
+MARGIN, TOP, BOTTOM = 4, 8, 4
 
 
 class Chart(NamedTuple):
@@ -28,19 +28,19 @@ class Chart(NamedTuple):
     height: int = HEIGHT
 
 
-def line_chart(samples: Sequence[tuple[int, int | None]], what: str) -> Chart | None:
+def line_chart(samples: Sequence[tuple[int, int | None]], title: str) -> Chart | None:
     """Return a chart of (ms since 1970, value) pairs in order of time; None with fewer than two known values.
 
-    `what` is the name of the values, for the label.
+    `title` is the name of the values, for the label.
     """
-    known = [(t, v) for t, v in samples if v is not None]
-    if len(known) < 2 or known[0][0] == known[-1][0]:
+    points = [(t, v) for t, v in samples if v is not None]
+    if len(points) < 2 or points[0][0] == points[-1][0]:
         return None
-    start, end = known[0][0], known[-1][0]
-    highest = max(1, max(v for _, v in known))
+    start, end = points[0][0], points[-1][0]
+    highest = max(1, max(v for _, v in points))
 
     def point(time_ms: int, value: int) -> str:
-        x = LEFT + (time_ms - start) / (end - start) * (WIDTH - 2 * LEFT)
+        x = MARGIN + (time_ms - start) / (end - start) * (WIDTH - 2 * MARGIN)
         y = HEIGHT - BOTTOM - value / highest * (HEIGHT - TOP - BOTTOM)
         return f"{x:.1f},{y:.1f}"
 
@@ -52,8 +52,8 @@ def line_chart(samples: Sequence[tuple[int, int | None]], what: str) -> Chart | 
             pieces[-1].append(point(time_ms, value))
     lines = tuple(" ".join(p) for p in pieces if len(p) > 1)
     label = (
-        f"{what} from {time(start)} to {time(end)}: {number(known[0][1])} at first, {number(known[-1][1])} now, at "
+        f"{title} from {time(start)} to {time(end)}: {number(points[0][1])} at first, {number(points[-1][1])} now, at "
         "most "
-        f"{number(max(v for _, v in known))}"
+        f"{number(max(v for _, v in points))}"
     )
     return Chart(lines, number(highest), time(start), time(end), label)

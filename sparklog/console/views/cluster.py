@@ -87,7 +87,7 @@ def problems_together(topics: Iterable[TopicDescription], down: Collection[int])
     offline = lacking = refusing = 0
     for topic in topics:
         for p in topic.partition_details:
-            found = _problems(topic.name, p)
+            problems = _problems(topic.name, p)
             is_offline = bool(why_offline(p))
             offline += is_offline
             lacking += not is_offline and len(p.isr) < len(p.replicas)
@@ -96,8 +96,8 @@ def problems_together(topics: Iterable[TopicDescription], down: Collection[int])
             is_explained = not p.write_error and bool(missing) and missing <= set(down)
             if is_offline and p.leader < 0:
                 is_explained = not set(p.replicas).isdisjoint(down)
-            (folded if is_explained else lines).extend(found)
-            brokers |= set(down) & set(p.replicas) if found and is_explained else set()
+            (folded if is_explained else lines).extend(problems)
+            brokers |= set(down) & set(p.replicas) if problems and is_explained else set()
     counts = [
         f"{number(count)} {'partition' if count == 1 else 'partitions'} {words[count != 1]}"
         for count, words in (
@@ -182,13 +182,13 @@ class DiskRow(NamedTuple):
     """Reason why the directory cannot be used, or why its state is unknown; empty without a problem."""
 
 
-def disks(cluster: ClusterDescription, found: Mapping[int, Sequence[LogDirDescription]]) -> list[DiskRow]:
+def disks(cluster: ClusterDescription, directories: Mapping[int, Sequence[LogDirDescription]]) -> list[DiskRow]:
     """Return the log directories of all registered brokers. A broker without a response has a row with the problem."""
     rows = []
     for broker in sorted(b.broker_id for b in cluster.brokers):
-        if broker not in found:
+        if broker not in directories:
             rows.append(DiskRow(broker, "", 0, 0, -1, -1, None, "the broker does not answer"))
-        for d in found.get(broker, ()):
+        for d in directories.get(broker, ()):
             used = 1 - d.usable_bytes / d.total_bytes if d.total_bytes > 0 else None
             where = broker, d.path, d.partitions, d.size_bytes, d.total_bytes, d.usable_bytes
             rows.append(DiskRow(*where, used, d.error))
@@ -208,14 +208,14 @@ def problems_of(topic: TopicDescription) -> list[str]:
 
 
 def _problems(topic: str, p: PartitionDescription) -> list[str]:
-    found = []
+    problems = []
     if offline := why_offline(p):
-        found.append(f"{topic}-{p.partition} is offline: {offline}")
+        problems.append(f"{topic}-{p.partition} is offline: {offline}")
     elif len(p.isr) < len(p.replicas):
-        found.append(f"{topic}-{p.partition}: {len(p.isr)} of {len(p.replicas)} replicas are in sync")
+        problems.append(f"{topic}-{p.partition}: {len(p.isr)} of {len(p.replicas)} replicas are in sync")
     if p.write_error:
-        found.append(f"{topic}-{p.partition} rejected its last append: {p.write_error}")
-    return found
+        problems.append(f"{topic}-{p.partition} rejected its last append: {p.write_error}")
+    return problems
 
 
 def why_offline(partition: PartitionDescription) -> str:

@@ -38,11 +38,11 @@ def group_rows(groups: Mapping[str, WatchedGroup], search: str, sort: str, *, ki
     In the order by lag the largest comes first, and groups without committed offsets come last. `kind`: only groups of
     this kind; "": all.
     """
-    wanted = search.lower()
+    needle = search.lower()
     rows = [
         GroupRow(name, g.listing.kind, g.listing.state, g.listing.members, len(g.topics), g.lag, g.rate, g.problem)
         for name, g in groups.items()
-        if wanted in name.lower() and kind in ("", g.listing.kind)
+        if needle in name.lower() and kind in ("", g.listing.kind)
     ]
     orders: dict[str, Callable[[GroupRow], Any]] = {
         "lag": lambda r: (-1 if r.lag is None else r.lag) * -1,
@@ -162,8 +162,8 @@ def moves_as_text(moves: Mapping[TopicPartition, Move]) -> str:
 
 def moves_from_text(text: str) -> dict[TopicPartition, int]:
     """Parse a text of `moves_as_text` to offsets by partition. Raises ValueError."""
-    found = {}
+    moves = {}
     for part in text.split():
         topic, partition, offset = part.split(":")
-        found[TopicPartition(topic, int(partition))] = int(offset)
-    return found
+        moves[TopicPartition(topic, int(partition))] = int(offset)
+    return moves

@@ -32,13 +32,13 @@ class MessageRow(NamedTuple):
     cells: list[Cell]
 
 
-def shown_columns(schema: pa.Schema, wanted: Sequence[str], *, is_envelope: bool) -> list[str]:
-    """Return the first COLUMNS_MAX columns of `wanted`, or of all columns if none of `wanted` exists.
+def shown_columns(schema: pa.Schema, requested: Sequence[str], *, is_envelope: bool) -> list[str]:
+    """Return the first COLUMNS_MAX columns of `requested`, or of all columns if none of `requested` exists.
 
     An envelope's column `timestamp` is left out, because the table has the log's timestamp.
     """
-    known = [n for n in schema.names if not (is_envelope and n == "timestamp")]
-    chosen = [n for n in known if n in wanted] or known
+    names = [n for n in schema.names if not (is_envelope and n == "timestamp")]
+    chosen = [n for n in names if n in requested] or names
     return chosen[:COLUMNS_MAX]
 
 
@@ -52,8 +52,10 @@ def message_row(
 def _cell(data: pa.RecordBatch, name: str, index: int, mode: str) -> Cell:
     column = data.column(name)
     if name == "headers" and pa.types.is_list(column.type):
-        found = header_rows(column[index])
-        return Cell(", ".join(f"{h.key}={h.value.text}" for h in found)[:240], "text") if found else Cell("", "text")
+        headers = header_rows(column[index])
+        return (
+            Cell(", ".join(f"{h.key}={h.value.text}" for h in headers)[:240], "text") if headers else Cell("", "text")
+        )
     return cell_of(column[index], mode)
 
 

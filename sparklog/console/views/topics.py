@@ -16,11 +16,11 @@ from sparklog.types import INTERNAL_TOPICS
 
 def names_matching(names: Mapping[str, int], search: str, *, internal: bool) -> list[str]:
     """Return the topics whose name contains `search`, regardless of case. Names that begin with it come first."""
-    wanted = search.lower()
-    found = [n for n in names if (internal or n not in INTERNAL_TOPICS) and wanted in n.lower()]
-    if wanted:
-        found.sort(key=lambda n: not n.lower().startswith(wanted))
-    return found
+    needle = search.lower()
+    matching = [n for n in names if (internal or n not in INTERNAL_TOPICS) and needle in n.lower()]
+    if needle:
+        matching.sort(key=lambda n: not n.lower().startswith(needle))
+    return matching
 
 
 class TopicRow(NamedTuple):
@@ -129,14 +129,14 @@ class SchemaChange(NamedTuple):
 
 def schema_changes(schemas: Mapping[int, pa.Schema]) -> list[SchemaChange]:
     """Return the versions of a schema, the newest first. `schemas` are by schema id."""
-    found: list[SchemaChange] = []
+    all_changes: list[SchemaChange] = []
     before: pa.Schema | None = None
     for schema_id in sorted(schemas):
         schema = schemas[schema_id]
         changes = [] if before is None else _differences(before, schema)
-        found.append(SchemaChange(schema_id, len(schema), changes))
+        all_changes.append(SchemaChange(schema_id, len(schema), changes))
         before = schema
-    return found[::-1]
+    return all_changes[::-1]
 
 
 def _differences(before: pa.Schema, after: pa.Schema) -> list[tuple[str, str, str]]:
@@ -161,8 +161,8 @@ class Reader(NamedTuple):
 
 def readers_of(name: str, groups: Mapping[str, WatchedGroup]) -> list[Reader]:
     """Return the groups that read the topic `name`, the largest lag first."""
-    found = [Reader(i, g.listing.state, g.lag_by_topic.get(name)) for i, g in groups.items() if name in g.topics]
-    return sorted(found, key=lambda r: (-(r.lag or 0), r.group_id))
+    readers = [Reader(i, g.listing.state, g.lag_by_topic.get(name)) for i, g in groups.items() if name in g.topics]
+    return sorted(readers, key=lambda r: (-(r.lag or 0), r.group_id))
 
 
 def partition_skew(topic: TopicDescription) -> float:

@@ -31,11 +31,11 @@ class TransactionRow(NamedTuple):
     """True if the transaction is open for more than half of its timeout."""
 
 
-def transaction_rows(found: Iterable[TransactionSummary], now_ms: int, search: str = "") -> list[TransactionRow]:
+def transaction_rows(summaries: Iterable[TransactionSummary], now_ms: int, search: str = "") -> list[TransactionRow]:
     """Return the transactions whose id contains `search`, regardless of case. Open transactions come first, the oldest
     of them at the top."""
-    wanted = search.lower()
-    rows = [transaction_row(t, now_ms) for t in found if wanted in t.transactional_id.lower()]
+    needle = search.lower()
+    rows = [transaction_row(t, now_ms) for t in summaries if needle in t.transactional_id.lower()]
     return sorted(rows, key=lambda r: (-1 if r.open_ms is None else r.open_ms) * -1)
 
 

@@ -69,18 +69,23 @@ def reader(times: dict[int, list[int]], gaps: frozenset[int] = frozenset(), batc
     return read
 
 
-def budget(bytes_left: int = PLENTY) -> Budget:
+def budget(remaining_bytes: int = PLENTY) -> Budget:
     clock = SystemClock()
-    return Budget(bytes_left, clock.monotonic_s() + 60, clock)
+    return Budget(remaining_bytes, clock.monotonic_s() + 60, clock)
 
 
 def all_pages(
-    read: Read, bounds: dict[int, Bounds], first: Cursor, rows_max: int, filter_text: str = "", bytes_left: int = PLENTY
+    read: Read,
+    bounds: dict[int, Bounds],
+    first: Cursor,
+    rows_max: int,
+    filter_text: str = "",
+    remaining_bytes: int = PLENTY,
 ) -> list[RecordPage]:
     pages: list[RecordPage] = []
     cursor: Cursor | None = first
     while cursor is not None:
-        found = look_through(read, bounds, cursor, rows_max, filter_text, budget(bytes_left))
+        found = look_through(read, bounds, cursor, rows_max, filter_text, budget(remaining_bytes))
         pages.append(found)
         cursor = found.older if first.direction == OLDER else found.newer
         assert len(pages) < 1_000, "it does not get on"
@@ -106,7 +111,7 @@ def test_the_newest_come_first() -> None:
     rows_max=st.integers(1, 12),
     direction=st.sampled_from([OLDER, NEWER]),
     filter_text=st.sampled_from(["", "1", "0:"]),
-    bytes_left=st.sampled_from([1, 70, PLENTY]),
+    remaining_bytes=st.sampled_from([1, 70, PLENTY]),
 )
 def test_every_record_comes_once_and_in_order(
     times: list[list[int]],
@@ -114,12 +119,14 @@ def test_every_record_comes_once_and_in_order(
     rows_max: int,
     direction: str,
     filter_text: str,
-    bytes_left: int,
+    remaining_bytes: int,
 ) -> None:
     by_partition = dict(enumerate(times))
     bounds = {p: Bounds(0, len(t)) for p, t in by_partition.items()}
     begin = {p: b.end if direction == OLDER else b.start for p, b in bounds.items()}
-    pages = all_pages(reader(by_partition, gaps), bounds, Cursor(direction, begin), rows_max, filter_text, bytes_left)
+    pages = all_pages(
+        reader(by_partition, gaps), bounds, Cursor(direction, begin), rows_max, filter_text, remaining_bytes
+    )
     shown = [(r.partition, r.offset) for page in pages for r in (page.rows if direction == OLDER else page.rows[::-1])]
     expected = {
         (p, o) for p, t in by_partition.items() for o in range(len(t)) if o not in gaps and filter_text in f"{p}:{o}"

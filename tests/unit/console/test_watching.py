@@ -149,7 +149,7 @@ def test_a_failed_query_is_reported_and_repeated() -> None:
 def test_only_so_many_groups_are_watched() -> None:
     watch = GroupWatch(Groups(GROUPS_WATCHED_MAX + 7), SetClock())
     watch.measure()
-    assert (len(watch.groups()), watch.left_out) == (GROUPS_WATCHED_MAX, 7)
+    assert (len(watch.groups()), watch.omitted) == (GROUPS_WATCHED_MAX, 7)
 
 
 class Brokers:
