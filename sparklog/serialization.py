@@ -157,27 +157,29 @@ class JsonDeserializer:
         return json.loads(data)
 
 
-def serializing(given: AnySerializer | None, setting: str) -> Callable[[str, Any], bytes | None] | None:
-    """Return a serializer as a function of topic and value. `given`: a callable of one argument or a `Serializer`.
+def serializing(serializer: AnySerializer | None, setting: str) -> Callable[[str, Any], bytes | None] | None:
+    """Return a serializer as a function of topic and value. `serializer`: a callable of one argument or a `Serializer`.
     None: no serializer. Raises InvalidConfigError."""
-    if given is None:
+    if serializer is None:
         return None
-    if isinstance(given, Serializer):
-        return given.serialize
-    if callable(given):
-        plain = given
+    if isinstance(serializer, Serializer):
+        return serializer.serialize
+    if callable(serializer):
+        plain = serializer
         return lambda topic, value: plain(value)
-    raise InvalidConfigError(f"{setting} = {given!r}: use a callable, or an object with serialize(topic, value)")
+    raise InvalidConfigError(f"{setting} = {serializer!r}: use a callable, or an object with serialize(topic, value)")
 
 
-def deserializing(given: AnyDeserializer | None, setting: str) -> Callable[[str, bytes], Any] | None:
-    """Return a deserializer as a function of topic and data. `given`: a callable of one argument or a `Deserializer`.
-    None: no deserializer. Raises InvalidConfigError."""
-    if given is None:
+def deserializing(deserializer: AnyDeserializer | None, setting: str) -> Callable[[str, bytes], Any] | None:
+    """Return a deserializer as a function of topic and data. `deserializer`: a callable of one argument, a
+    `Deserializer`, or None: no deserializer. Raises InvalidConfigError."""
+    if deserializer is None:
         return None
-    if isinstance(given, Deserializer):
-        return given.deserialize
-    if callable(given):
-        plain = given
+    if isinstance(deserializer, Deserializer):
+        return deserializer.deserialize
+    if callable(deserializer):
+        plain = deserializer
         return lambda topic, data: plain(data)
-    raise InvalidConfigError(f"{setting} = {given!r}: use a callable, or an object with deserialize(topic, data)")
+    raise InvalidConfigError(
+        f"{setting} = {deserializer!r}: use a callable, or an object with deserialize(topic, data)"
+    )

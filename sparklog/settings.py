@@ -402,12 +402,12 @@ def settings_of(scope: Scope) -> dict[str, Setting]:
     return {s.name: s for s in SETTINGS if s.scope is scope}
 
 
-def resolve(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
+def resolve(scope: Scope, values: Mapping[str, object]) -> dict[str, Value]:
     """Return all settings of a scope: the defaults, replaced by the given values.
 
     Args:
         scope: The component.
-        given: Values by dotted name.
+        values: Values by dotted name.
 
     Returns:
         Checked values by dotted name.
@@ -415,16 +415,16 @@ def resolve(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
     Raises:
         InvalidConfigError: A setting is unknown or out of bounds.
     """
-    known = settings_of(scope)
-    return {n: s.default for n, s in known.items()} | check(scope, given)
+    settings = settings_of(scope)
+    return {n: s.default for n, s in settings.items()} | check(scope, values)
 
 
-def check(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
+def check(scope: Scope, values: Mapping[str, object]) -> dict[str, Value]:
     """Return the given settings parsed and checked, without the defaults.
 
     Args:
         scope: The component.
-        given: Values by dotted name.
+        values: Values by dotted name.
 
     Returns:
         Checked values by dotted name.
@@ -432,9 +432,9 @@ def check(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
     Raises:
         InvalidConfigError: A setting is out of bounds, or unknown. For an unknown setting the message suggests a name.
     """
-    known = settings_of(scope)
-    check_names(scope, given)
-    return {name: known[name].parse(value) for name, value in given.items()}
+    settings = settings_of(scope)
+    check_names(scope, values)
+    return {name: settings[name].parse(value) for name, value in values.items()}
 
 
 def check_names(scope: Scope, names: Iterable[str]) -> None:
@@ -447,26 +447,26 @@ def check_names(scope: Scope, names: Iterable[str]) -> None:
     Raises:
         InvalidConfigError: A name is unknown; the message suggests another one.
     """
-    known = settings_of(scope)
+    settings = settings_of(scope)
     for name in names:
-        if name not in known:
+        if name not in settings:
             import difflib  # for mistakes only
 
-            written, near = name, known
+            written, near = name, settings
             if scope is Scope.BROKER:  # its configuration holds topics' defaults, too; in Kafka they begin with log.
-                near = {**known, **settings_of(Scope.TOPIC)}
+                near = {**settings, **settings_of(Scope.TOPIC)}
                 written = (
-                    name if difflib.get_close_matches(str(name), known, 1, 0.8) else str(name).removeprefix("log.")
+                    name if difflib.get_close_matches(str(name), settings, 1, 0.8) else str(name).removeprefix("log.")
                 )
             raise InvalidConfigError(f"unknown {scope.value} setting {name!r}{did_you_mean(written, near)}")
 
 
-def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
+def from_parameters(scope: Scope, values: Mapping[str, object]) -> dict[str, Value]:
     """Return all settings of a scope, like `resolve`, from Python parameters.
 
     Args:
         scope: The component.
-        given: Values by parameter name (underscores for dots); None means not given.
+        values: Values by parameter name (underscores for dots); None means not given.
 
     Returns:
         Checked values by dotted name.
@@ -475,25 +475,25 @@ def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Valu
         InvalidConfigError: A parameter is unknown or out of bounds.
     """
     by_parameter = {s.parameter: n for n, s in settings_of(scope).items()}
-    for name in given:
+    for name in values:
         if name not in by_parameter:
             raise InvalidConfigError(f"unknown {scope.value} parameter {name!r}{did_you_mean(name, by_parameter)}")
-    return resolve(scope, {by_parameter[k]: v for k, v in given.items() if v is not None})
+    return resolve(scope, {by_parameter[k]: v for k, v in values.items() if v is not None})
 
 
-KNOWN_NAMES_MAX = 40
+LISTED_NAMES_MAX = 40
 """Largest number of names in the hint for an unknown name; brokers and topics have more than 150 settings."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest known name; if none is near, up to KNOWN_NAMES_MAX known names."""
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Return a hint for an unknown name: the nearest candidate; if none is near, up to LISTED_NAMES_MAX candidates."""
     import difflib  # for mistakes only
 
-    names = sorted(known)
+    names = sorted(candidates)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6) if isinstance(name, str) else []
-    more = len(names) - KNOWN_NAMES_MAX
+    more = len(names) - LISTED_NAMES_MAX
     rest = f" and {more} more" if more > 0 else ""
-    return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names[:KNOWN_NAMES_MAX])}{rest})"
+    return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names[:LISTED_NAMES_MAX])}{rest})"
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

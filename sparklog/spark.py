@@ -75,10 +75,10 @@ def history(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = 
 
 def _reading(topic: str, starting: str, bootstrap_servers: str | None, options: Mapping[str, object]) -> dict[str, str]:
     """Return the options of a batch read of one topic, as texts."""
-    given = {"subscribe": topic, "startingOffsets": starting, **options}
+    values = {"subscribe": topic, "startingOffsets": starting, **options}
     if bootstrap_servers is not None:
-        given["sparklog.bootstrap.servers"] = bootstrap_servers
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+        values["sparklog.bootstrap.servers"] = bootstrap_servers
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
 @_session_first
@@ -118,14 +118,14 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
     from sparklog.lake.newest_rows import DELETE_OPERATIONS, OPERATION_COLUMN
 
     register(spark)
-    given = _reading(topic, "newest", bootstrap_servers, options)
-    asked = parse_source_options(given, streaming=False)
-    info = asked.address.connect().topic(topic, refresh=True)
+    source_options = _reading(topic, "newest", bootstrap_servers, options)
+    parsed = parse_source_options(source_options, streaming=False)
+    info = parsed.address.connect().topic(topic, refresh=True)
     keys, values = key_columns_of(info), [c for c in value_columns_of(info) if c != OPERATION_COLUMN]
     if not info.is_envelope:
-        given = {name: value for name, value in given.items() if name.lower() != "includemetadata"}
-        given["includeMetadata"] = "true"
-    rows = spark.read.format("sparklog").options(**given).load()
+        source_options = {name: value for name, value in source_options.items() if name.lower() != "includemetadata"}
+        source_options["includeMetadata"] = "true"
+    rows = spark.read.format("sparklog").options(**source_options).load()
     partition, offset, timestamp = (
         ("partition", "offset", "timestamp") if info.is_envelope else ("_partition", "_offset", "_timestamp")
     )
@@ -144,7 +144,7 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
     if OPERATION_COLUMN in rows.columns:
         deleted = deleted | F.coalesce(F.lower(F.col(OPERATION_COLUMN)).isin(*DELETE_OPERATIONS), F.lit(False))
     rows = rows.where(~deleted)
-    if info.is_envelope or asked.include_metadata:
+    if info.is_envelope or parsed.include_metadata:
         return rows
     return rows.drop("_topic", "_partition", "_offset", "_timestamp")
 

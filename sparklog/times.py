@@ -35,17 +35,17 @@ _DAYS_BACK = {"today": 0, "yesterday": 1}
 def parse_time_ms(text: str, now_ms: int) -> int:
     """Return a time in ms since 1970. `text`: the time, in a form of this module's table. Raises InvalidRequestError:
     The text is not a time, or its zone is unknown."""
-    given = text.strip()
+    plain = text.strip()
     try:
-        if given.lower() == "now":
+        if plain.lower() == "now":
             return now_ms
-        if found := _EPOCH_MS.fullmatch(given):
-            return int(found[1])
-        if found := _AGO.fullmatch(given):
-            return now_ms - parse_duration_ms(found["minus"] or found["ago"])
-        if given.isdigit():
+        if match := _EPOCH_MS.fullmatch(plain):
+            return int(match[1])
+        if match := _AGO.fullmatch(plain):
+            return now_ms - parse_duration_ms(match["minus"] or match["ago"])
+        if plain.isdigit():
             raise ValueError
-        at = _calendar_time(given, now_ms)
+        at = _calendar_time(plain, now_ms)
     except (ValueError, OverflowError) as e:
         raise InvalidRequestError(f"time {text!r}: {TIME_HELP}") from e
     return at
@@ -63,13 +63,13 @@ def time_ms_of(value: str | datetime | date, now_ms: int) -> int:
 
 def _calendar_time(text: str, now_ms: int) -> int:
     """Parse a date, or a date and time, to ms since 1970. Raises ValueError and OverflowError."""
-    found = _ZONE.fullmatch(text)
-    if found is None:
+    match = _ZONE.fullmatch(text)
+    if match is None:
         return _ms(_moment(text, now_ms, UTC), UTC)
-    if _moment(found["moment"], now_ms, UTC).tzinfo is not None:
+    if _moment(match["moment"], now_ms, UTC).tzinfo is not None:
         raise ValueError
-    zone = _zone(found["zone"])  # after the time is parsed: else the error would call any last word a zone
-    return _ms(_moment(found["moment"], now_ms, zone), zone)
+    zone = _zone(match["zone"])  # after the time is parsed: else the error would call any last word a zone
+    return _ms(_moment(match["moment"], now_ms, zone), zone)
 
 
 def _moment(text: str, now_ms: int, zone: tzinfo | None) -> datetime:

@@ -54,14 +54,14 @@ def parse_duration_ms(text: str) -> int:
     text = text.strip()
     total, at, smallest = Fraction(0), 0, max(DURATION_UNITS_MS.values()) + 1
     while at < len(text):
-        found = _DURATION_PART.match(text, at)
-        if found is None:
+        match = _DURATION_PART.match(text, at)
+        if match is None:
             raise ValueError(f"{text!r}: {DURATION_HELP} is needed")
         # M stands for months or for mega elsewhere
-        factor = None if found[2] == "M" else DURATION_UNITS_MS.get(_DURATION_WORDS.get(found[2].lower(), ""))
+        factor = None if match[2] == "M" else DURATION_UNITS_MS.get(_DURATION_WORDS.get(match[2].lower(), ""))
         if factor is None or factor >= smallest:
             raise ValueError(f"{text!r}: {DURATION_HELP} is needed")
-        total, smallest, at = total + Fraction(found[1]) * factor, factor, found.end()
+        total, smallest, at = total + Fraction(match[1]) * factor, factor, match.end()
     if not at:
         raise ValueError(f"{text!r}: {DURATION_HELP} is needed")
     return _whole(total, text, "ms")
@@ -70,11 +70,11 @@ def parse_duration_ms(text: str) -> int:
 def parse_size_bytes(text: str) -> int:
     """Return a size in bytes. The unit can be in upper or lower case, without its B, and with `/s` behind it. Raises
     ValueError: The text is not a size, or not a whole number of bytes."""
-    found = _SIZE.fullmatch(text.strip())
-    factor = None if found is None else _SIZE_WORDS.get(found[2].lower())
-    if found is None or factor is None:
+    match = _SIZE.fullmatch(text.strip())
+    factor = None if match is None else _SIZE_WORDS.get(match[2].lower())
+    if match is None or factor is None:
         raise ValueError(f"{text!r}: {SIZE_HELP} is needed")
-    return _whole(Fraction(found[1]) * factor, text, "bytes")
+    return _whole(Fraction(match[1]) * factor, text, "bytes")
 
 
 def takes_units(unit: str) -> bool:

@@ -140,8 +140,8 @@ def test_unknown_names_get_a_suggestion(given: str, hint: str) -> None:
 
 
 def test_a_hint_has_a_limited_number_of_names() -> None:
-    known = [f"x{i:03}" for i in range(s.KNOWN_NAMES_MAX + 7)]
-    assert s.did_you_mean("other", known).endswith(f", x{s.KNOWN_NAMES_MAX - 1:03} and 7 more)")
+    known = [f"x{i:03}" for i in range(s.LISTED_NAMES_MAX + 7)]
+    assert s.did_you_mean("other", known).endswith(f", x{s.LISTED_NAMES_MAX - 1:03} and 7 more)")
 
 
 def test_parameters_have_underscores_and_none_means_absent() -> None:
