@@ -141,8 +141,8 @@ def _records(envelopes: Any, keys: Iterable[Any] | None) -> Iterator[tuple[Any, 
 
 
 def _key(event: Any) -> Any:
-    found = None if isinstance(event, Mapping) else getattr(event, "key", None)
-    return found() if callable(found) else found
+    method = None if isinstance(event, Mapping) else getattr(event, "key", None)
+    return method() if callable(method) else method
 
 
 def _value(event: Any) -> Any:

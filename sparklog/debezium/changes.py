@@ -190,7 +190,7 @@ def _group(
     numbers = [events[at].number for at in rows]
     if layout.schema is not None:
         _check_names(names, objects[0] if forms is None else forms, numbers[0])
-    found = {}
+    group = {}
     for name in names:
         values = [row.get(name, msgspec.UNSET) for row in objects]
         for i in placeholder.rows(values):
@@ -202,18 +202,18 @@ def _group(
         target = None if layout.schema is None else layout.schema.field(name).type
         form = (forms.get(name) if forms is not None else None) or layout.hints.types.get(name) or ANY
         if form.kind == "any" and target is None:
-            found[name] = _objects(values)
+            group[name] = _objects(values)
             continue
         plain = [None if value is msgspec.UNSET else value for value in values]
-        found[name] = to_column(plain, form, target or default_type(form), layout.hints, name, numbers)
-    return found
+        group[name] = to_column(plain, form, target or default_type(form), layout.hints, name, numbers)
+    return group
 
 
-def _check_names(names: Sequence[str], found: Iterable[str], number: int) -> None:
+def _check_names(names: Sequence[str], columns: Iterable[str], number: int) -> None:
     """Raise DeserializationError if the columns of `schema` cannot be meant for the row: a name differs by its case
     alone, or the row has none of them. Other columns that a row lacks are null, as in events from before the column was
     added."""
-    by_lower = {name.lower(): name for name in found}
+    by_lower = {name.lower(): name for name in columns}
     has_one = not by_lower
     for name in names:
         other = by_lower.get(name.lower(), name)
@@ -261,9 +261,9 @@ def _is_absent(column: np.ndarray) -> bool:
 def take(column: Column, indexes: np.ndarray) -> Column:
     """Return the rows of a column at `indexes`; null for -1."""
     if isinstance(column, np.ndarray):
-        found = column[indexes]
-        found[indexes < 0] = None
-        return found
+        taken = column[indexes]
+        taken[indexes < 0] = None
+        return taken
     return column.take(pa.array(indexes, pa.int64(), mask=indexes < 0))
 
 
@@ -308,9 +308,9 @@ def fill(changes: Changes, earlier: Earlier | None = None) -> Changes:
         source[order] = np.where(has_value[order][last], order[last], -1)
         source = np.where(lacks, source, np.arange(count))
         columns[name] = take(_after(earlier, name, columns[name]), source[before:])
-        left = mask & (source[before:] < 0)
-        if left.any():
-            unavailable[name] = left
+        unfilled = mask & (source[before:] < 0)
+        if unfilled.any():
+            unavailable[name] = unfilled
     return changes._replace(columns=columns, unavailable=unavailable)
 
 
@@ -333,8 +333,8 @@ def _after(earlier: Earlier | None, name: str, column: Column) -> Column:
     """Return a column of the earlier rows and of the changes."""
     if earlier is None:
         return column
-    found = earlier.rows.column(name).combine_chunks()
-    first = pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+    earlier_column = earlier.rows.column(name).combine_chunks()
+    first = pa.concat_arrays(earlier_column.chunks) if isinstance(earlier_column, pa.ChunkedArray) else earlier_column
     if isinstance(column, np.ndarray):
         return np.concatenate([_objects(first.to_pylist()), column])
     return pa.concat_arrays([first.cast(column.type), column])

@@ -102,15 +102,15 @@ class EventReader:
     def _event(self, number: int, key: Any, value: Any, deleted: set[str]) -> RowEvent | None:
         part = self._part(value, is_key=False)
         event = part.payload
-        found_key = _NO_PART if key is None else self._key_part(key)
-        key_row: Row | None = found_key.payload
+        key_part = _NO_PART if key is None else self._key_part(key)
+        key_row: Row | None = key_part.payload
         identity = "" if key_row is None else repr(key_row)
         if event is None:
             if key_row is None or identity in deleted:
                 return None
-            return RowEvent(number, "d", key_row, None, key_row, None, found_key.forms, self.truncations)
+            return RowEvent(number, "d", key_row, None, key_row, None, key_part.forms, self.truncations)
         if not (type(event) is dict or isinstance(event, Mapping)) or event.get("op") not in OPERATIONS:
-            if _is_left_out(event):
+            if _is_skipped(event):
                 return None
             raise DeserializationError(f"{value!r:.200} is no Debezium event: use an object with op, before and after")
         operation = str(event["op"])
@@ -129,12 +129,12 @@ class EventReader:
                     f"{value!r:.200} deletes a row without 'before', and no key of the record has its columns: pass the "
                     "records' keys as JSON objects with keys=, or set REPLICA IDENTITY FULL in the database"
                 )
-            return RowEvent(number, "d", key_row, None, key_row, None, found_key.forms, self.truncations)
+            return RowEvent(number, "d", key_row, None, key_row, None, key_part.forms, self.truncations)
         if operation == "d" and key_row is not None:
             # a table's replica identity can leave the key out of `before`
             row = {**row, **{name: value for name, value in key_row.items() if row.get(name) is None}}
         before = event.get("before") if operation == "u" else None
-        return RowEvent(number, operation, row, before, key_row, part.forms, found_key.forms, self.truncations)
+        return RowEvent(number, operation, row, before, key_row, part.forms, key_part.forms, self.truncations)
 
     def _note_truncation(self, event: Mapping[str, Any]) -> None:
         source = event.get("source")
@@ -222,7 +222,7 @@ def _encoded(schema: Any) -> bytes:
         raise DeserializationError(f"the schema part {schema!r:.200} has no form in JSON: {e}") from e
 
 
-def _is_left_out(event: Any) -> bool:
+def _is_skipped(event: Any) -> bool:
     """True for the beginning and end of a transaction, and for a heartbeat."""
     if not isinstance(event, Mapping):
         return False

@@ -121,7 +121,7 @@ class Hints(NamedTuple):
 def hints_of(connector: Mapping[str, Any] | None, types: Mapping[str, str] | None) -> Hints:
     """Return the hints of a connector's configuration and of the names of types by column. Raises InvalidConfigError: A
     mode or a name is none of Debezium's."""
-    given = {str(k): str(v) for k, v in (connector or {}).items()}
+    settings = {str(k): str(v) for k, v in (connector or {}).items()}
     forms = {}
     for column, name in (types or {}).items():
         if name not in _HINTS and not name.startswith("io.debezium."):
@@ -130,19 +130,19 @@ def hints_of(connector: Mapping[str, Any] | None, types: Mapping[str, str] | Non
                 f"io.debezium.time.MicroTimestamp, or one of {', '.join(n for n in _HINTS if '.' not in n)}"
             )
         forms[column] = _HINTS.get(name, Form("text"))
-    placeholder = given.get("unavailable.value.placeholder")
-    time_mode = _mode(given, "time.precision.mode", _TIME_MODES)
+    placeholder = settings.get("unavailable.value.placeholder")
+    time_mode = _mode(settings, "time.precision.mode", _TIME_MODES)
     return Hints(
         forms,
-        _DECIMAL_MODES.get(_mode(given, "decimal.handling.mode", _DECIMAL_MODES), ""),
-        _BINARY_MODES.get(_mode(given, "binary.handling.mode", _BINARY_MODES), ""),
+        _DECIMAL_MODES.get(_mode(settings, "decimal.handling.mode", _DECIMAL_MODES), ""),
+        _BINARY_MODES.get(_mode(settings, "binary.handling.mode", _BINARY_MODES), ""),
         _TIMESTAMP_UNITS.get(time_mode, ""),
         PLACEHOLDER if placeholder is None else _placeholder_bytes(placeholder),
     )
 
 
-def _mode(given: Mapping[str, str], name: str, allowed: Any) -> str:
-    value = given.get(name, "")
+def _mode(settings: Mapping[str, str], name: str, allowed: Any) -> str:
+    value = settings.get(name, "")
     if value and value not in allowed:
         raise InvalidConfigError(f"connector: {name} = {value!r}: use {', '.join(allowed)}")
     return value

@@ -37,15 +37,17 @@ def unwrap_frame(frame: Any, layout: Layout, column: str, key_column: str | None
     output = from_arrow_schema(rows, prefer_timestamp_ntz=True)
     keys = F.col(_quoted(key_column)) if key_column in frame.columns else F.lit(None)
     events = frame.select(F.col(_quoted(column)).cast("string").alias("value"), keys.cast("string").alias("key"))
-    found = events.mapInArrow(_Unwrapping(layout, truncate, lets_unavailable=latest is not None), output)
-    return found if latest is None else _with_latest(found, latest, layout.schema.names, layout.key_columns or ())
+    unwrapped = events.mapInArrow(_Unwrapping(layout, truncate, lets_unavailable=latest is not None), output)
+    return (
+        unwrapped if latest is None else _with_latest(unwrapped, latest, layout.schema.names, layout.key_columns or ())
+    )
 
 
 def _quoted(name: str | None) -> str:
     return "`" + (name or "").replace("`", "``") + "`"
 
 
-def _with_latest(found: Any, latest: Any, names: Sequence[str], key_columns: Sequence[str]) -> Any:
+def _with_latest(rows: Any, latest: Any, names: Sequence[str], key_columns: Sequence[str]) -> Any:
     """Return the rows with unavailable values taken from the rows of `latest` with the same key."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -68,7 +70,7 @@ def _with_latest(found: Any, latest: Any, names: Sequence[str], key_columns: Seq
         value = F.when(F.col("__is_old"), F.col(f"__old_{i}")).otherwise(why)
         is_unavailable = F.array_contains(UNAVAILABLE_COLUMN, name)
         columns.append(F.when(is_unavailable, value).otherwise(F.col(_quoted(name))).alias(name))
-    return found.join(old, is_same, "left").select(*columns, OPERATION_COLUMN)
+    return rows.join(old, is_same, "left").select(*columns, OPERATION_COLUMN)
 
 
 class _Unwrapping:

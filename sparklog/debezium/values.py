@@ -288,11 +288,11 @@ def _unscaled_decimals(unscaled: Sequence[bytes | None], scale: int) -> Any:
         rows = np.flatnonzero(lengths > i)
         words[rows, i] = data[ends[rows] - 1 - i]
     nulls = pa.array([v is not None for v in unscaled], pa.bool_()).buffers()[1]
-    found = pa.Array.from_buffers(
+    decimals = pa.Array.from_buffers(
         pa.decimal128(DECIMAL_DIGITS_MAX, scale), len(unscaled), [nulls, pa.py_buffer(words.tobytes())]
     )
-    found.validate(full=True)
-    return found
+    decimals.validate(full=True)
+    return decimals
 
 
 def _scaled_text(unscaled: bytes, scale: int) -> str:
@@ -335,11 +335,11 @@ _BYTES: dict[str, Callable[[str], bytes]] = {
 def _binaries(values: Values, form: Form, t: Any) -> Any:
     _require(values, str, bytes)
     decode = _BYTES[_encoding(values, form, t) or "base64"]
-    found = [v if v is None or type(v) is bytes else decode(v) for v in values]
+    decoded = [v if v is None or type(v) is bytes else decode(v) for v in values]
     if pa.types.is_binary(t):
-        return pa.array(found, pa.binary())
+        return pa.array(decoded, pa.binary())
     if form.unit == "bits" and pa.types.is_integer(t):
-        return pa.array([None if v is None else int.from_bytes(v, "little") for v in found], pa.int64()).cast(t)
+        return pa.array([None if v is None else int.from_bytes(v, "little") for v in decoded], pa.int64()).cast(t)
     return None
 
 
@@ -434,15 +434,15 @@ def _times(values: Values, form: Form, t: Any) -> Any:
         return None
     per_second = _UNITS_PER_SECOND[form.unit]
     numbers = pa.array(values, pa.int64())
-    left, parts = pc.abs_checked(numbers), []
+    remaining, parts = pc.abs_checked(numbers), []
     for divisor, width in (
         (3_600 * per_second, 2),
         (60 * per_second, 2),
         (per_second, 2),
         (1, len(str(per_second)) - 1),
     ):
-        part = pc.divide(left, divisor)
-        left = pc.subtract(left, pc.multiply(part, divisor))
+        part = pc.divide(remaining, divisor)
+        remaining = pc.subtract(remaining, pc.multiply(part, divisor))
         parts.append(pc.utf8_lpad(part.cast(pa.string()), width, "0"))
     text = pc.binary_join_element_wise(pc.binary_join_element_wise(*parts[:3], ":"), parts[3], ".")
     sign = pc.if_else(pc.less(numbers, 0), "-", "")
