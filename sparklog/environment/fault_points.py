@@ -109,10 +109,10 @@ def reach(step: str) -> None:
         armed.reach(step)
 
 
-def arm(given: str, mark: str | None = None) -> None:
-    """Replace the armed faults by those in `given`, which has the form of SPARKLOG_FAULT. `mark`: as
+def arm(faults: str, mark: str | None = None) -> None:
+    """Replace the armed faults by those in `faults`, which has the form of SPARKLOG_FAULT. `mark`: as
     SPARKLOG_FAULT_MARK; None: no mark. Raises ValueError."""
-    _armed[:] = [_ArmedFault(parse_fault(fault), mark) for fault in given.split(",")]
+    _armed[:] = [_ArmedFault(parse_fault(fault), mark) for fault in faults.split(",")]
 
 
 def call_at(step: str, action: Callable[[], None]) -> None:

@@ -227,10 +227,10 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
     except OSError as e:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             raise e from None
-        _check_kind(path, found.st_mode)
+        _check_kind(path, status.st_mode)
         raise
     try:
         _check_kind(path, os.fstat(descriptor).st_mode)
@@ -323,18 +323,18 @@ def directory_mode(file_mode: int) -> int:
     return file_mode | (file_mode & 0o444) >> 2
 
 
-def storage_error(what: str, path: Path, e: OSError) -> StorageError | StorageFullError:
-    """Return the error for an OSError. `what`: the operation, which the text names, such as "open"."""
+def storage_error(action: str, path: Path, e: OSError) -> StorageError | StorageFullError:
+    """Return the error for an OSError. `action`: the operation, which the text names, such as "open"."""
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFullError(f"the disk is full: cannot {what} {path}; free space there, then try again")
-    is_sync = what.startswith("fsync")
+        return StorageFullError(f"the disk is full: cannot {action} {path}; free space there, then try again")
+    is_sync = action.startswith("fsync")
     if e.errno in SHORTAGE_ERRNOS and not is_sync:
-        return StorageUnavailableError(f"cannot {what} {path} just now: {e.strerror or e}")
+        return StorageUnavailableError(f"cannot {action} {path} just now: {e.strerror or e}")
     if e.errno == errno.ELOOP:
-        return OddFileError(f"cannot {what} {path}: {e.strerror}; move it away")
-    if e.errno in REFUSAL_ERRNOS and what in ("open", "create"):
-        return StorageUnavailableError(f"cannot {what} {path}: {e.strerror or e}")
-    return StorageError(f"cannot {what} {path}: {e.strerror or e}")
+        return OddFileError(f"cannot {action} {path}: {e.strerror}; move it away")
+    if e.errno in REFUSAL_ERRNOS and action in ("open", "create"):
+        return StorageUnavailableError(f"cannot {action} {path}: {e.strerror or e}")
+    return StorageError(f"cannot {action} {path}: {e.strerror or e}")
 
 
 class RealFile:
@@ -468,8 +468,8 @@ class RealFiles:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         except OSError as e:
             raise storage_error("create directory", path, e) from e
-        for made in reversed(missing):
-            self.sync_directory(made.parent)
+        for created in reversed(missing):
+            self.sync_directory(created.parent)
 
     def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
         for path, contents in directories.items():
@@ -570,12 +570,12 @@ class RealFiles:
 
     def check_in_place(self, path: Path, identity: FileIdentity) -> None:
         try:
-            found = _identity_in(path.stat())
+            present = _identity_in(path.stat())
         except FileNotFoundError:
             raise StorageError(f"{path} is gone: it was removed, renamed or unmounted") from None
         except OSError as e:
             raise storage_error("look at", path, e) from e
-        if found != identity:
+        if present != identity:
             raise StorageError(
                 f"{path} is another file or directory than before: it was replaced, or a file system is mounted over it"
             )
@@ -585,10 +585,10 @@ class RealFiles:
 
     def space(self, path: Path) -> tuple[int, int]:
         try:
-            found = os.statvfs(path)
+            statistics = os.statvfs(path)
         except OSError as e:
             raise storage_error("check the disk of", path, e) from e
-        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        return statistics.f_blocks * statistics.f_frsize, statistics.f_bavail * statistics.f_frsize
 
     def boot_id(self) -> str:
         try:

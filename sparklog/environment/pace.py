@@ -62,12 +62,12 @@ class Pace:
 
     async def list_of(self, items: Iterable[T]) -> list[T]:
         """Return a list of `items`, which are produced one by one, in slices."""
-        found: list[T] = []
+        collected: list[T] = []
         for i, item in enumerate(items, 1):
-            found.append(item)
+            collected.append(item)
             if i % ITEMS_PER_LOOK == 0 and self.due():
                 await self.pause()
-        return found
+        return collected
 
     def _begin(self) -> None:
         self._ends_at = self._clock() + SLICE_S

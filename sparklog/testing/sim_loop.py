@@ -72,14 +72,14 @@ class Simulation:
 
     def loop(self, name: str) -> SimLoop:
         """Create a loop for a new process."""
-        made = SimLoop(self, name)
-        self._loops.append(made)
-        return made
+        loop = SimLoop(self, name)
+        self._loops.append(loop)
+        return loop
 
-    def note(self, *what: object) -> None:
+    def note(self, *values: object) -> None:
         """Add values and the present time to the trace. Two runs of one seed must add the same values at the same
         times."""
-        self._trace.update(repr((round(self.now_s, 9), *what)).encode())
+        self._trace.update(repr((round(self.now_s, 9), *values)).encode())
 
     @property
     def trace_hash(self) -> str:
