@@ -200,8 +200,8 @@ def start_broker(
             raise InvalidConfigError(f"settings has {name!r}, which has a parameter of its own: use {parameter}=…")
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else absolute(Path(data_dir))
-    given = KEEP_FOR_EVER | (KAFKA if kafka else {}) | dict(settings or {})
-    config = _write_config(given)
+    values = KEEP_FOR_EVER | (KAFKA if kafka else {}) | dict(settings or {})
+    config = _write_config(values)
     command = [sys.executable, "-m", "sparklog_broker", "--end-with-parent", "--config", str(config)]
     command += ["--temporary"] if temporary else []
     command += ["--data-dir", str(directory), *(["--listen", listen] if listen is not None else [])]
@@ -248,8 +248,8 @@ def start_broker(
         raise BrokerNotAvailableError(f"the broker did not start {why}: {log.text() or 'no output'}")
     address, *others = addresses
     forget(address)  # perhaps another broker has used the port before
-    told = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))
-    return LocalBroker(process, directory, temporary, address, log, lifeline, next(told, ""))
+    gateways = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))
+    return LocalBroker(process, directory, temporary, address, log, lifeline, next(gateways, ""))
 
 
 def _write_config(settings: Mapping[str, object]) -> Path:

@@ -201,8 +201,8 @@ class LocalCluster:
     @property
     def kafka_bootstrap_servers(self) -> str:
         """Addresses of the Kafka gateways of all running brokers, separated by commas; empty without `kafka=True`."""
-        found = (broker.kafka_bootstrap_servers for broker in self.brokers if broker.running)
-        return ",".join(address for address in found if address)
+        addresses = (broker.kafka_bootstrap_servers for broker in self.brokers if broker.running)
+        return ",".join(address for address in addresses if address)
 
     @property
     def zookeeper(self) -> ZooKeeperProcess:
@@ -352,9 +352,9 @@ def start_cluster(
     check_count(brokers)
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else absolute(Path(data_dir))
-    given = (KAFKA if kafka else {}) | dict(settings or {})
+    values = (KAFKA if kafka else {}) | dict(settings or {})
     cluster = LocalCluster(
-        directory, temporary=temporary, brokers=brokers, settings=given, zookeeper=zookeeper, secure=secure
+        directory, temporary=temporary, brokers=brokers, settings=values, zookeeper=zookeeper, secure=secure
     )
     try:
         cluster.start(timeout_s)
@@ -400,13 +400,13 @@ def request_start(directory: Path, brokers: int | None = None, timeout_s: float 
             raise BrokerNotAvailableError(
                 f"the cluster in {directory} does not answer: its process has ended, or hangs"
             )
-        told = json.loads(read_regular(answer).decode())
+        result = json.loads(read_regular(answer).decode())
     finally:
         request.unlink(missing_ok=True)
         answer.unlink(missing_ok=True)
-    if told["error"]:
-        raise BrokerNotAvailableError(told["error"])
-    return list(told["started"])
+    if result["error"]:
+        raise BrokerNotAvailableError(result["error"])
+    return list(result["started"])
 
 
 def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -418,14 +418,14 @@ def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def _is_secured(directory: Path, wanted: bool) -> bool:
-    """Return True if the cluster is secured already, or if security is `wanted` for a new cluster. Raises
+def _is_secured(directory: Path, requested: bool) -> bool:
+    """Return True if the cluster is secured already, or if security is `requested` for a new cluster. Raises
     InvalidConfigError: Security is wanted, and the cluster has begun without it: its data in ZooKeeper are open to
     everybody."""
-    there = (directory / SECURE).exists()
-    if wanted and not there and _read_layout(directory).ports:
+    present = (directory / SECURE).exists()
+    if requested and not present and _read_layout(directory).ports:
         raise InvalidConfigError(f"the cluster in {directory} is not secured: begin a secured one in another directory")
-    return wanted or there
+    return requested or present
 
 
 def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[int, dict[str, object]]:
@@ -438,17 +438,17 @@ def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[i
     if not directory.exists():
         places = [cluster_setup.BrokerPlace("127.0.0.1", ports[i]) for i in sorted(ports)]
         cluster_setup.secure_cluster_setup(directory, places, zookeeper, now)
-    found = {}
+    configs = {}
     for i, port in ports.items():
         path = directory / f"broker-{i}" / "broker.toml"
         if not path.exists():
             cluster_setup.add_broker(directory, i, cluster_setup.BrokerPlace("127.0.0.1", port), now)
-        found[i] = flatten(tomllib.loads(read_regular(path).decode()))
+        configs[i] = flatten(tomllib.loads(read_regular(path).decode()))
         # perhaps the file's ports are in use by now: clients get the layout's port, other brokers any free one
-        found[i]["listeners"] = f"CLIENTS://127.0.0.1:{port},INTERNAL://127.0.0.1:0"
-        found[i].pop("advertised.listeners", None)
-        found[i]["zookeeper.connect"] = zookeeper
-    return found
+        configs[i]["listeners"] = f"CLIENTS://127.0.0.1:{port},INTERNAL://127.0.0.1:0"
+        configs[i].pop("advertised.listeners", None)
+        configs[i]["zookeeper.connect"] = zookeeper
+    return configs
 
 
 @dataclass
@@ -494,10 +494,10 @@ def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Lay
         where = layout.zookeeper or "its own ZooKeeper"
         raise InvalidConfigError(f"the cluster in {directory} uses {where}, not {zookeeper}")
     layout.zookeeper = zookeeper if zookeeper is not None else layout.zookeeper
-    wanted = max(brokers if brokers is not None else len(layout.ports) or BROKERS_DEFAULT, len(layout.ports))
-    free = iter(_free_ports(wanted + 1))
+    count = max(brokers if brokers is not None else len(layout.ports) or BROKERS_DEFAULT, len(layout.ports))
+    free = iter(_free_ports(count + 1))
     layout.zookeeper_port = _keep_port(layout.zookeeper_port, free)
-    layout.ports = {i: _keep_port(layout.ports.get(i, 0), free) for i in range(1, wanted + 1)}
+    layout.ports = {i: _keep_port(layout.ports.get(i, 0), free) for i in range(1, count + 1)}
     written = directory / f"{LAYOUT_FILE}.new"
     written.write_text(json.dumps(asdict(layout)) + "\n", encoding="utf-8")
     written.replace(directory / LAYOUT_FILE)
@@ -510,9 +510,9 @@ def _read_layout(directory: Path) -> _Layout:
     if not path.exists():
         return _Layout()
     try:
-        found = json.loads(read_regular(path).decode())
-        ports = {int(i): int(port) for i, port in found["ports"].items()}
-        return _Layout(str(found["zookeeper"]), int(found["zookeeper_port"]), ports)
+        fields = json.loads(read_regular(path).decode())
+        ports = {int(i): int(port) for i, port in fields["ports"].items()}
+        return _Layout(str(fields["zookeeper"]), int(fields["zookeeper_port"]), ports)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise InvalidConfigError(f"{path} cannot be read ({e!r}): remove it, then the cluster gets new ports") from e
 

@@ -35,12 +35,12 @@ def _jars() -> list[str]:
     if spec is None or spec.origin is None:
         raise InvalidConfigError("ZooKeeper is started from PySpark's jars: pip install 'sparklog[spark]'")
     directory = Path(spec.origin).parent / "jars"
-    found = [str(jar) for jar in sorted(directory.glob("*.jar")) if jar.name.startswith(NEEDED)]
-    if not any(Path(jar).name.startswith(NEEDED[0]) for jar in found):
+    jars = [str(jar) for jar in sorted(directory.glob("*.jar")) if jar.name.startswith(NEEDED)]
+    if not any(Path(jar).name.startswith(NEEDED[0]) for jar in jars):
         raise InvalidConfigError(
             f"no ZooKeeper in {directory}: this PySpark does not include ZooKeeper; install PySpark 4"
         )
-    return found
+    return jars
 
 
 class ZooKeeperProcess:

@@ -324,17 +324,17 @@ class TransactionCoordinator:
         committed_participants: Iterable[int],
         *,
         commit: bool,
-        made_of: str = "",
+        input_text: str = "",
     ) -> bool:
         """End a version of a shared transaction. Returns True if the version is committed.
 
-        `made_of`: the application's own description of the version's data, which `last_committed` returns later. Raises
-        the errors of `join`, and InvalidProducerIdMappingError for a producer id that is not a participant's.
+        `input_text`: the application's own description of the version's data, which `last_committed` returns later.
+        Raises the errors of `join`, and InvalidProducerIdMappingError for a producer id that is not a participant's.
         """
         transactional_id = shared_transactional_id(app_id)
         number = number_of(fencing_token)
         request = EndShared(
-            transactional_id, version, run_id, number, commit, frozenset(committed_participants), made_of
+            transactional_id, version, run_id, number, commit, frozenset(committed_participants), input_text
         )
         return bool(await self._shard_of_run(request).request(request))
 
@@ -347,7 +347,7 @@ class TransactionCoordinator:
 
     def last_committed(self, app_id: str) -> tuple[int, str]:
         """Return the application's newest committed version, and the description of its data that `end_shared` got as
-        `made_of`; (-1, "") if no version is committed, or the application has expired. Raises NotCoordinatorError,
+        `input_text`; (-1, "") if no version is committed, or the application has expired. Raises NotCoordinatorError,
         CoordinatorLoadingError, BrokerShuttingDownError.
         """
         transactional_id = shared_transactional_id(app_id)

@@ -80,7 +80,7 @@ async def end_shared_txn(request: EndSharedTxnRequest, payload: memoryview, cont
         request.fencing_token,
         request.committed_participants,
         commit=request.committed,
-        made_of=request.input,
+        input_text=request.input,
     )
     return Response(EndSharedTxnResponse(committed, *transactions.last_committed(request.app_id)))
 

@@ -259,7 +259,7 @@ class Publisher:
                 transaction,
                 committed=True,
                 committed_participants=committed_participants,
-                made_of="" if ours is None else ours.encode(),
+                input_text="" if ours is None else ours.encode(),
                 policy=self._policy,
             ),
         )

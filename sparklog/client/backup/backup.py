@@ -86,13 +86,13 @@ def backup(
         described = [admin.describe_topic(name) for name in names]  # no record below the ends has a newer schema
     copied = []
     for topic in described:
-        known = before.get(topic.topic_id)
+        last_backup = before.get(topic.topic_id)
         partitions = []
         for p in range(len([tp for tp in tps if tp.topic == topic.name])):
             tp = TopicPartition(topic.name, p)
             first, last = start[tp].offset, end[tp].offset
-            found = known.partitions[p] if known is not None and p < len(known.partitions) else None
-            parts = kept_parts(found, first, last)
+            stored = last_backup.partitions[p] if last_backup is not None and p < len(last_backup.partitions) else None
+            parts = kept_parts(stored, first, last)
             begin = parts[-1].end if parts else first
             for part in _new_parts(shared, store, topic, tp, begin, last, part_bytes, now_ms, timeout_ms):
                 parts.append(part)
@@ -108,7 +108,7 @@ def backup(
 
 
 def _group_offsets(admin: Admin, topics: Sequence[str]) -> dict[str, list[GroupOffset]]:
-    found: dict[str, list[GroupOffset]] = {}
+    by_group: dict[str, list[GroupOffset]] = {}
     for group in admin.list_groups():
         offsets = [
             GroupOffset(tp.topic, tp.partition, at.offset, at.metadata)
@@ -116,8 +116,8 @@ def _group_offsets(admin: Admin, topics: Sequence[str]) -> dict[str, list[GroupO
             if tp.topic in topics
         ]
         if offsets:
-            found[group.group_id] = offsets
-    return found
+            by_group[group.group_id] = offsets
+    return by_group
 
 
 def _topic(topic: TopicDescription, partitions: list[PartitionBackup]) -> TopicBackup:

@@ -56,14 +56,16 @@ def restore(
     TopicAlreadyExistsError; InvalidRequestError; InvalidConfigError: The brokers refuse a setting of a topic; nothing
     was restored; RemoteStorageError; CorruptBatchError; DataLossError: Another producer has written to a topic during
     the restore; SparklogError: A record could not be sent. The error's note names the incomplete topics."""
-    known = {topic.name: topic for topic in manifest.topics}
-    unknown = [name for name in topics if name not in known]
+    stored = {topic.name: topic for topic in manifest.topics}
+    unknown = [name for name in topics if name not in stored]
     if unknown:
-        raise InvalidRequestError(f"the backup has no topic {unknown[0]!r}: it has {', '.join(sorted(known))}")
-    chosen = [known[name] for name in topics or known]
+        raise InvalidRequestError(f"the backup has no topic {unknown[0]!r}: it has {', '.join(sorted(stored))}")
+    chosen = [stored[name] for name in topics or stored]
     rows: dict[TopicPartition, int] = {}
     offsets = {
-        (group, TopicPartition(o.topic, o.partition)): (o, 0) for group, found in manifest.groups.items() for o in found
+        (group, TopicPartition(o.topic, o.partition)): (o, 0)
+        for group, group_offsets in manifest.groups.items()
+        for o in group_offsets
     }
     with Admin(bootstrap_servers, request_timeout_ms=timeout_ms, security=security) as admin:
         existing = sorted({t.name for t in chosen} & set(admin.list_topics()))
@@ -135,7 +137,9 @@ def _create_topics(
 def _incomplete_topics(chosen: Sequence[TopicBackup], rows: Mapping[TopicPartition, int]) -> str:
     """Return the note about a restore that ended early; `rows` has the complete partitions."""
     done = {t.name: sum(tp.topic == t.name for tp in rows) == len(t.partitions) for t in chosen}
-    missing, complete = ([name for name, is_done in done.items() if is_done == wanted] for wanted in (False, True))
+    missing, complete = (
+        [name for name, is_done in done.items() if is_done == is_complete] for is_complete in (False, True)
+    )
     return (
         f"the restore is incomplete: records are missing in {_listed(missing)}, and no group has offsets; delete the "
         f"restored topics before you repeat it{f'; complete: {_listed(complete)}' if complete else ''}"
@@ -147,10 +151,10 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:NAMED_TOPICS_MAX])) + (f" and {more} more" if more > 0 else "")
 
 
-def _restored_configs(stored: Mapping[str, object], wanted: Mapping[str, object | None]) -> dict[str, object]:
+def _restored_configs(stored: Mapping[str, object], changes: Mapping[str, object | None]) -> dict[str, object]:
     kept: dict[str, object] = {KEY_FORMAT_SETTING: ""}  # a topic without the setting has another rule of partitions
     kept |= {name: value for name, value in stored.items() if not name.startswith(LAKE_PREFIX)}
-    return {name: value for name, value in {**kept, **wanted}.items() if value is not None}
+    return {name: value for name, value in {**kept, **changes}.items() if value is not None}
 
 
 def _send(

@@ -77,8 +77,8 @@ class Process(NamedTuple):
     @classmethod
     def of(cls, pid: int) -> Process | None:
         """Return the process; None: it does not exist, or it has ended and its parent has not collected it yet."""
-        found = _stat(pid)
-        return None if found is None or found.state in "ZX" else cls(pid, found.started)
+        status = _stat(pid)
+        return None if status is None or status.state in "ZX" else cls(pid, status.started)
 
     @property
     def lives(self) -> bool:
@@ -95,8 +95,8 @@ class _Stat(NamedTuple):
 def driver_of(pid: int) -> Process | None:
     """Return the process that a Python process of Spark's works for: its nearest ancestor that is not Python. None:
     unknown."""
-    while (found := _stat(pid)) is not None and found.parent > 0:
-        pid = found.parent
+    while (status := _stat(pid)) is not None and status.parent > 0:
+        pid = status.parent
         parent = _stat(pid)
         if parent is not None and not parent.name.lower().startswith("python"):
             return Process.of(pid)

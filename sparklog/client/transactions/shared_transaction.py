@@ -122,16 +122,16 @@ def end_shared_transaction(
     *,
     committed: bool,
     committed_participants: Sequence[int] = (),
-    made_of: str = "",
+    input_text: str = "",
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> TransactionOutcome:
     """Commit the records of `committed_participants` (producer ids) and abort the rest; with `committed=False` abort
     everything. An outcome that was decided before stays.
 
-    `made_of` is the application's description of its input; it is kept as `LastCommit.input`. Raises
+    `input_text` is the application's description of its input; it is kept as `LastCommit.input`. Raises
     ProducerFencedError, TransactionAbortedError.
     """
-    request = EndSharedTxnRequest(*transaction, committed, list(committed_participants), made_of)
+    request = EndSharedTxnRequest(*transaction, committed, list(committed_participants), input_text)
     answer = request_until(
         cluster,
         Api.END_SHARED_TXN,

@@ -77,12 +77,12 @@ class Coordinator:
         *,
         committed: bool,
         committed_participants: Any = (),
-        made_of: str = "",
+        input_text: str = "",
         policy: Any,
     ) -> Any:
-        self.made_of = made_of
+        self.input_text = input_text
         self.asked.append(("commit" if committed else "abort", transaction, tuple(committed_participants)))
-        return self._answer() if self.answer is not None else TransactionOutcome(True, LastCommit(7, made_of))
+        return self._answer() if self.answer is not None else TransactionOutcome(True, LastCommit(7, input_text))
 
     def keep(self, bootstrap_servers: str, transaction: SharedTransaction, wait_ms: int) -> int:
         self.kept.append(transaction)
@@ -227,7 +227,7 @@ def test_a_batch_with_the_last_number_is_skipped_if_it_is_the_same(
 ) -> None:
     publisher = streaming()
     publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=3, input_rows=3, checksum=7)])
-    coordinator.answer = TransactionOutcome(True, LastCommit(7, coordinator.made_of))
+    coordinator.answer = TransactionOutcome(True, LastCommit(7, coordinator.input_text))
     same = [given(1, 2), given(2, 5)]
     publisher.commit(same)
     assert "its 3 rows were not written again" in caplog.text
@@ -237,7 +237,7 @@ def test_a_batch_with_the_last_number_is_skipped_if_it_is_the_same(
         with pytest.raises(StaleCheckpointError, match=r"other input .* rows are not in the topic"):
             publisher.commit(other)
     publisher.commit([EMPTY])  # nothing to lose
-    coordinator.answer = TransactionOutcome(True, LastCommit(8, coordinator.made_of))
+    coordinator.answer = TransactionOutcome(True, LastCommit(8, coordinator.input_text))
     with pytest.raises(StaleCheckpointError, match="batches up to 8 have been committed"):
         publisher.commit([EMPTY])
 
@@ -267,7 +267,7 @@ def test_a_repeated_commit_of_other_rows_is_not_taken_for_the_same(coordinator: 
     """The coordinator has decided the version already, by the commit of other participants."""
     publisher = streaming()
     publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=3, input_rows=3, checksum=7)])
-    coordinator.answer = TransactionOutcome(True, LastCommit(7, coordinator.made_of))
+    coordinator.answer = TransactionOutcome(True, LastCommit(7, coordinator.input_text))
     publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=4, input_rows=3, checksum=7)])
     with pytest.raises(StaleCheckpointError, match="other input"):
         publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=4, input_rows=3, checksum=8)])
